@@ -96,7 +96,7 @@ BEYOND = (
     ("proxskip.types", ("Oracle", "Prox")),
     ("proxskip.seam", ("Client", "Exchange", "Engine", "Request", "Work")),
     ("proxskip.engines.near", ("NearEngine",)),
-    ("proxskip.loop.line", ("Ledger",)),
+    ("proxskip.loop.ledger", ("Ledger",)),
     ("proxskip.engines.cpu.engine", ("CpuEngine",)),
     ("proxskip.engines.reference", ("ReferenceEngine",)),
     ("proxskip.links.graphs", ("mixing_matrix", "as_graph")),

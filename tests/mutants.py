@@ -43,8 +43,8 @@ MUTANTS = (
         (
             (
                 "loop/line.py",
-                "        self.participated[self.whom] += 1\n",
-                "        self.participated[self.whom] += 1\n"
+                "        self.meter.participated[self.whom] += 1\n",
+                "        self.meter.participated[self.whom] += 1\n"
                 '        if round == 2 and "h" in getattr(self.engine, "kept", {}):\n'
                 '            self.engine.kept["h"][0] = 0.0\n',
             ),
@@ -89,7 +89,7 @@ MUTANTS = (
             (
                 "loop/line.py",
                 "tuple(w / w.sum() for w in rows)",
-                "tuple(w / given.sum() for w in rows)",
+                "tuple(w / weights.sum() for w in rows)",
             ),
         ),
         ("test_laws.py::test_solution_is_a_fixed_point[scaffnew-cohort-quadratic]",),
@@ -150,7 +150,7 @@ MUTANTS = (
         "the sign of h in the paper's proof of the decentralized theorem",
         (
             (
-                "methods/decentralized_scaffnew.py",
+                "methods/gossip_methods.py",
                 '"h": memory["h"] + (self.p / self.gamma) * (x - memory["xhat"])',
                 '"h": memory["h"] - (self.p / self.gamma) * (x - memory["xhat"])',
             ),
@@ -178,7 +178,7 @@ MUTANTS = (
     Mutant(
         "late-forgotten",
         "a resumed run forgets which outcomes were not yet delivered",
-        (("loop/line.py", 'arrays["owed"].copy()', '0 * arrays["owed"]'),),
+        (("loop/ledger.py", 'arrays["owed"].copy()', '0 * arrays["owed"]'),),
         ("test_resume.py::test_resume_is_bitwise_the_straight_run[scaffnew-cohort]",),
     ),
     Mutant(
@@ -232,13 +232,13 @@ MUTANTS = (
     Mutant(
         "biased-links",
         "x moves along what came as if nothing had been masked",
-        (("methods/random_gossip.py", "self.tau * (1.0 + self.omega)", "self.tau * (1.0 + 3.0 * self.omega)"),),
+        (("methods/gossip_methods.py", "self.tau * (1.0 + self.omega)", "self.tau * (1.0 + 3.0 * self.omega)"),),
         ("test_laws.py::test_lyapunov_contracts_by_its_theorem[random-gossip]",),
     ),
     Mutant(
         "sign-of-a-link",
         "h moves away along the links",
-        (("methods/random_gossip.py", 'memory["h"] + self.tau * m', 'memory["h"] - self.tau * m'),),
+        (("methods/gossip_methods.py", 'memory["h"] + self.tau * m', 'memory["h"] - self.tau * m'),),
         ("test_laws.py::test_lyapunov_contracts_by_its_theorem[random-gossip]",),
     ),
     Mutant(

@@ -98,7 +98,16 @@ def test_run_writes_a_folder_and_says_what_happened(call, tmp_path):
     summary = json.loads((out / "summary.json").read_text())
     assert not set(SUMMARY) - set(summary)
     assert (summary["method"], summary["rounds"], summary["clients"]) == ("scaffnew", 20, 5)
-    for part in ("digits", "1,797 rows", "logistic loss", "gamma L = 1 ", "p = ", "20 rounds", "f - f* =", "as asked"):
+    for part in (
+        "digits",
+        "1,797 rows",
+        "logistic loss",
+        "gamma L = 1 ",
+        "p = ",
+        "20 rounds",
+        "f - f* =",
+        "reached the limit of 20 rounds",
+    ):
         assert part in text
     assert str(out) in text
     assert "labels" not in text
@@ -828,7 +837,7 @@ def test_a_limit_that_is_behind_a_run_is_said(call, tmp_path):
     call("run", "gd", "--data", "digits", "--clients", "3", "--rounds", "7", "--out", str(tmp_path / "a"))
     code, out, _ = call("resume", str(tmp_path / "a"), "--rounds", "3", "--json")
     assert code == 0
-    assert "nothing was done: the run has had 7 rounds already, and 3 were asked for" in json.loads(out)["message"]
+    assert "nothing was done: the run has had 7 rounds already, and the limit is 3" in json.loads(out)["message"]
 
 
 def test_a_plot_of_different_data_sets_names_them(call, tmp_path):

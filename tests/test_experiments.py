@@ -26,7 +26,7 @@ from proxskip.experiments.closed_form_quadratics import (
     slope,
 )
 from proxskip.experiments.workspace import Workspace
-from proxskip.loop.line import Ledger
+from proxskip.loop.ledger import Ledger
 from proxskip.methods.steps import geometric
 from proxskip.randomness import stream
 from proxskip.report.figures import Claim, Experiment, Panel, Series

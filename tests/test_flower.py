@@ -735,7 +735,7 @@ def test_a_folder_goes_on_after_clients_were_missing_and_with_more_rounds(clock:
     gone[0] = False
     for total in (5, 12):
         out = Federated(method, 4, **given).start(grid, num_rounds=total)
-        assert out.summary["message"] == f"stopped after {total} rounds, as asked."
+        assert out.summary["message"] == f"reached the limit of {total} rounds."
     whole = Federated(method, 4).start(Here(app_of(problem), 4), num_rounds=12)
     assert np.array_equal(out.x, whole.x)
 

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ import pytest
 
 import chaos_interrupt
 import proxskip as ps
-from conftest import METHODS, ON_CARD, RAY_WARNS, TORCH, Row, thinned
+from conftest import METHODS, ON_CARD, RAY_WARNS, TORCH, Row, needs, thinned
 from proxskip.engines.cpu import engine as cpu
 from proxskip.engines.cpu.engine import CpuEngine
+from proxskip.engines.reference import ReferenceEngine
 from proxskip.results.result import Status
-from proxskip.seam import BrokenOff
+from proxskip.seam import BrokenOff, Engine
 from proxskip.types import InputError
 
 
@@ -127,6 +129,136 @@ def test_a_method_of_two_exchanges_goes_back_before_the_first(tmp_path: Path, mo
         assert part.summary()["exchanges"] == 2 * part.rounds
         assert ps.resume(tmp_path / str(looks), problem).x.tobytes() == whole.x.tobytes()
     assert broken > 3
+
+
+# -- engines that cannot take back a round: the last record or checkpoint is returned ----------------------------------
+class Away:
+    """A vector that lives elsewhere: numpy cannot read it, and the server half only adds and multiplies."""
+
+    def __init__(self, v: Any) -> None:
+        self.v = v
+
+    shape = property(lambda self: self.v.shape)
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("this vector is not here")
+
+
+for name in ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv"):
+
+    def act(self: Away, other: Any, name: str = f"__{name}__") -> Away:
+        return Away(getattr(self.v, name)(other.v if isinstance(other, Away) else other))
+
+    setattr(Away, f"__{name}__", act)
+
+
+class FarEngine(ReferenceEngine):
+    """The server's vectors live elsewhere, and no round can be taken back."""
+
+    name, rewinds = "far", False
+    mark, rewind = Engine.mark, Engine.rewind
+
+    def is_far(self) -> bool:
+        return True
+
+    def place(self, v: Any) -> Any:
+        return Away(v)
+
+    def fetch(self, v: Any) -> Any:
+        return v.v
+
+    def run(self, request: Any) -> Any:
+        down = tuple(v.v if isinstance(v, Away) else v for v in request.down)
+        return super().run(replace(request, down=down))
+
+    def tell(self, half: Any, cohort: Any, outcome: Any) -> None:
+        super().tell(half, cohort, tuple(v.v if isinstance(v, Away) else v for v in outcome))
+
+    def sums(self, rows: Any, up: Any) -> Any:
+        return tuple(map(Away, super().sums(rows, up)))
+
+
+def torch_engine() -> Any:
+    from proxskip.engines.torch.engine import TorchEngine
+
+    class Torch(TorchEngine):
+        """Its rounds cannot be taken back."""
+
+        rewinds = False
+        mark, rewind = Engine.mark, Engine.rewind
+
+    return Torch()
+
+
+@pytest.mark.parametrize("make", [FarEngine, pytest.param(torch_engine, marks=[needs("torch"), pytest.mark.torch])])
+@pytest.mark.parametrize("every", [2, 4])
+def test_a_round_that_cannot_be_taken_back_ends_at_the_last_record(
+    make: Any, every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = small()
+    method = ps.FedLin.theory(problem, K=9) if every == 4 else ps.Scaffnew(0.3, 0.1)
+    given: dict[str, Any] = {"every": every, "seed": 2, "cohort": None}
+    whole = ps.run(method, problem, rounds=8, engine=make(), **given)
+    back = 0
+    for looks in range(5, 400, 23) if make is FarEngine else range(3, 17):  # torch looks once an exchange
+        out = tmp_path / str(looks)
+        monkeypatch.setattr(After, "looks", looks)
+        with monkeypatch.context() as patch:
+            patch.setattr("proxskip.loop.loop.Event", After)
+            part = ps.run(method, problem, rounds=8, engine=make(), out=out, **given)
+        if part.status is not Status.INTERRUPTED:
+            continue
+        same = ps.run(method, problem, rounds=part.rounds, engine=make(), **given)
+        assert part.x.tobytes() == same.x.tobytes()
+        assert all(part.memory[k].tobytes() == v.tobytes() for k, v in same.memory.items())
+        assert all(part.server[k].tobytes() == v.tobytes() for k, v in same.server.items())
+        assert part.participation.tolist() == same.participation.tolist()
+        counted = ("rounds", "iterations", "grad_evals", "floats_up", "floats_down", "exchanges", "gap", "grad_norm")
+        assert [part.summary()[c] for c in counted] == [same.summary()[c] for c in counted]
+        if "last record or checkpoint" in part.message:
+            back += 1
+            assert part.rounds % every == 0
+        again = ps.resume(out, problem, engine=make())
+        assert again.x.tobytes() == whole.x.tobytes()
+        assert all(
+            again.trace[k].tobytes() == v.tobytes() for k, v in whole.trace.to_arrays().items() if k != "seconds"
+        )
+    assert back > 1
+
+
+def test_a_checkpoint_that_is_newer_than_the_last_record_is_returned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem, method = small(), ps.Scaffnew(0.3, 0.1)
+    rounds = set()
+    for looks in range(100, 400, 31):
+        monkeypatch.setattr(After, "looks", looks)
+        with monkeypatch.context() as patch:
+            patch.setattr("proxskip.loop.loop.Event", After)
+            out = tmp_path / str(looks)
+            part = ps.run(method, problem, rounds=8, every=100, engine=FarEngine(), out=out, checkpoint_every=3)
+        rounds.add(part.rounds if "last record or checkpoint" in part.message else None)
+    assert rounds - {None}
+    assert rounds <= {None, 3, 6}
+
+
+@pytest.mark.parametrize("make", [FarEngine, pytest.param(torch_engine, marks=[needs("torch"), pytest.mark.torch])])
+def test_a_network_with_losses_needs_an_engine_that_takes_back_void_rounds(make: Any) -> None:
+    problem, network = small(), ps.Network(gradient=1e-3, deadline=10.0, lost_before=0.1)
+    with pytest.raises(InputError, match='cannot take back a round that is void; use engine="cpu", or a network with'):
+        ps.run("scaffnew", problem, rounds=3, network=network, engine=make())
+    ps.run("scaffnew", problem, rounds=3, network=ps.Network(gradient=1e-3), engine=make())
+
+
+def test_a_round_that_was_broken_off_takes_no_simulated_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, method, network = small(), ps.Scaffnew(0.3, 0.1), ps.Network(gradient=1e-3)
+    whole = ps.run(method, problem, rounds=5, network=network, engine="reference")
+    monkeypatch.setattr(After, "looks", 60)
+    with monkeypatch.context() as patch:
+        patch.setattr("proxskip.loop.loop.Event", After)
+        part = ps.run(method, problem, rounds=5, network=network, engine="reference", out=tmp_path / "a")
+    assert part.status is Status.INTERRUPTED
+    assert ps.resume(tmp_path / "a", problem).summary()["sim_seconds"] == whole.summary()["sim_seconds"]
 
 
 # -- signals -----------------------------------------------------------------------------------------------------------

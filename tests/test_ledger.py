@@ -12,8 +12,10 @@ import proxskip as ps
 from conftest import METHODS, NAMED, Row, quadratics, thinned
 from proxskip.engines.reference import ReferenceEngine
 from proxskip.links.cohorts import Everyone
+from proxskip.loop.ledger import Meter
 from proxskip.loop.line import Line
 from proxskip.randomness import stream
+from proxskip.seam import Work
 from proxskip.theory import table1
 
 R = 17
@@ -233,37 +235,41 @@ def line_of_four() -> Line:
 
 def test_weights_that_may_change_are_scaled_anew() -> None:
     line, w = line_of_four(), np.array([1.0, 2.0, 3.0, 4.0])
-    fixed, view = w.copy(), w[:]
-    for v in (fixed, view):
-        v.setflags(write=False)
-    assert line._shares(fixed) is line._shares(fixed)
-    for given in (w, view):
-        line._shares(given)
+    assert line._shares(None) is line._shares(None)
+    assert line._shares(None)[0].tolist() == [0.25] * 4
+    for _ in range(2):
+        assert np.array_equal(line._shares(w)[0], w / w.sum())
         w *= [2.0, 1.0, 1.0, 1.0]
-        assert np.array_equal(line._shares(given)[0], w / w.sum())
     line.cohort = np.array([1, 3])
-    assert np.array_equal(line._shares(fixed)[0], [2 / 6, 4 / 6])
+    assert np.array_equal(line._shares(w)[0], [2 / 6, 4 / 6])
 
 
-def test_what_is_owed_is_counted_alike_whoever_owes_it() -> None:
-    line = line_of_four()
-    seen = set()
-    for cohort, outcome in ((None, 0), (None, 1), ([1, 2], 0), (None, 0), (None, 1), ([0], 2), (None, 2), (None, 2)):
-        line.cohort = line.all if cohort is None else np.array(cohort)
-        line._owe(outcome)
-        for last in (1, 2):
-            for whom in (line.all, np.arange(4), np.array([0, 2])):
-                line.outcomes, line.cohort = last, whom
-                owed = line.owed[whom]
-                expected = sum(owed == last), sum((owed != 0) & (owed != last))
-                assert line._owing() == expected
-                seen.add(expected)
-    assert {(0, 0), (4, 0), (0, 4), (2, 0), (0, 2)} <= seen
-    line.restore(
-        {"owed": np.array([0, 2, 0, 1]), "participated": np.zeros(4)}, {"ledger": line.ledger.row(), "outcomes": 2}
-    )
-    line.cohort = line.all
-    assert line._owing() == (1, 1)
+def test_a_message_holds_the_outcome_that_its_client_has_not_heard() -> None:
+    meter, x, y = Meter(4, 3), np.zeros(3), np.ones(3)
+    assert meter.vectors_down(slice(None), (x,)).tolist() == [1, 1, 1, 1]
+    meter.settled(slice(None), (x, y))
+    assert meter.vectors_down(slice(None), (x,)).tolist() == [2, 2, 2, 2]
+    meter.count(np.array([1]), 1, 2, (x,), 0, Work((x[None],), 5))
+    assert meter.vectors_down(slice(None), (x,)).tolist() == [2, 1, 2, 2]
+    assert (meter.ledger.vectors_down, meter.ledger.vectors_up, meter.ledger.local_steps) == (2, 1, 2)
+    meter.settled(np.array([1, 2]), (x,))
+    # clients 0 and 3 owe an older outcome, which is not kept: it has as many vectors as the last
+    assert meter.vectors_down(slice(None), (x,)).tolist() == [2, 1, 1, 2]
+    assert meter.vectors_down(np.array([0, 2]), (y,)).tolist() == [2, 2]
+    assert meter.bytes_down(np.array([0, 2]), (y,), 1).tolist() == [56.0, 56.0]
+
+
+def test_a_round_that_does_not_count_leaves_no_trace_in_the_meter() -> None:
+    meter, x = Meter(4, 3), np.zeros(3)
+    meter.settled(slice(None), (x,))
+    before = str(meter.state(np.asarray))
+    undo = meter.mark(slice(None))
+    meter.participated += 1
+    meter.count(slice(None), 4, 2, (x,), 0, Work((np.zeros((4, 3)),), 5))
+    meter.settled(slice(None), (x + 1,))
+    assert str(meter.state(np.asarray)) != before
+    undo()
+    assert str(meter.state(np.asarray)) == before
 
 
 def test_the_generator_of_a_round_is_that_of_its_number_also_in_a_second_attempt() -> None:

@@ -235,7 +235,7 @@ def test_a_round_that_is_taken_back_copied_the_rows_of_its_cohort(make: Any, coh
     members, x = np.arange(problem.n) if cohort is None else np.array(cohort), rng.standard_normal(problem.d)
     engine.open(problem, before, 1)
     for round in range(3):
-        assert engine.mark(True)
+        engine.mark(True)
         engine.run(Request(method.local, members, round, 2, (x,)))
         engine.tell(method.settle, members, (x,))
         assert all(not np.array_equal(engine.memory()[k], v) for k, v in before.items())

@@ -573,8 +573,8 @@ def test_theory_of_tamuna_and_locodl_promises_the_fewest_rounds(k: float) -> Non
     assert tamuna.gamma == 2 / (L + mu)
     assert locodl.gamma == 2 / L
     for method, at in (
-        (tamuna, lambda g: ps.Tamuna._at(g, problem, None, 3)),
-        (locodl, lambda g: ps.LoCoDL._at(g, problem, "natural")),
+        (tamuna, lambda g: ps.Tamuna.configure(problem, {"gamma": float(g), "s": 3})),
+        (locodl, lambda g: ps.LoCoDL.configure(problem, {"gamma": float(g), "codec": "natural"})),
     ):
         assert method.check(problem) == []
         promised = rounds_promised(method, problem)

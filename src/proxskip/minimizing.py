@@ -250,7 +250,7 @@ def _loop(
     failed, recorded = 0, 0
     while True:
         if (limit := stop.limit(run.round, run)) is not None:
-            return _give_up(run, Status.LIMIT, f"stopped {limit} without reaching the tolerance", tol)
+            return _give_up(run, Status.LIMIT, f"reached the limit of {limit} without reaching the tolerance", tol)
         known = run.advance()
         if known and run.round - recorded >= (run.round // 100 or 1):
             recorded = run.round

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import dis
 import hashlib
 import importlib.util
 import inspect
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from types import CodeType
 from typing import Any, TypeVar
 
 from proxskip import methods
@@ -83,12 +85,12 @@ class Methods(Mapping[str, type[Method]]):
     def add(self, kind: type[Method]) -> None:
         """One more, checked."""
         check(kind)
-        for there in self._known.values():
+        for known in self._known.values():
             # the same class defined again (a file that is loaded twice, a notebook's cell) takes the old one's place
-            again = (there.__qualname__, _origin(there)) == (kind.__qualname__, _origin(kind))
-            if kind.name in (there.name, *there.about.other_names) and not again:
+            again = (known.__qualname__, _origin(known)) == (kind.__qualname__, _origin(kind))
+            if kind.name in (known.name, *known.about.other_names) and not again:
                 raise InputError(
-                    f'a method with the name "{kind.name}" is known already, from {_origin(there)}; give yours another '
+                    f'a method with the name "{kind.name}" is known already, from {_origin(known)}; give yours another '
                     "name."
                 )
         source_digest(kind)  # of the code as it is now
@@ -134,34 +136,23 @@ def _digest_of(kind: type[Method]) -> str | None:
         statements = ast.parse(text).body
     except (KeyError, OSError, TypeError, SyntaxError):
         return None
-    lines, used = text.split("\n"), {kind.__qualname__.split(".")[0]}
-    parts, left = set[str](), statements
-    while wanted := [s for s in left if used & _defined(s)]:
-        for s in wanted:
+    lines, used, parts = text.split("\n"), {kind.__qualname__.split(".")[0]}, set[str]()
+    names = [(s, *_names(compile(ast.Module([s], []), "", "exec"))) for s in statements]
+    while wanted := [row for row in names if used & row[1]]:
+        for s, _, loaded in wanted:
             first = min([s.lineno, *(d.lineno for d in getattr(s, "decorator_list", ()))])
             parts.add("\n".join(lines[first - 1 : s.end_lineno]))
-            used |= _taken(s)
-        left = [s for s in left if s not in wanted]
+            used |= loaded
+        names = [row for row in names if row not in wanted]
     return hashlib.sha256("\n".join(sorted(parts)).encode()).hexdigest() if parts else None
 
 
-def _defined(code: ast.AST) -> set[str]:
-    """The names that a statement defines."""
-    if isinstance(code, ast.ClassDef | ast.FunctionDef):
-        return {code.name}
-    return {n.id for n in ast.walk(code) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-
-
-def _taken(code: ast.AST) -> set[str]:
-    """The names that a piece of code takes from outside."""
-    if isinstance(code, ast.Name):
-        return {code.id} if isinstance(code.ctx, ast.Load) else set()
-    names = set[str]().union(*map(_taken, ast.iter_child_nodes(code)))
-    if isinstance(code, ast.FunctionDef | ast.Lambda):
-        names -= {a.arg for a in ast.walk(code) if isinstance(a, ast.arg)}
-        inside = code.body if isinstance(code, ast.FunctionDef) else []
-        names -= set[str]().union(*map(_defined, inside))
-    return names
+def _names(code: CodeType) -> tuple[set[str], set[str]]:
+    """The names that a statement defines, and those that it takes from its module, also in its functions."""
+    used = [(i.opname, i.argval) for i in dis.get_instructions(code)]
+    loaded = {name for op, name in used if op in ("LOAD_NAME", "LOAD_GLOBAL")}
+    inner = [_names(c)[1] for c in code.co_consts if isinstance(c, CodeType)]
+    return {name for op, name in used if op == "STORE_NAME"}, loaded.union(*inner)
 
 
 def _alone(name: str) -> type[Method] | None:
@@ -221,11 +212,8 @@ def check(kind: Any) -> None:
 
 def client_halves(kind: type[Method]) -> list[str]:
     """The names of the client halves: public methods with the arguments (self, client, memory, ...)."""
-    found = []
-    for name, member in inspect.getmembers(kind, inspect.isfunction):
-        if not name.startswith("_") and list(inspect.signature(member).parameters)[1:3] == ["client", "memory"]:
-            found.append(name)
-    return found
+    functions = inspect.getmembers(kind, lambda v: inspect.isfunction(v) and not v.__name__.startswith("_"))
+    return [name for name, f in functions if list(inspect.signature(f).parameters)[1:3] == ["client", "memory"]]
 
 
 def bound_halves(method: Method) -> dict[str, Callable[..., Any]]:
@@ -257,10 +245,10 @@ def load_plugin(path: str | Path) -> list[type[Method]]:
     own = [kind for kind in own if "about" in vars(kind)]
     for kind in own:
         METHODS.add(kind)
-    found = own + [kind for kind in METHODS.values() if kind not in (*before, *own)]
-    if not found:
+    new = own + [kind for kind in METHODS.values() if kind not in (*before, *own)]
+    if not new:
         raise InputError(f"{path} defines no method; derive one from proxskip.Method and give it an about.")
-    return found
+    return new
 
 
 def named(name: str) -> type[Method]:
@@ -294,7 +282,7 @@ def step_limits(method: str, L: float, **given: Any) -> StepLimits:
             ``theory.steps.Setting``.
     """
     kind = named(method)
-    found = kind.limits(Setting.of(L, **given))
-    if found is None:
+    limits = kind.limits(Setting.of(L, **given))
+    if limits is None:
         raise InputError(f"no step sizes are known for {kind.name}.")
-    return found
+    return limits

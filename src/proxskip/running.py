@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-import warnings as _warnings
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from proxskip import registry, theory
-from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.reference import ReferenceEngine
-from proxskip.links.cohorts import Everyone, Given, Participation, as_participation
+from proxskip.links.cohorts import Everyone, Participation
 from proxskip.links.network import Network
 from proxskip.links.sums import weighted_sum
-from proxskip.loop import fit, restored
+from proxskip.loop import restored
 from proxskip.loop.listen import check_callbacks
 from proxskip.loop.loop import Loop, columns_of
 from proxskip.loop.progress import shown
-from proxskip.loop.simulated_time import Clock, asked_by
+from proxskip.loop.run_spec import RunSpec, as_method, as_network, as_problem, prepare
+from proxskip.loop.simulated_time import asked_by as participants
 from proxskip.loop.stop import RUN_RULES, Stop
 from proxskip.problems.federated import Problem
-from proxskip.problems.oracles import is_oracle
 from proxskip.results import description, folder
 from proxskip.results.result import Result
 from proxskip.seam import Engine, Method
-from proxskip.types import Array, InputError, NoTheoremWarning, Oracle, UnsafeStepWarning, Vectors
+from proxskip.types import Array, InputError, NoTheoremWarning, Oracle, Vectors
+
+__all__ = [
+    "as_method", "as_network", "as_problem", "checked_x0", "make_engine", "participants", "prepare", "resume", "run",
+    "starting_point",
+]  # fmt: skip
 
 
 def run(
@@ -69,55 +73,24 @@ def run(
     >>> result.status.name
     'CONVERGED'
     """
-    stop, seed = Stop(rounds, iterations, seconds, tol, target), theory.whole_seed(seed)
-    participation = as_participation(cohort)
     check_callbacks(callbacks)
-    problem = as_problem(problem)
-    network = as_network(network)
-    method = as_method(method, problem, cohort, seed)
-    asked = participants(method, problem, participation, network)
-    method, notes = prepare(method, problem, asked, allow_unsafe_step)
-    stop.check(problem)
-    clock = None if network is None else Clock(network, problem, method, seed, participation)
-    runs_on = make_engine(engine, threads)
-    loop = Loop(method, problem, stop, seed, asked, runs_on, every, notes, clock, memory_limit)
-    if network is not None and not network.reliable and loop.engine.name == "ray":
-        raise InputError("the actors of Ray cannot lose clients; use another engine, or a network without losses.")
-    _warn(loop.notes[len(notes) :])
-    told = out is not None or bool(callbacks)  # who learn the digest of the data
-    loop.config = description.config(
-        method, problem, stop.rules, seed, loop.engine.name, participation, spec or {}, fingerprinted=told
-    )
-    loop.config |= {"every": every} | _told(network, memory_limit)
-    _begin(loop, starting_point(method, problem, asked, x0, h0, warm), out, force, checkpoint_every)
-    with shown(method.name, progress) as bars:
-        return loop.go((*callbacks, *bars))
-
-
-def _warn(notes: Sequence[str]) -> None:
-    for note in notes:
-        _warnings.warn(note, NoTheoremWarning, stacklevel=3)
-
-
-def _told(network: Network | None, memory_limit: int | None) -> dict[str, Any]:
-    """What a run's description says of them; nothing where they were not given."""
-    said: dict[str, Any] = {} if network is None else {"network": network.plain()}
-    return said if memory_limit is None else said | {"memory_limit": memory_limit}
-
-
-def _begin(
-    loop: Loop, start: tuple[Array, Array | None, Vectors], out: str | Path | None, force: bool, every: int | None
-) -> None:
-    """Start the loop, and make its folder if there is to be one."""
+    described = RunSpec.of(
+        method, problem, Stop(rounds, iterations, seconds, tol, target), seed=seed, cohort=cohort, network=network,
+        engine=make_engine(engine, threads), every=every, memory_limit=memory_limit,
+        allow_unsafe_step=allow_unsafe_step, source=spec, fingerprinted=out is not None or bool(callbacks),
+    )  # fmt: skip
+    for note in described.uncovered:
+        warnings.warn(note, NoTheoremWarning, stacklevel=2)
+    start = starting_point(described.method, described.problem, described.asked, x0, h0, warm)
     if out is not None:
-        folder.check(out, force, every)
+        folder.check(out, force, checkpoint_every)
+    loop = Loop(described)
     with loop.closed_on_error():
         loop.start(*start)  # finds f*, which may take long: no folder is left behind by whoever interrupts that
         if out is not None:
-            loop.keep = folder.create(out, loop.config, force, every)
-            if loop.store is not None:
-                loop.store.folder = loop.keep.path
-            loop.keep.begin(loop.state())
+            loop.keep_in(folder.create(out, loop.config, force, checkpoint_every))
+    with shown(loop.method.name, progress) as bars:
+        return loop.go((*callbacks, *bars))
 
 
 def resume(
@@ -143,146 +116,67 @@ def resume(
     problem = as_problem(problem)
     keep = folder.reopen(Path(path))
     try:
-        loop = _reopened(keep, problem, threads, engine, more)
+        with restored.of_a_run():
+            described = _saved(keep, problem, threads, engine, more)
+        loop = Loop(described)
+        folder.same_run(keep.config, loop.config)
     except BaseException:
         keep.close()
         raise
+    keep.config, loop.keep = loop.config, keep
     with loop.closed_on_error():
         assert keep.checkpoint is not None
-        loop.restore(keep.checkpoint, restored.rows_of(keep, loop.method, problem, loop.memory_limit))
+        loop.restore(keep.checkpoint, restored.rows_of(keep, loop.method, problem, described.memory_limit))
     with shown(loop.method.name, progress) as bars:
         return loop.go((*callbacks, *bars))
 
 
-def _reopened(
-    keep: folder.Folder, problem: Problem, threads: int | None, engine: Engine | None, more: dict[str, Any]
-) -> Loop:
-    """The loop of a run folder, if the problem and the new limits fit."""
-    with restored.of_a_run():
-        restored.check_numbers(keep.config)
-        keep.config = description.with_defaults(keep.config)
-        description.check_sampling(keep.config["problem"])
-        folder.same_run({"problem": keep.config.get("problem")}, {"problem": description.identity(problem)})
-        method, participation = description.revive(keep.config)
-        limits = {k: keep.config["stop"].get(k) for k in RUN_RULES} | more
-        stop = Stop(**limits)
-        network = None if keep.config.get("network") is None else Network.of(keep.config["network"])
-        asked = participants(method, problem, participation, network)
-        method, notes = prepare(method, problem, asked, insist=True)
-        stop.check(problem)
-        seed, every = theory.whole_seed(keep.config["seed"]), keep.config["every"]
-        every = every if every is None else theory.whole("every", every)
-        engine = engine or make_engine(keep.config["engine"], threads)
-        spec = keep.config.get("spec") or {}
-        assert keep.checkpoint is not None
-        restored.check(keep.checkpoint, method, problem, columns_of(problem, network is not None))
-        clock = None if network is None else Clock(network, problem, method, seed, participation)
-    limit = keep.config.get("memory_limit")
-    loop = Loop(method, problem, stop, seed, asked, engine, every, notes, clock, limit)
-    loop.config = description.config(method, problem, stop.rules, loop.seed, engine.name, participation, spec)
-    loop.config |= {"every": loop.every} | _told(network, limit)
-    folder.same_run(keep.config, loop.config)
-    keep.config = loop.config
-    loop.keep = keep
-    return loop
+def _saved(
+    keep: folder.Folder, problem: Problem, threads: int | None, engine: Engine | None, limits: dict[str, Any]
+) -> RunSpec:
+    """The run of a folder, if the problem and the new limits fit."""
+    assert keep.checkpoint is not None
+    restored.check_numbers(keep.config)
+    keep.config = config = description.with_defaults(keep.config)
+    description.check_sampling(config["problem"])
+    folder.same_run({"problem": config.get("problem")}, {"problem": description.identity(problem)})
+    method, cohort = description.revive(config)
+    network = None if config.get("network") is None else Network.of(config["network"])
+    described = RunSpec.of(
+        method, problem, Stop(**({k: config["stop"].get(k) for k in RUN_RULES} | limits)), seed=config["seed"],
+        cohort=cohort, network=network, engine=engine or make_engine(config["engine"], threads),
+        every=config["every"], memory_limit=config.get("memory_limit"), allow_unsafe_step=True,
+        source=config.get("spec"),
+    )  # fmt: skip
+    restored.check(keep.checkpoint, described.method, problem, columns_of(problem, network is not None))
+    return described
 
 
-def as_network(given: Any) -> Network | None:
-    """A network as it is; one by its name."""
-    if isinstance(given, str):
-        return Network.named(given)
-    if given is not None and not isinstance(given, Network):
-        raise InputError(f"network is of type {type(given).__name__}; give a proxskip.Network, or the name of one.")
-    found: Network | None = given
-    return found
+ENGINES = {"cpu": "CpuEngine", "gpu": "GpuEngine", "ray": "RayEngine", "torch": "TorchEngine"}
+"""The engines in folders of their own, whose modules are imported when they are used."""
 
 
-def participants(method: Method, problem: Problem, cohort: Participation, network: Network | None) -> Participation:
-    """Whom the server asks: the cohort, or what becomes of it where the network may lose clients."""
-    return cohort if not isinstance(method, Method) else asked_by(method, problem, cohort, network)
-
-
-def as_problem(given: Any) -> Problem:
-    """A problem as it is; a single function as the problem of one client."""
-    if isinstance(given, Problem):
-        return given
-    if isinstance(given, type) or not is_oracle(given):
-        name = f"the class {given.__name__}" if isinstance(given, type) else f"of type {type(given).__name__}"
-        raise InputError(f"the problem is {name}; give a proxskip.Problem, or a function such as a Logistic model.")
-    return as_problem(Problem([given]))
-
-
-def as_method(given: Any, problem: Problem, cohort: Any, seed: int) -> Method:
-    """A method as it is; one by its class or its name with the parameters of its theorem."""
-    # a plugin's method is known by its name too, once it is registered
-    kind = registry.named(given) if isinstance(given, str) else given
-    if not (isinstance(kind, type) and issubclass(kind, Method)):
-        found: Method = given
-        return found
-    registry.check(kind)
-    made: Method = kind.configure(problem, {"seed": seed} | ({} if cohort is None else {"cohort": cohort}))
-    return made
-
-
-def prepare(method: Method, problem: Problem, participation: Participation, insist: bool) -> tuple[Method, list[str]]:
-    """Everything that can be refused is refused here, before any work."""
-    if not isinstance(method, Method):
-        raise InputError(
-            f"{type(method).__name__} is not a method; derive it from proxskip.Method and give it an about."
-        )
-    participation.check(problem.n)
-    fit.check_fit(method, problem, isinstance(participation, Everyone))
-    notes = method.check(problem, insist)
-    if not isinstance(participation, Everyone):
-        method, more = method.for_cohorts(participation, problem.n)
-        notes = notes + more
-    if isinstance(participation, Given) and len(groups := participation.apart(problem.n)) > 1:
-        shown = "; ".join(str(g[:8])[1:-1] + (", ..." if len(g) > 8 else "") for g in groups[:4])
-        notes = [*notes, f"these cohorts never bring the clients {shown} together, so each group goes its own way."]
-    for note in notes:
-        _warnings.warn(note, UnsafeStepWarning, stacklevel=3)
-    return method, notes
-
-
-def make_engine(engine: str | Engine, threads: int | None = None) -> Engine:
+def make_engine(engine: Any, threads: int | None = None) -> Engine:
     """An engine by its name, or the engine itself."""
-    if not isinstance(engine, str):
-        if isinstance(engine, type) or not hasattr(engine, "is_far"):
-            name = engine.__name__ if isinstance(engine, type) else type(engine).__name__
-            raise InputError(f"{name} is not an engine; give an object of a class that derives from seam.Engine.")
+    if isinstance(engine, Engine):
         return engine
-    if engine == "cpu":
-        return CpuEngine(threads)
+    if not isinstance(engine, str):
+        name = engine.__name__ if isinstance(engine, type) else type(engine).__name__
+        raise InputError(f"{name} is not an engine; give an object of a class that derives from seam.Engine.")
     if engine == "reference":
         return ReferenceEngine()
-    if engine == "gpu":
-        from proxskip.engines.gpu.engine import GpuEngine
-
-        return GpuEngine()
-    if engine == "ray":
-        from proxskip.engines.ray.engine import RayEngine
-
-        return RayEngine()
-    if engine == "torch":
-        return _torch_engine()
-    raise InputError(f'engine "{engine}" is not known; use "cpu", "gpu", "ray", "reference" or "torch".')
-
-
-def _torch_engine() -> Engine:
+    if engine not in ENGINES:
+        raise InputError(f'engine "{engine}" is not known; use "cpu", "gpu", "ray", "reference" or "torch".')
     try:
-        from proxskip.engines.torch.engine import TorchEngine
+        kind: Callable[..., Engine] = getattr(import_module(f"proxskip.engines.{engine}.engine"), ENGINES[engine])
     except ImportError:
+        if engine != "torch":
+            raise
         raise InputError(
             'engine "torch" needs PyTorch, which is not installed; run  pip install "proxskip[torch]"  or use '
             'engine="cpu".'
         ) from None
-    return TorchEngine()
-
-
-def own_start(problem: Problem) -> Array:
-    """Where the clients want to be started, such as at a network's weights; zeros if they do not say."""
-    first = problem.own_start()
-    return np.zeros(problem.d) if first is None else np.array(first, dtype=np.float64)
+    return kind(threads) if engine == "cpu" else kind()
 
 
 def starting_point(
@@ -317,7 +211,8 @@ def starting_point(
 
 def checked_x0(problem: Problem, x0: Any) -> Array:
     """x0, or where the clients want to be started if it is None, as d finite numbers."""
-    x = own_start(problem) if x0 is None else np.array(x0, dtype=np.float64)
+    start = problem.own_start() if x0 is None else x0  # such as a network's weights; zeros if they do not say
+    x = np.zeros(problem.d) if start is None else np.array(start, dtype=np.float64)
     if x.shape != (problem.d,) or not np.isfinite(x).all():
         raise InputError(f"x0 must be {problem.d} finite numbers; it has shape {x.shape}.")
     return x

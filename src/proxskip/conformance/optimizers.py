@@ -6,13 +6,12 @@ import multiprocessing as mp
 import pickle
 import sys
 import tempfile
-import time
-import traceback
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -132,10 +131,9 @@ def check_optimizer(
     unlike, alike = laws.unlike_clients(ranks), laws.like_clients(ranks)
     seen, same = trajectories(make, (unlike, alike), period, lr, steps, timeout)
     run = observed(unlike, seen, lr)
-    found: list[Law] = [together(seen, period), laws.sign(run)]
-    found.append(laws.like(ObservedRun(alike, same[0]), tol))
-    found += [laws.total(run), laws.controls(run, tol)] if plain else []
-    return ConformanceReport((*found, laws.fixed_point(run, tol)))
+    checked = [together(seen, period), laws.sign(run), laws.like(ObservedRun(alike, same[0]), tol)]
+    checked += [laws.total(run), laws.controls(run, tol)] if plain else []
+    return ConformanceReport((*checked, laws.fixed_point(run, tol)))
 
 
 def together(seen: Array, period: int) -> Law:
@@ -184,11 +182,11 @@ def trajectories(
     return [np.stack(seen) for seen in zip(*by_rank, strict=True)]
 
 
-def _step_of(made: Any, model: QuadraticModule) -> tuple[Callable[[], Any], AbstractContextManager[Any]]:
+def _step_of(trained: Any, model: QuadraticModule) -> tuple[Callable[[], Any], AbstractContextManager[Any]]:
     """One training step of what ``make`` returned, and what to enter around all of them."""
-    if not isinstance(made, tuple):
-        return made.step, nullcontext()
-    optimizer, other = made
+    if not isinstance(trained, tuple):
+        return trained.step, nullcontext()
+    optimizer, other = trained
     if isinstance(other, Averager):
         averager = other
 
@@ -207,74 +205,47 @@ def _step_of(made: Any, model: QuadraticModule) -> tuple[Callable[[], Any], Abst
 
 def _on_ranks(n: int, body: Callable[[int], Any], timeout: float) -> list[Any]:
     """What it returns on each of n forked processes that form a group; the first error of a rank is raised."""
-    context = mp.get_context("fork")
-    ranks: list[Any] = []
-    pipes: list[Any] = []
-    answers: dict[int, Any] = {}
     # PyTorch imports many modules for its first optimizer: here, or every rank would do it
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], 0.1)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()  # or the ranks would print it again
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            for r in range(n):
-                mine, theirs = context.Pipe(duplex=False)
-                rank = context.Process(target=_rank, args=(r, n, folder, body, theirs, timeout), daemon=True)
-                with warnings.catch_warnings():
-                    # a rank uses no thread of this process, of which the warning speaks
-                    warnings.filterwarnings("ignore", ".*fork", DeprecationWarning)
-                    rank.start()
-                theirs.close()
-                ranks.append(rank)
-                pipes.append(mine)
-            end = time.monotonic() + timeout
-            while len(answers) < n:
-                waiting = [pipes[r] for r in range(n) if r not in answers]
-                heard = wait(waiting, max(0.0, end - time.monotonic()))
-                if not heard:
-                    raise TimeoutError(f"the ranks did not finish within {timeout:g} seconds; give a longer timeout.")
-                for r in sorted(pipes.index(pipe) for pipe in heard):
-                    answers[r] = _answer(r, pipes[r])
-        finally:
-            for rank in ranks:
-                rank.kill()
-                rank.join()
-            for pipe in pipes:
-                pipe.close()
-    return [answers[r] for r in range(n)]
-
-
-def _answer(r: int, pipe: Connection) -> Any:
-    """What a rank returned; what it raised is raised here."""
+    _BODY[:] = [body]
+    others = set(mp.active_children())
+    pool = ProcessPoolExecutor(n, mp.get_context("fork"))
     try:
-        answer, error = pipe.recv()
-    except EOFError:
-        raise InputError(f"rank {r} ended before its last step.") from None
-    if error is not None:
-        raise error
-    return answer
+        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+            # a rank uses no thread of this process, of which the warning speaks
+            warnings.filterwarnings("ignore", ".*fork", DeprecationWarning)
+            ranks = [pool.submit(_rank, r, n, folder, timeout) for r in range(n)]
+            done, late = wait(ranks, timeout, FIRST_EXCEPTION)
+            answers = [rank.result() for rank in ranks if rank in done]
+        if late:
+            raise TimeoutError(f"the ranks did not finish within {timeout:g} seconds; give a longer timeout.")
+        return answers
+    except BrokenProcessPool:
+        raise InputError("a rank died before its last step.") from None
+    finally:
+        for process in set(mp.active_children()) - others:
+            process.kill()
+        pool.shutdown()
 
 
-def _rank(r: int, n: int, folder: str, body: Callable[[int], Any], pipe: Connection, timeout: float) -> None:
-    """One rank: it says what it returned or raised, and stays until the caller has heard of all."""
+_BODY: list[Callable[[int], Any]] = []
+"""What the ranks run: a fork inherits it, and it may be a closure, which could not be sent."""
+
+
+def _rank(r: int, n: int, folder: str, timeout: float) -> Any:
+    """One rank; its process stays until the caller has heard of all, so that no other loses its connection."""
     torch.set_num_threads(1)  # the threads of the caller are not in this process
     try:
         store = dist.FileStore(f"{folder}/meet", n)
         # longer than the caller waits, so that a hang is told in one sentence
         patience = timedelta(seconds=2 * timeout)
         dist.init_process_group("gloo", store=store, rank=r, world_size=n, timeout=patience)
-        message: tuple[Any, Any] = body(r), None
+        return _BODY[0](r)
     except Exception as error:
-        message = None, _portable(error)
-    pipe.send(message)
-    time.sleep(timeout)
-
-
-def _portable(error: Exception) -> Exception:
-    """The error if it can be sent, with where it was raised; otherwise one with its words."""
-    error.add_note("".join(traceback.format_exception(error)))
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:
+            raise RuntimeError(f"{type(error).__name__}: {error}") from None  # it could not be sent
+        raise

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.conformance.laws import ConformanceReport, Law
+from proxskip.conformance.laws import ConformanceReport, Law, law
 from proxskip.problems.federated import Problem
 from proxskip.problems.quadratic import random_quadratics
 from proxskip.randomness import generator
@@ -102,10 +102,6 @@ class _RoundChecker:
             raise InputError(f"the round returned an x of shape {x.shape}; it must be (5,).")
         return x, state
 
-    def law(self, name: str, measured: float, bound: float, says: str) -> Law:
-        """A law holds if the error is within the bound; nan never is."""
-        return Law(name, bool(measured <= bound), float(measured), bound, says)
-
     def random_state(self) -> tuple[Array, Array]:
         """A random x, and corrections that sum to zero."""
         h = self.rng.standard_normal((6, 5))
@@ -123,20 +119,20 @@ class _RoundChecker:
             wrong = np.maximum(np.maximum(asked - self.calls, self.calls - asked - extra), 0)
             off = np.where(asked > 0, wrong, self.calls)
             worst = max(worst, int(off.max()))
-        return self.law("local steps", worst, 0.0, "each client of the cohort takes K gradients, and nobody else any")
+        return law("local steps", worst, 0.0, "each client of the cohort takes K gradients, and nobody else any")
 
     def fixed_point(self) -> Law:
         """x* with h_i = grad f_i(x*) does not move."""
         x, state = self.play(self.x, self.place(self.h), self.everybody, 0.2, 4)
         miss = max(np.abs(x - self.x).max(), np.abs(self.controls(state, x) - self.h).max())
-        return self.law("fixed point", miss, 1e-12 * self.scale, "x* with h_i = grad f_i(x*) stays where it is")
+        return law("fixed point", miss, 1e-12 * self.scale, "x* with h_i = grad f_i(x*) stays where it is")
 
     def reduction(self) -> Law:
         """One local step of all clients is gradient descent, for any h."""
         x, h = self.random_state()
         new, _ = self.play(x, self.place(h), self.everybody, 0.3, 1)
         right = x - 0.3 * self.problem.gradient(x)
-        return self.law("reduction", np.abs(new - right).max(), 1e-12 * self.scale, "K = 1 is gradient descent")
+        return law("reduction", np.abs(new - right).max(), 1e-12 * self.scale, "K = 1 is gradient descent")
 
     def learning(self) -> Law:
         """After one local step of all clients, h_i is the gradient of client i minus the mean gradient."""
@@ -144,7 +140,7 @@ class _RoundChecker:
         new, state = self.play(x, self.place(h), self.everybody, 0.3, 1)
         g = self.problem.client_gradients(x)
         miss = np.abs(self.controls(state, new) - (g - g.mean(axis=0))).max()
-        return self.law("learning", miss, 1e-11 * self.scale, "K = 1 learns h_i = grad f_i(x) - grad f(x)")
+        return law("learning", miss, 1e-11 * self.scale, "K = 1 learns h_i = grad f_i(x) - grad f(x)")
 
     def total(self, cohorts: bool) -> Law:
         """The corrections sum to zero after every round."""
@@ -155,7 +151,7 @@ class _RoundChecker:
             x, state = self.play(x, state, cohort, 0.1, 3)
             worst = max(worst, float(np.abs(np.sum(self.controls(state, x), axis=0)).max()))
         name = "sum on cohorts" if cohorts else "sum"
-        return self.law(
+        return law(
             name, worst, 1e-11 * self.scale, "sum_i h_i = 0 after every round" + " of half the clients" * cohorts
         )
 
@@ -164,8 +160,8 @@ class _RoundChecker:
         x, h = self.random_state()
         new, state = self.play(x, self.place(h), [1, 4], 0.1, 3)
         moved = (self.controls(state, new) - h)[[0, 2, 3, 5]]
-        return self.law("outsiders", np.abs(moved - moved[0]).max(), 1e-12 * self.scale,
-                        "clients outside the cohort keep what they know")  # fmt: skip
+        miss = np.abs(moved - moved[0]).max()
+        return law("outsiders", miss, 1e-12 * self.scale, "clients outside the cohort keep what they know")
 
     def rate(self, cohorts: bool) -> Law:
         """The error goes to zero, without a bias."""
@@ -178,6 +174,4 @@ class _RoundChecker:
                 x, state = self.play(x, state, cohort, gamma, K)
             miss = float(np.linalg.norm(x - self.x) / np.linalg.norm(self.x))
         name = "rate on cohorts" if cohorts else "rate"
-        return self.law(
-            name, miss, 1e-6, f"after {rounds} rounds the error is gone" + " with half the clients" * cohorts
-        )
+        return law(name, miss, 1e-6, f"after {rounds} rounds the error is gone" + " with half the clients" * cohorts)

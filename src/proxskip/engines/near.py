@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from proxskip.links.rows import RowStore
-from proxskip.links.sums import weighted_sum
 from proxskip.problems.federated import Problem
 from proxskip.problems.packed import Packed
 from proxskip.seam import Engine, Request, SettleHalf, Size, Work, look
-from proxskip.types import Array, Indices, Vectors
+from proxskip.types import Indices, Vectors
 
 SMALL_MEMORY = 1 << 14
 """Numbers that the clients remember, all together, up to which a copy of them in every round costs nothing."""
@@ -26,6 +25,7 @@ class NearEngine(Engine):
     """
 
     name = "near"
+    rewinds = True
     together = False
     atomic = False
     """Whether ``run`` changes what the clients remember only after the last of them has finished."""
@@ -108,27 +108,19 @@ class NearEngine(Engine):
         if isinstance(self.problem.clients, Packed):
             self.problem.clients.expect(cohort)
 
-    def sum(self, w: Array, U: Array) -> Array:
-        """In client order."""
-        return weighted_sum(w, U)
-
     def memory(self) -> Vectors:
         """A copy of what the clients remember; views of a store."""
         if self.store is not None:
             return {k: self.store.view(k) for k in self.kept}  # type: ignore[misc]
         return {k: v.copy() for k, v in self.kept.items()}
 
-    def close(self) -> None:
-        """Nothing to give back."""
-
-    def mark(self, several: bool) -> bool:
+    def mark(self, several: bool) -> None:
         """Copy the rows that change, unless they cannot change before the last piece of local work is over."""
         if self.store is not None:
             self.store.mark(several or not self.atomic)
-            return True
+            return
         small = sum(v.size for v in self.kept.values()) <= SMALL_MEMORY
         self.marks, self.marked = several or small or not self.atomic, None
-        return True
 
     def rewind(self) -> None:
         """The memory as it was at the beginning of the round."""

@@ -26,16 +26,16 @@ def way_to_close(method: Method, problem: Problem, closing: str | None, cohort: 
     restorable = method.about.summed in method.remembers or not method.about.heals
     # what heals without an h waits for everybody, unless cohorts are drawn
     waits = method.about.heals and "h" not in method.remembers and isinstance(cohort, Everyone)
-    found = closing or ("deadline" if can and restorable and not waits else "everyone")
-    if found == "deadline" and "cohort" in method.handles and not restorable:
+    rule = closing or ("deadline" if can and restorable and not waits else "everyone")
+    if rule == "deadline" and "cohort" in method.handles and not restorable:
         raise InputError(
             f'{method.name} cannot restore what a client lost unless all clients are averaged; use closing="everyone".'
         )
-    if found not in ("deadline", "everyone"):
-        raise InputError(f'closing = "{found}" must be "deadline" or "everyone".')
-    if found == "everyone" and not isinstance(cohort, Everyone):
+    if rule not in ("deadline", "everyone"):
+        raise InputError(f'closing = "{rule}" must be "deadline" or "everyone".')
+    if rule == "everyone" and not isinstance(cohort, Everyone):
         raise InputError('cohorts close at their deadline; use closing="deadline".')
-    return found
+    return rule
 
 
 def fewest(method: Method, least: int, n: int) -> int:

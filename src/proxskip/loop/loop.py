@@ -7,7 +7,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from threading import Event
 from types import FrameType
 from typing import Any
@@ -15,22 +15,23 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from proxskip.links.cohorts import Everyone, Given, Participation
+from proxskip.links.cohorts import Given
 from proxskip.links.rows import RowStore
 from proxskip.links.sums import weighted_sum
-from proxskip.loop import by_rows, fit, measure, watch
+from proxskip.loop import by_rows, measure, watch
 from proxskip.loop.audit import Audit
-from proxskip.loop.line import Ledger, Line
+from proxskip.loop.ledger import Ledger
+from proxskip.loop.line import Line
 from proxskip.loop.listen import Record, heard_by, tell_record
-from proxskip.loop.simulated_time import SIM_COLUMNS, Clock, Void
-from proxskip.loop.stop import Stop
+from proxskip.loop.run_spec import RunSpec
+from proxskip.loop.simulated_time import SIM_COLUMNS, Void
 from proxskip.problems.federated import Problem
 from proxskip.results import description, folder
 from proxskip.results.checkpoint import CheckpointError
 from proxskip.results.journal import NUMBERS, RowsState
 from proxskip.results.result import Result, Status
 from proxskip.results.trace import Trace
-from proxskip.seam import BrokenOff, Claims, Engine, Method
+from proxskip.seam import BrokenOff, Claims, Engine
 from proxskip.types import Array, EngineInUse, InputError, Vectors
 
 MAX_UNPROVED = 20
@@ -56,31 +57,29 @@ _IN_USE: WeakValueDictionary[int, Engine] = WeakValueDictionary()
 _CLAIM = threading.Lock()
 
 
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything of one and the same round: server, clients and counts."""
+
+    round: int
+    server: Vectors
+    memory: Vectors
+    counts: dict[str, Any]
+    """As ``Meter.state`` gives it."""
+    clock: dict[str, Any] | None
+
+
 class Loop:
     """One run: its state between rounds, and nothing that the state does not determine."""
 
-    def __init__(
-        self,
-        method: Method,
-        problem: Problem,
-        stop: Stop,
-        seed: int,
-        participation: Participation,
-        engine: Engine,
-        every: int | None,
-        notes: list[str],
-        clock: Clock | None = None,
-        memory_limit: int | None = None,
-    ) -> None:
-        if every is not None and every < 1:
-            raise InputError(f"every = {every} must be at least 1.")
-        by_rows.check_limit(memory_limit, engine, participation)
-        self.method, self.problem, self.stop, self.seed = method, problem, stop, seed
-        self.engine, self.every, self.notes = engine, every, list(notes)
-        self.unsafe = bool(notes)
-        self.line = Line(engine, problem, seed, participation, clock)
-        self.notes += fit.without_theorem(method, problem, isinstance(participation, Everyone))
-        self.trace = Trace(columns_of(problem, clock is not None))
+    def __init__(self, spec: RunSpec) -> None:
+        assert spec.engine is not None
+        self.spec, self.engine = spec, spec.engine
+        self.method, self.problem, self.stop = spec.method, spec.problem, spec.stop
+        self.notes = [*spec.unsafe, *spec.uncovered]
+        self.config = spec.plain()
+        self.clock = spec.clock()
+        self.trace = Trace(columns_of(self.problem, self.clock is not None))
         self.round = 0
         self.psi0: float | None = None
         self.interrupted = Event()
@@ -88,11 +87,10 @@ class Loop:
         self.corrupted: str | None = None
         self.stopped: str | None = None  # why a callback asked for the end, which may be an empty text
         self.unproved = 0
-        self.config: dict[str, Any] = {}
         self.keep: folder.Folder | None = None
-        self.memory_limit = memory_limit
         self.store: RowStore | None = None
-        self.rows_per_pass = problem.N or problem.n
+        self.seen: Snapshot | None = None  # what the last record or checkpoint saw
+        self.broken: int | None = None  # the round that was broken off, where the engine cannot take it back
 
     @contextmanager
     def closed_on_error(self) -> Iterator[None]:
@@ -113,11 +111,21 @@ class Loop:
             if id(self.engine) in _IN_USE:
                 raise EngineInUse("this engine serves another run; give every run that goes on at once its own engine.")
             _IN_USE[id(self.engine)] = self.engine
-        self.engine.open(self.problem, memory, self.seed)
+        spec = self.spec
+        self.engine.open(self.problem, memory, spec.seed)
         self.store = store
         if store is not None:
             self.engine.keep_rows(store)
             self.notes += by_rows.said(self.method, self.problem)
+        exchanges = self.method.about.exchanges
+        self.line = Line(self.engine, self.problem, spec.seed, spec.asked, self.clock, exchanges, self.interrupted)
+
+    def keep_in(self, keep: folder.Folder) -> None:
+        """Write checkpoints and results to this folder."""
+        self.keep = keep
+        if self.store is not None:
+            self.store.folder = keep.path
+        keep.begin(self.state())
 
     def close(self) -> None:
         """Give the engine and the folder back."""
@@ -131,13 +139,10 @@ class Loop:
     # -- where it begins -----------------------------------------------------------------------------------------------
     def start(self, x0: Array, h0: Array | None, dual: Vectors) -> None:
         """The state before the first round; h0 is zero if it is None."""
-        store = by_rows.store_of(self.method, self.problem, self.line.cohorts, self.engine, h0, self.memory_limit, x0)
-        memory = {} if store is not None else by_rows.all_rows(self.method, self.problem, x0, h0)
-        self.server = self.method.start(self.problem, x0)
-        self.server |= dual
-        self._open(memory, store)
-        self.line = Line(self.engine, self.problem, self.seed, self.line.cohorts, self.line.clock)
-        self.server = {k: self.line.place(v) for k, v in self.server.items()}
+        store = by_rows.store_of(self.spec, h0, x0)
+        self._open({} if store is not None else by_rows.all_rows(self.method, self.problem, x0, h0), store)
+        server = self.method.start(self.problem, x0) | dual
+        self.server = {k: self.line.place(v) for k, v in server.items()}
         self.x0, self.h0 = x0, h0
         self.x = self.good = x0
         self._prepare_watch()
@@ -149,34 +154,30 @@ class Loop:
             return {k[len(name) :]: v for k, v in saved.arrays.items() if k.startswith(name)}
 
         self._open(part("memory."), None if rows is None else rows.store)
-        self.line = Line(self.engine, self.problem, self.seed, self.line.cohorts, self.line.clock)
-        self.server = {k: self.line.place(v) for k, v in part("server.").items()}
-        self.line.restore(part("line.") | ({} if rows is None else dict(rows.numbers)), saved.meta["line"])
-        if self.line.clock is not None:
-            self.line.clock.restore(saved.meta["clock"])
-        held = part("server.").items()
+        server, meter = part("server."), self.line.meter
+        self.server = {k: self.line.place(v) for k, v in server.items()}
+        meter.restore(part("line.") | ({} if rows is None else dict(rows.numbers)), saved.meta["line"])
         # the very objects of the server, so that a vector that is sent for two reasons is counted once, as before
-        self.line.outcome = tuple(
-            next((self.server[k] for k, v in held if np.array_equal(o, v)), o) for o in self.line.outcome
+        meter.outcome = tuple(
+            next((self.server[k] for k, v in server.items() if np.array_equal(o, v)), o) for o in meter.outcome
         )
+        if self.clock is not None:
+            self.clock.restore(saved.meta["clock"])
         # a run that was never interrupted would not have a record there
         self.trace = self._scheduled(Trace.from_arrays(_with_bits(part("trace."))))
         self.round, self.psi0 = int(saved.meta["round"]), saved.meta["psi0"]
         self.audit.scale = float(saved.meta.get("scale", 0.0))
         self.x0, self.h0 = saved.arrays["x0"], saved.arrays.get("h0")
-        self.x = self.good = self._answer(self.engine.memory())
+        self.x = self.good = self._answer()
         if saved.note:
             self.notes.append(saved.note)
         self._prepare_watch()
 
     def _prepare_watch(self) -> None:
         self.judged = self.engine.judge(self.problem)
-        residual0 = measure.residual(self.judged, self.x0, self.method.start(self.problem, self.x0))
         if self.problem.knows_L:
-            if self.store is None:
-                start = watch.start_of(self.judged, self.judged.client_gradients(self.x0), self.h0)
-            else:
-                start = by_rows.start_of(self.judged, self.x0)
+            residual0 = measure.residual(self.judged, self.x0, self.method.start(self.problem, self.x0))
+            start = watch.at_start(self.judged, self.x0, self.h0, in_blocks=self.store is not None)
             self.watch = watch.RunWatch.of(self.method, self.judged, start, residual0)
         else:
             self.watch = watch.RunWatch.knowing_nothing()
@@ -184,12 +185,12 @@ class Loop:
         if self.store is not None:
             self.claims = replace(self.claims, lyapunov=Claims().lyapunov)
         # cohorts from a list, and those that a network leaves, are not drawn at random, which the theorem needs
-        clock = self.line.clock
-        given = isinstance(self.line.cohorts, Given) or (clock is not None and not clock.network.reliable)
-        self.claimed = None if given else self.claims.zeta
+        network = self.spec.network
+        drawn = not isinstance(self.spec.asked, Given) and (network is None or network.reliable)
+        self.claimed = self.claims.zeta if drawn else None
         # clients that are away for hours make a run level for as long
-        self.judges_level = clock is None or clock.network.available == 1.0
-        self.zeta = None if self.unsafe else self.claimed
+        self.judges_level = network is None or network.available == 1.0
+        self.zeta = None if self.spec.unsafe else self.claimed
         noisy = self.problem.batch is not None and self.zeta is not None and self.claims.ball
         self.noise = float(np.max(self.method.gamma)) ** 2 * self.problem.es_C / self.zeta if noisy else 0.0  # type: ignore[operator]
 
@@ -207,7 +208,6 @@ class Loop:
         return result
 
     def _ended(self, callbacks: Sequence[Any]) -> Result:
-        self.line.interrupted = self.interrupted
         restore = catch_signals(self.interrupted)
         try:
             with np.errstate(all="ignore"):
@@ -240,19 +240,21 @@ class Loop:
                     self._record(callbacks)
                     verdict = self._verdict() or verdict
                 return verdict
+            if self.engine.rewinds:
+                self.seen = None  # it is not needed to break off a round, and may be large
             self.line.begin(self.round)
             try:
                 self.server = self.line.timed(self.method.round, self.server, self.line)
             except BrokenOff:
-                self.line.undo()
+                self._break_off()
                 continue
             except Void:
                 if (verdict := self._void()) is not None:
                     return verdict
                 continue
             self.round += 1
-            if self.line.clock is not None:
-                self.line.clock.committed()
+            if self.clock is not None:
+                self.clock.committed()
             due = self._is_recorded(self.round)
             if not self.looks_finite(due):
                 return watch.not_finite(self.round)
@@ -261,11 +263,25 @@ class Loop:
             if self.keep is not None and self.keep.due(self.round):
                 self.keep.save(self.state())
 
+    def _break_off(self) -> None:
+        """Back to where the round began, or to what the last record or checkpoint saw."""
+        if self.engine.rewinds:
+            self.line.undo()
+            return
+        seen = self.seen
+        assert seen is not None
+        self.broken, self.round, self.server = self.round, seen.round, dict(seen.server)
+        self.line.far = False  # what was seen is here
+        self.line.meter.restore(**seen.counts)
+        if self.clock is not None and seen.clock is not None:
+            self.clock.restore(seen.clock)
+        self.x = self.good = self._answer()
+
     def _void(self) -> tuple[Status, str] | None:
         """Nobody is counted in this attempt; the verdict if there were too many of them in a row."""
-        self.line.undo()
-        assert self.line.clock is not None
-        verdict = self.line.clock.given_up(self.round)
+        self.line.undo(void=True)
+        assert self.clock is not None
+        verdict = self.clock.given_up(self.round)
         if verdict is not None and self.trace.last()["round"] < self.round:
             self._record(())
         return verdict
@@ -274,8 +290,8 @@ class Loop:
         """Take in the new x, an expensive one only when a record is due; False (and the last x) if it is not finite."""
         if not due and self._x_is_dear():
             return self.line.finite  # x is still that of the last record
-        self.line.timed(self.line.wait)
-        self.x = self._answer(None)
+        self.line.wait()
+        self.x = self._answer()
         if self.line.finite and np.isfinite(self.x).all():
             self.good = self.x
             return True
@@ -311,6 +327,9 @@ class Loop:
                 )
         if self.interrupted.is_set():
             more = "; resume it from its folder." if self.keep else "."
+            if self.broken is not None and self.broken > self.round:
+                back = f"interrupted in round {self.broken + 1}; this is the run after {self.round} rounds"
+                return Status.INTERRUPTED, f"{back}, as its last record or checkpoint saw it{more}"
             return Status.INTERRUPTED, f"interrupted after {self.round} rounds{more}"
         if self.stopped is not None:
             why = f": {self.stopped.rstrip('.')}." if self.stopped else "."
@@ -336,13 +355,23 @@ class Loop:
         return Trace.from_arrays({k: v[:kept] for k, v in trace.to_arrays().items()})
 
     def _is_recorded(self, r: int) -> bool:
-        return r % (self.every or max(1, -(-r // 100))) == 0
+        return r % (self.spec.every or max(1, -(-r // 100))) == 0
+
+    def _see(self) -> Snapshot:
+        """What server and clients have after this round; fetched once."""
+        if self.seen is None or self.seen.round != self.round:
+            self.line.wait()
+            clock = None if self.clock is None else self.clock.state()
+            counts = self.line.meter.state(self.line.fetch)
+            server, memory = self.line.fetched(self.server), self.engine.memory()
+            self.seen = Snapshot(self.round, server, memory, counts, clock)
+        return self.seen
 
     def _record(self, callbacks: Sequence[Any]) -> None:
         """Evaluate at the communicated x: off the meter and off the clock."""
-        self.line.timed(self.line.wait)
-        memory, server = self.engine.memory(), self.line.fetched(self.server)
-        self.x = self._answer(memory)
+        seen = self._see()
+        server, memory = seen.server, seen.memory
+        self.x = self._answer()
         row = self._costs() | measure.measure(self.method, self.claims, self.judged, self.x, server, memory)
         # a run resumed from its folder keeps the Lyapunov function of its own start
         if self.psi0 is None and self.round == 0 and np.isfinite(row["lyapunov"]):
@@ -357,56 +386,56 @@ class Loop:
 
     def _look_at_sum(self, server: Vectors, memory: Vectors) -> None:
         """The audit: a broken sum of h ends the run, or is noted where the method mends it by itself."""
-        found = self.audit.found(self.method, self.problem, self.x, server, memory, self.round, self.engine.rounding())
-        if found is None:
+        unit = self.engine.rounding()
+        breach = self.audit.found(self.method, self.problem, self.x, server, memory, self.round, unit)
+        if breach is None:
             return
         what = "sum_i w_i h_i" if self.problem.psi is None else "the sum of the h_i, less what psi makes of it,"
         what = what if "h" in self.method.remembers else "sum_i w_i v_i - v"
-        said = f"{what} is {found[0]:.3g} after round {self.round}, where rounding leaves at most {found[1]:.3g}"
+        fault = f"{what} is {breach[0]:.3g} after round {self.round}, where rounding leaves at most {breach[1]:.3g}"
         if self.method.about.heals and self.line.everyone:
             if not any("mends" in note for note in self.notes):
-                self.notes.append(f"{said}: an update was lost, applied twice or changed; the method mends that.")
+                self.notes.append(f"{fault}: an update was lost, applied twice or changed; the method mends that.")
             return
-        self.corrupted = f"{said}: an update was lost, applied twice or changed, and the answer would be wrong."
+        self.corrupted = f"{fault}: an update was lost, applied twice or changed, and the answer would be wrong."
 
     def _costs(self) -> dict[str, float]:
         """The ledger so far, as columns of the trace."""
         row = self.line.ledger.row()
-        passes = row["grad_evals"] / self.rows_per_pass
-        timed = {} if self.line.clock is None else self.line.clock.row()
+        passes = row["grad_evals"] / (self.problem.N or self.problem.n)
+        timed = {} if self.clock is None else self.clock.row()
         return row | {"round": self.round, "passes": passes} | timed
 
-    def _answer(self, memory: Vectors | None) -> Array:
+    def _answer(self) -> Array:
         if "x" in self.server:
             return self.line.fetch(self.server["x"])
-        return weighted_sum(self.problem.weights, (memory or self.engine.memory())["x"])
+        return weighted_sum(self.problem.weights, self._see().memory["x"])
 
     # -- where it ends -------------------------------------------------------------------------------------------------
     def state(self) -> folder.State:
         """All that a resumed run needs."""
-        line, rows = self.line.state(), None
-        arrays = {f"server.{k}": v for k, v in self.line.fetched(self.server).items()}
+        seen, rows = self._see(), None
+        counts = dict(seen.counts["arrays"])
+        arrays = {f"server.{k}": v for k, v in seen.server.items()}
         if self.store is not None:
-            rows = RowsState(self.store, {k: line["arrays"].pop(k) for k in NUMBERS})
+            rows = RowsState(self.store, {k: counts.pop(k) for k in NUMBERS})
         else:
-            arrays |= {f"memory.{k}": v for k, v in self.engine.memory().items()}
+            arrays |= {f"memory.{k}": v for k, v in seen.memory.items()}
             arrays["h0"] = np.zeros((self.problem.n, self.problem.d)) if self.h0 is None else self.h0
-        arrays |= {f"line.{k}": v for k, v in line["arrays"].items()}
+        arrays |= {f"line.{k}": v for k, v in counts.items()}
         arrays |= {f"trace.{k}": v for k, v in self.trace.to_arrays().items()}
         arrays["x0"] = self.x0
-        meta = {"round": self.round, "psi0": self.psi0, "scale": self.audit.scale, "line": line["meta"]}
-        meta |= {} if self.line.clock is None else {"clock": self.line.clock.state()}
+        meta = {"round": self.round, "psi0": self.psi0, "scale": self.audit.scale, "line": seen.counts["meta"]}
+        meta |= {} if self.clock is None else {"clock": self.clock.state()}
         return folder.State(arrays, meta, rows)
 
     def _result(self, status: Status, message: str) -> Result:
-        memory = self.engine.memory()
-        row = self.trace.last()
+        seen, row = self._see(), self.trace.last()
         if row["round"] != self.round:  # a round that did not end well has no record: say what holds at the returned x
             row = dict.fromkeys(self.trace.columns, np.nan) | self._costs() | measure.at_point(self.judged, self.x)
-        if self.line.clock is not None:  # attempts that were void since the last record take time too
-            row |= self.line.clock.row()
-        server = self.line.fetched(self.server)
-        h = self.method.controls(server, memory)
+        if self.clock is not None:  # attempts that were void since the last record take time too
+            row |= self.clock.row()
+        h = self.method.controls(seen.server, seen.memory)
         cluster, happened = self.engine.report()
         self.notes += happened
         about = description.summary(
@@ -416,8 +445,8 @@ class Loop:
         if (floor := description.cohort_floor(self.config, first)) is not None:
             about["forecast"] = floor
         return Result(
-            self.x, status, bool(about["success"]), message, self.trace, h, server, memory,
-            self.line.participated.copy(), tuple(self.notes), about,
+            self.x, status, bool(about["success"]), message, self.trace, h, seen.server, seen.memory,
+            self.line.meter.participated.copy(), tuple(self.notes), about,
         )  # fmt: skip
 
 

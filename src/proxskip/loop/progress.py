@@ -6,22 +6,18 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
-from typing import TYPE_CHECKING, Any, Self, TextIO
+from typing import Any, Self, TextIO
 
 from proxskip.results.description import cohort_floor
 from proxskip.results.result import Result
-
-if TYPE_CHECKING:
-    import rich.progress
 
 SECONDS_BEFORE_FIRST = 1.0
 """A run that takes less than this shows no progress."""
 SECONDS_BETWEEN_LINES = 5.0
 """If stderr is not a terminal."""
-
 
 _BARS: list[object] = []
 """The bars that are on the screen: a second one at the same time would tear the first."""
@@ -51,37 +47,21 @@ def shown(label: str, progress: bool | None) -> Iterator[tuple[Progress, ...]]:
         yield (bar,)
 
 
-class _NotebookBar:
-    """A bar in the output of a notebook's cell."""
+class Bar:
+    """Progress on a stream: a bar in a terminal or a notebook, which appears at the first update; otherwise lines.
 
-    def __init__(self, label: str) -> None:
-        from IPython.display import HTML, display
+    Args:
+        label: the text before the bar, such as ``2/5 scaffnew``.
+        quiet: show nothing.
+    """
 
-        self.html, self.label, self.said = HTML, label, 0.0
-        self.handle = display(HTML(""), display_id=True)
-
-    def update(self, done: float | None, text: str) -> None:
-        """Draw it anew, at most five times a second."""
-        if time.monotonic() - self.said < 0.2:
-            return
-        self.said = time.monotonic()
-        value = "" if done is None else f' value="{done:.4f}"'
-        self.handle.update(self.html(f"{escape(self.label)} <progress max=1{value}></progress> {escape(text)}"))
-
-    def close(self) -> None:
-        """Remove it."""
-        self.handle.update(self.html(""))
-
-
-class _Shown:
-    """Progress on a stream: a bar on a terminal, which appears at the first update; otherwise lines."""
-
-    def __init__(self, quiet: bool, stream: TextIO | None, label: str = "") -> None:
-        self.quiet, self.stream, self.label = quiet, sys.stderr if stream is None else stream, label
+    def __init__(self, label: str = "", quiet: bool = False, stream: TextIO | None = None) -> None:
+        self.label, self.quiet, self.stream = label, quiet, sys.stderr if stream is None else stream
         self.notebook = stream is None and in_notebook()
         self.terminal = self.notebook or bool(self.stream.isatty())
-        self.bar: rich.progress.Progress | None = None
-        self.page: _NotebookBar | None = None
+        self.began = self.said = time.monotonic()
+        self.bar: Any = None
+        """That of rich, or the output of a notebook's cell."""
 
     def __enter__(self) -> Self:
         return self
@@ -89,50 +69,66 @@ class _Shown:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def update(self, done: float | None, text: str) -> None:
-        """Show the share that is done (None if it is unknown) and a text."""
-        if self not in _BARS:
-            _BARS.append(self)
-        if self.notebook:
-            self.page = self.page or _NotebookBar(self.label)
-            self.page.update(done, text)
+    def show(self, done: float | None, words: Sequence[str], now: float | None = None) -> None:
+        """Show the share that is done (None if it is unknown) and some words, if it has taken long enough."""
+        now = time.monotonic() if now is None else now
+        if self.quiet or now - self.began < SECONDS_BEFORE_FIRST:
             return
-        if self.bar is None:
-            # imported at the first update: a short run never needs rich
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn
+        if self.terminal:
+            self.draw(done, " · ".join(words))
+        elif now - self.said >= SECONDS_BETWEEN_LINES:
+            self.say(f"{self.label}: {', '.join(words)}", now)
 
-            columns = [BarColumn(24), TextColumn("{task.fields[text]}", markup=False)]
-            if self.label:
-                columns.insert(0, TextColumn(self.label, markup=False))
-            self.bar = Progress(*columns, console=Console(file=self.stream), transient=True, refresh_per_second=5)
-            self.task = self.bar.add_task("", total=None, text="")
-            self.bar.start()
-        self.bar.update(self.task, total=None if done is None else 1.0, completed=done or 0.0, text=text)
+    def say(self, line: str, now: float) -> None:
+        """A line, where there is no bar."""
+        self.said = now
+        print(line, file=self.stream, flush=True)
+
+    def draw(self, done: float | None, text: str) -> None:
+        """The bar."""
+        if self.bar is None:
+            _BARS.append(self)
+            self.bar = self._in_notebook() if self.notebook else self._in_terminal()
+        if self.notebook:
+            value = "" if done is None else f' value="{done:.4f}"'
+            self.bar.update(self.html(f"{escape(self.label)} <progress max=1{value}></progress> {escape(text)}"))
+        else:
+            self.bar.update(self.task, total=None if done is None else 1.0, completed=done or 0.0, text=text)
+
+    def _in_notebook(self) -> Any:
+        from IPython.display import HTML, display
+
+        self.html = HTML
+        return display(HTML(""), display_id=True)
+
+    def _in_terminal(self) -> Any:
+        # imported at the first update: a short run never needs rich
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as RichProgress
+
+        columns = TextColumn(self.label, markup=False), BarColumn(24), TextColumn("{task.fields[text]}", markup=False)
+        console = Console(file=self.stream)
+        bar = RichProgress(*columns[not self.label :], console=console, transient=True, refresh_per_second=5)
+        self.task = bar.add_task("", total=None, text="")
+        bar.start()
+        return bar
 
     def close(self) -> None:
         """Remove the bar."""
-        if self in _BARS:
-            _BARS.remove(self)
-        if self.page is not None:
-            self.page.close()
-            self.page = None
         if self.bar is not None:
-            self.bar.stop()
+            _BARS.remove(self)
+            if self.notebook:
+                self.bar.update(self.html(""))
+            else:
+                self.bar.stop()
             self.bar = None
 
 
-class Progress(_Shown):
-    """The callback of a run that shows its progress on stderr: a bar on a terminal, otherwise lines.
+class Progress(Bar):
+    """The callback of a run that shows its progress on stderr."""
 
-    Args:
-        label: the text before the bar, such as ``2/5 scaffnew``.
-        quiet: show nothing.
-    """
-
-    def __init__(self, label: str, quiet: bool = False, stream: TextIO | None = None) -> None:
-        super().__init__(quiet, stream, label)
-        self.stop: dict[str, float | None] = {}
+    stop: dict[str, float | None] = {}  # noqa: RUF012  replaced when the run begins
 
     @property
     def has_tolerance(self) -> bool:
@@ -144,28 +140,19 @@ class Progress(_Shown):
         """Read the limits from the configuration."""
         self.stop, self.config = dict(config["stop"]), config
         self.began = self.said = time.monotonic()
-        self.first: dict[str, float] | None = None
+        self.first: dict[str, float] = {}
 
     def on_record(self, step: int, metrics: dict[str, float]) -> None:
         """Show the record if the run has taken long enough."""
-        now = time.monotonic()
         # a resumed run starts at a later round, and its speed counts from there
-        if self.first is None:
+        if not self.first:
             self.first = dict(metrics)
-            self._say_floor(metrics)
-        if self.quiet or now - self.began < SECONDS_BEFORE_FIRST:
-            return
-        if self.terminal:
-            self.update(self.fraction(metrics), " · ".join(self._words(metrics, now)))
-        elif now - self.said >= SECONDS_BETWEEN_LINES:
-            self.said = now
-            print(f"{self.label}: {', '.join(self._words(metrics, now))}", file=self.stream, flush=True)
-
-    def _say_floor(self, metrics: dict[str, float]) -> None:
-        """Say before anybody waits how many rounds such cohorts need."""
-        floor = cohort_floor(self.config, metrics) if metrics.get("round") == 0 else None
-        if floor is not None and not self.quiet:
-            print(floor, file=self.stream, flush=True)
+            # before anybody waits: how many rounds such cohorts need
+            floor = cohort_floor(self.config, metrics) if metrics.get("round") == 0 else None
+            if floor is not None and not self.quiet:
+                print(floor, file=self.stream, flush=True)
+        now = time.monotonic()
+        self.show(self.fraction(metrics), self._words(metrics, now - self.began), now)
 
     def on_run_end(self, result: Result) -> None:
         """Remove the bar."""
@@ -178,15 +165,14 @@ class Progress(_Shown):
         parts = [metrics[column] / limit for k, column in columns.items() if (limit := self.stop.get(k))]
         return min(1.0, max(parts)) if parts else None
 
-    def _words(self, metrics: dict[str, float], now: float) -> list[str]:
-        assert self.first is not None
-        limit = self.stop.get("rounds")
-        words = [f"round {metrics['round']:,.0f}" + (f"/{limit:,.0f}" if limit else "")]
-        gap = metrics.get("gap")
-        words.append(f"|grad f| {metrics['grad_norm']:.1e}" if gap is None else f"f - f* {gap:.1e}")
-        elapsed = now - self.began
+    def _words(self, metrics: dict[str, float], elapsed: float) -> list[str]:
+        limit, gap = self.stop.get("rounds"), metrics.get("gap")
         speed = (metrics["round"] - self.first["round"]) / max(elapsed, 1e-9)
-        words.append(f"{speed:,.0f} rounds/s" if speed >= 10 else f"{speed:.2g} rounds/s")
+        words = [
+            f"round {metrics['round']:,.0f}" + (f"/{limit:,.0f}" if limit else ""),
+            f"|grad f| {metrics['grad_norm']:.1e}" if gap is None else f"f - f* {gap:.1e}",
+            f"{speed:,.0f} rounds/s" if speed >= 10 else f"{speed:.2g} rounds/s",
+        ]
         if "share_local" in metrics:
             shares = [f"{100 * metrics[f'share_{k}']:.0f} % {k}" for k in ("local", "communication", "waiting")]
             words.append(", ".join(shares) + f" for actor {metrics['slowest_actor']:.0f}")
@@ -197,54 +183,40 @@ class Progress(_Shown):
         return words
 
 
-class MinimizeProgress(_Shown):
+class MinimizeProgress(Bar):
     """The progress of ``minimize``: the certificate on its way to the tolerance, or the nearest limit."""
 
     def __init__(self, label: str, tol: float, limits: dict[str, float | None], stream: TextIO | None = None) -> None:
-        super().__init__(False, stream, label)
-        self.tol, self.limits = tol, limits
-        self.began = self.said = time.monotonic()
-        self.first = math.nan
+        super().__init__(label, stream=stream)
+        self.tol, self.limits, self.first = tol, limits, math.nan
 
     def around(self, callback: Callable[..., Any] | None) -> Callable[..., Any]:
         """The callback for ``minimize`` that shows each record, and then calls the given one."""
 
         def both(row: dict[str, float], x: Any) -> None:
-            self.show(row)
+            words = f"iteration {row['iteration']:,.0f}", f"{row['nprox']:,.0f} proxes"
+            self.show(self.fraction(row), [*words, f"certificate {row['certificate']:.1e}"])
             if callback is not None:
                 callback(row, x)
 
         return both
 
-    def show(self, row: dict[str, float]) -> None:
-        """Show the record if the run has taken long enough."""
-        now, bound = time.monotonic(), row["certificate"]
-        if not math.isfinite(self.first) and math.isfinite(bound):
-            self.first = bound
-        if now - self.began < SECONDS_BEFORE_FIRST:
-            return
-        words = f"iteration {row['iteration']:,.0f} · {row['nprox']:,.0f} proxes · certificate {bound:.1e}"
-        if self.terminal:
-            self.update(self.fraction(row), words)
-        elif now - self.said >= SECONDS_BETWEEN_LINES:
-            self.said = now
-            print(f"{self.label}: {words.replace(' ·', ',')}", file=self.stream, flush=True)
-
     def fraction(self, row: dict[str, float]) -> float | None:
         """The share of the way, in logarithms, from the first certificate to the tolerance; or of a limit."""
-        parts = [row[column] / limit for column, limit in self.limits.items() if limit]
-        bound = row["certificate"]
+        parts, bound = [row[column] / limit for column, limit in self.limits.items() if limit], row["certificate"]
+        if not math.isfinite(self.first) and math.isfinite(bound):
+            self.first = bound
         if self.first > self.tol and 0 < bound < math.inf:
             parts.append(math.log(self.first / bound) / math.log(self.first / self.tol))
         return min(1.0, max(0.0, *parts)) if parts else None
 
 
-class OverallProgress(_Shown):
+class OverallProgress(Bar):
     """The progress of many experiments: what is running, how much is done, how long the rest takes."""
 
     def __init__(self, quiet: bool = False, stream: TextIO | None = None) -> None:
-        super().__init__(quiet, stream)
-        self.said, self.topic = time.monotonic(), ""
+        super().__init__(quiet=quiet, stream=stream)
+        self.topic = ""
 
     def __call__(self, text: str, done: float, left: float | None) -> None:
         """Show it; if stderr is not a terminal, a line for every new topic and occasionally one in between."""
@@ -252,14 +224,25 @@ class OverallProgress(_Shown):
             return
         remaining = "" if left is None else f", {clock(left)} left"
         if self.terminal:
-            self.update(done, f"{100 * done:.0f} %{remaining} · {text}")
+            self.draw(done, f"{100 * done:.0f} %{remaining} · {text}")
             return
         # a text is "topic, details"; a new topic is shown sooner than new details
         now, topic = time.monotonic(), text.partition(",")[0]
-        pause = SECONDS_BEFORE_FIRST if topic != self.topic else SECONDS_BETWEEN_LINES
-        if now - self.said >= pause:
-            self.said, self.topic = now, topic
-            print(f"{text}; {100 * done:.0f} % done{remaining}", file=self.stream, flush=True)
+        if now - self.said >= (SECONDS_BEFORE_FIRST if topic != self.topic else SECONDS_BETWEEN_LINES):
+            self.topic = topic
+            self.say(f"{text}; {100 * done:.0f} % done{remaining}", now)
+
+
+class DownloadProgress(Bar):
+    """The progress of a download, for ``datasets.fetch``."""
+
+    def __init__(self, name: str, quiet: bool) -> None:
+        super().__init__(f"fetching {name}", quiet)
+
+    def __call__(self, have: int, total: int | None) -> None:
+        """Called with the bytes that have arrived, and the total if it is known."""
+        of = f" of {total / 1e6:.1f}" if total else ""
+        self.show(have / total if total else None, [f"{have / 1e6:.1f}{of} MB"])
 
 
 def clock(seconds: float) -> str:
@@ -273,44 +256,13 @@ def clock(seconds: float) -> str:
 @contextmanager
 def stage(text: str, quiet: bool) -> Iterator[None]:
     """Show what happens before the run if it takes long, such as reading a file."""
-    if quiet:
-        yield
-    elif sys.stderr.isatty():
-        from rich.console import Console
-
-        with Console(stderr=True).status(text):
-            yield
-    else:
-        stream = sys.stderr
-        # a line only if the stage takes long; the timer must not keep the process alive
-        timer = threading.Timer(SECONDS_BEFORE_FIRST, lambda: print(text, file=stream, flush=True))
-        timer.daemon = True
+    # a line only if the stage takes long; the timer must not keep the process alive
+    stream = sys.stderr
+    timer = threading.Timer(SECONDS_BEFORE_FIRST, lambda: print(text, file=stream, flush=True))
+    timer.daemon = True
+    if not quiet:
         timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
-
-
-class DownloadProgress:
-    """The progress of a download, for ``datasets.fetch``."""
-
-    def __init__(self, name: str, quiet: bool) -> None:
-        self.name, self.quiet = name, quiet
-        self.began = self.said = time.monotonic()
-
-    def __call__(self, have: int, total: int | None) -> None:
-        """Called with the bytes that have arrived, and the total if it is known."""
-        now = time.monotonic()
-        pause = 0.2 if sys.stderr.isatty() else SECONDS_BETWEEN_LINES
-        if self.quiet or now - self.began < SECONDS_BEFORE_FIRST or now - self.said < pause:
-            return
-        self.said = now
-        of = f" of {total / 1e6:.1f}" if total else ""
-        start, end = ("\r\x1b[K", "") if sys.stderr.isatty() else ("", "\n")
-        print(f"{start}fetching {self.name}: {have / 1e6:.1f}{of} MB", end=end, file=sys.stderr, flush=True)
-
-    def close(self) -> None:
-        """Clear the line."""
-        if not self.quiet and sys.stderr.isatty():
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -62,14 +62,14 @@ class HalfCosts:
         half: ClientHalf, remembers: Sequence[str], d: int, shapes: Any, own: Mapping[str, float], passes: float
     ) -> HalfCosts:
         """Found out by running the half on a client that does nothing, with one step and with two."""
-        found = []
+        gradients = []
         for K in (1, 2):
             idle = IdleClient(passes=passes)
             memory = {k: np.zeros(d) for k in remembers}
             route = idle.route(half, memory, K, tuple(np.zeros(s) for s in shapes), own)
-            found.append(idle.gradients)
-        per_step = found[1] - found[0]
-        return HalfCosts(found[0] - per_step, per_step, route, idle.open, idle.has_where)
+            gradients.append(idle.gradients)
+        per_step = gradients[1] - gradients[0]
+        return HalfCosts(gradients[0] - per_step, per_step, route, idle.open, idle.has_where)
 
     def bytes_up(self, d: int, key: Key) -> float:
         """Bytes of one client's answer; where codecs divide the coordinates, those of the first client."""
@@ -187,15 +187,15 @@ class Clock:
             steps: local steps, one number or one each.
             down: bytes to each of them.
         """
-        there, traits = self._reach(asked, exchange), self.network.traits(self.seed, asked)
+        online, traits = self._reach(asked, exchange), self.network.traits(self.seed, asked)
         key = Key(self.seed, round, int(asked[0]), 0, len(asked), self.attempt, exchange)
         up = costs.bytes_up(self.problem.d, key)
-        share = self.network.server / max(1, int(np.count_nonzero(there)))
+        share = self.network.server / max(1, int(np.count_nonzero(online)))
         carried = 2 * traits.latency + down / np.minimum(traits.down, share) + up / np.minimum(traits.up, share)
         fault = client_uniforms(self.seed, "faults", asked, round, self.attempt)[exchange % 4]
         # lost before or after the work: the server learns of neither, and waits
         stays = fault >= self.network.lost_before + self.network.lost_after
-        alive = np.where(there, np.where(stays, 1, 0), -1)
+        alive = np.where(online, np.where(stays, 1, 0), -1)
         # what a criterion ends is known after the work, which cannot then be done for fewer
         whole = self.whole or exchange > 0 or costs.is_open
         self.now = Exchanged(asked, traits, carried, alive, costs, whole)
@@ -215,13 +215,13 @@ class Clock:
     def _reach(self, asked: Indices, exchange: int) -> Flags:
         """Who can be reached; a server begins when enough of those it asks are there."""
         need = len(asked) if self.whole or exchange else min(self.least, len(asked))
-        there = self.network.online(self.seed, asked, self.seconds)
+        online = self.network.online(self.seed, asked, self.seconds)
         for _ in range(MOST_HOURS):
-            if exchange or np.count_nonzero(there) >= need:
+            if exchange or np.count_nonzero(online) >= need:
                 break
             self.seconds = (self.seconds // HOUR + 1) * HOUR
-            there = self.network.online(self.seed, asked, self.seconds)
-        return there
+            online = self.network.online(self.seed, asked, self.seconds)
+        return online
 
     def _close(self, gradients: Array, final: bool) -> Indices:
         """The clients that are counted, in their order; the time goes on if this is ``final``."""
@@ -245,15 +245,11 @@ class Clock:
         self.lost += int(np.count_nonzero(now.alive < 1))
         self.late += int(np.count_nonzero((now.alive == 1) & ~in_time))
         if not good:
-            self._is_void()
+            self.void, self.attempt = self.void + 1, self.attempt + 1
+            raise Void
         self.computing += float(working[last])
         self.slowest_seconds, self.slowest_client = float(arrival[last]), float(now.asked[last])
         return now.asked[in_time]
-
-    def _is_void(self) -> None:
-        self.void += 1
-        self.attempt += 1
-        raise Void
 
     # -- a round -------------------------------------------------------------------------------------------------------
     def committed(self) -> None:
@@ -270,21 +266,9 @@ class Clock:
 
     def row(self) -> dict[str, float]:
         """As columns of a trace."""
-        found = (
-            self.seconds,
-            self.computing,
-            self.slowest_seconds,
-            self.slowest_client,
-            self.late,
-            self.lost,
-            self.void,
-        )
-        return dict(zip(SIM_COLUMNS, map(float, found), strict=True))
-
-    @property
-    def rewinds(self) -> bool:
-        """Whether a round may turn out void after some of its work is done: in its second exchange, for example."""
-        return not self.network.reliable
+        slowest = self.slowest_seconds, self.slowest_client
+        values = self.seconds, self.computing, *slowest, self.late, self.lost, self.void
+        return dict(zip(SIM_COLUMNS, map(float, values), strict=True))
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs."""
@@ -292,7 +276,7 @@ class Clock:
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Take back what ``state`` gave; a run that had given up tries again."""
-        found = [math.nan if saved[k] is None else float(saved[k]) for k in SIM_COLUMNS]
-        self.seconds, self.computing, self.slowest_seconds, self.slowest_client = found[:4]
-        self.late, self.lost, self.void = (int(v) for v in found[4:])
+        values = [math.nan if saved[k] is None else float(saved[k]) for k in SIM_COLUMNS]
+        self.seconds, self.computing, self.slowest_seconds, self.slowest_client = values[:4]
+        self.late, self.lost, self.void = (int(v) for v in values[4:])
         self.attempt = self.first_attempt = int(saved["attempt"])

@@ -39,20 +39,20 @@ class Unproved:
     """A measure that seems to meet its tolerance, where rounding leaves it open."""
 
     name: str
-    found: accuracy.Bounded
+    measured: accuracy.Bounded
     tolerance: float
 
     @property
     def hopeless(self) -> bool:
         """Whether rounding alone is beyond the tolerance."""
-        return not self.found.error < self.tolerance
+        return not self.measured.error < self.tolerance
 
     @property
     def sentence(self) -> str:
         """What is known."""
         return (
-            f"the tolerance {self.tolerance:.3g} cannot be told from rounding: {self.name} is {self.found.value:.3g}, "
-            f"known up to {self.found.error:.2g},"
+            f"the tolerance {self.tolerance:.3g} cannot be told from rounding: {self.name} is "
+            f"{self.measured.value:.3g}, known up to {self.measured.error:.2g},"
         )
 
 
@@ -95,17 +95,16 @@ class Stop:
     @property
     def rules(self) -> dict[str, Any]:
         """The rules of a run by name, None for those that were not given."""
-        given = (self.rounds, self.iterations, self.seconds, self.tol, self.target)
-        return dict(zip(RUN_RULES, given, strict=True))
+        return {name: getattr(self, name) for name in RUN_RULES}
 
     def check(self, problem: Problem) -> None:
         """A run needs at least one rule, and each of them must be positive."""
         if self.gradients is not None or self.proxes is not None:
             raise InputError("gradients and proxes are limits of minimize; limit a run by rounds or iterations.")
-        given = {k: v for k, v in self.rules.items() if v is not None}
-        if not given:
-            raise InputError("nothing says when to stop; give rounds, iterations, seconds, tol or target.")
-        for name, v in given.items():
+        rules = {k: v for k, v in self.rules.items() if v is not None}
+        if not rules:
+            raise InputError("no stopping rule: pass rounds=, iterations=, seconds=, tol= or target=.")
+        for name, v in rules.items():
             counted = name in ("rounds", "iterations")
             kinds: Any = (int, np.integer) if counted else (int, float, np.number)
             if isinstance(v, bool) or not isinstance(v, kinds):
@@ -128,30 +127,29 @@ class Stop:
     def unproved(self, problem: Problem, x: Array, y: Array | None) -> Unproved | None:
         """The first tolerance that may fail at x once rounding is allowed for; None if all hold."""
         if self.tol is not None:
-            found = accuracy.residual(problem, x, y, self.tol)
-            if not found.most <= self.tol:
-                return Unproved("the gradient norm", found, self.tol)
+            residual = accuracy.residual(problem, x, y, self.tol)
+            if not residual.most <= self.tol:
+                return Unproved("the gradient norm", residual, self.tol)
         if self.target is not None:
-            found = accuracy.gap(problem, x, self.target)
-            if not found.most <= self.target:
-                return Unproved("f - f*", found, self.target)
+            gap = accuracy.gap(problem, x, self.target)
+            if not gap.most <= self.target:
+                return Unproved("f - f*", gap, self.target)
         return None
 
     def limit(self, round: int, counts: Spent) -> str | None:
-        """Which limit is reached, in words; None if there is none."""
-        if self.rounds is not None:
-            if round >= self.rounds:
-                return f"after {round} rounds"
-        elif round >= MAX_ROUNDS and self.iterations is None and self.seconds is None and self.gradients is None:
-            return f"after {round} rounds"
+        """The limit that is reached, such as ``400 rounds``; None if there is none."""
+        endless = self.iterations is None and self.seconds is None and self.gradients is None
+        rounds = MAX_ROUNDS if self.rounds is None and endless else self.rounds
+        if rounds is not None and round >= rounds:
+            return f"{round} rounds"
         if self.iterations is not None and counts.iterations >= self.iterations:
-            return f"after {counts.iterations} iterations"
+            return f"{counts.iterations} iterations"
         if self.gradients is not None and counts.local_steps >= self.gradients:
-            return f"after {counts.local_steps} gradients"
+            return f"{counts.local_steps} gradients"
         if self.proxes is not None and counts.prox_evals >= self.proxes:
-            return f"after {counts.prox_evals} proxes"
+            return f"{counts.prox_evals} proxes"
         if self.seconds is not None and (seconds := counts.seconds) >= self.seconds:
-            return f"after {seconds:.3g} seconds"
+            return f"{seconds:.3g} seconds"
         return None
 
     def converged(self, round: int) -> tuple[Status, str]:
@@ -160,9 +158,8 @@ class Stop:
 
     def exhausted(self, round: int, counts: Spent) -> tuple[Status, str] | None:
         """The end of a run that has reached a limit; None if it has reached none."""
-        limit = self.limit(round, counts)
         if self.rounds is not None and round > self.rounds:  # resumed with a limit that is behind it
-            asked = f"{self.rounds} were asked for"
-            return Status.MAX_ROUNDS, f"nothing was done: the run has had {round} rounds already, and {asked}."
-        missed = " without reaching the tolerance" if self.asked else ", as asked"
-        return None if limit is None else (Status.MAX_ROUNDS, f"stopped {limit}{missed}.")
+            done = f"the run has had {round} rounds already, and the limit is {self.rounds}"
+            return Status.MAX_ROUNDS, f"nothing was done: {done}."
+        limit, missed = self.limit(round, counts), " without reaching the tolerance" if self.asked else ""
+        return None if limit is None else (Status.MAX_ROUNDS, f"reached the limit of {limit}{missed}.")

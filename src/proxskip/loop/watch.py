@@ -114,6 +114,15 @@ def start_of(problem: Problem, gradients: Array, h0: Array | None) -> tuple[floa
     return drift, size
 
 
+def at_start(problem: Problem, x0: Array, h0: Array | None, in_blocks: bool) -> tuple[float, float]:
+    """``start_of`` at x0; ``in_blocks`` some clients at a time, for runs from h0 = 0 with very many."""
+    if not in_blocks:
+        return start_of(problem, problem.client_gradients(x0), h0)
+    parts = (problem.weights[some] @ np.sum(G * G, axis=1) for some, G in problem.gradient_blocks(x0))
+    root = float(np.sqrt(sum(map(float, parts))))
+    return root, root
+
+
 def not_finite(round: int) -> tuple[Status, str]:
     """The verdict on a run whose round gave an x that is not finite."""
     return Status.DIVERGED, f"the iterate of round {round} is not finite; the last finite x seen is returned."

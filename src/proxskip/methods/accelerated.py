@@ -1,13 +1,16 @@
-"""Nesterov's accelerated gradient: the honest yardstick, sqrt(kappa) rounds without a local step."""
+"""Nesterov's acceleration, with mu known or not: the honest yardstick, sqrt(kappa) rounds without a local step."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from proxskip import theory
+from proxskip.methods import steps
 from proxskip.problems.federated import Problem
-from proxskip.seam import About, Claims, Client, Exchange, Method, Style
+from proxskip.seam import About, Claims, Client, Exchange, Method, Sent, Style
 from proxskip.theory.steps import Setting, StepLimits, nesterov_limit, nesterov_momentum
 from proxskip.types import Array, InputError, Vectors
 
@@ -47,7 +50,7 @@ class Accelerated(Method):
             x = exchange.prox(x, self.gamma)
         return {"x": x, "y": x + self.beta * (x - server["x"])}
 
-    def local(self, client: Client, memory: Vectors, K: int, y: Array) -> tuple[tuple[Array, ...], Vectors]:
+    def local(self, client: Client, memory: Vectors, K: int, y: Array) -> Sent:
         """One plain step from y."""
         return (client.send(client.descend(y, 0.0, self.gamma, K)),), {}
 
@@ -83,3 +86,73 @@ class Accelerated(Method):
         # another momentum converges too, but the theorem says nothing about its rate
         root = math.sqrt(self.gamma * problem.mu)
         return Claims(root if math.isclose(self.beta, (1 - root) / (1 + root), abs_tol=1e-9) else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Fista(Method):
+    """Accelerated proximal gradient with growing momentum, which starts anew when it leads uphill.
+
+    A. Beck, M. Teboulle, A fast iterative shrinkage-thresholding algorithm for linear inverse problems, 2009; the
+    restart is the gradient scheme of B. O'Donoghue, E. Candes, Adaptive restart for accelerated gradient schemes, 2015.
+
+        x+ = prox_{gamma psi}(y - gamma grad f(y))
+        t+ = (1 + sqrt(1 + 4 t^2))/2,     y+ = x+ + ((t - 1)/t+) (x+ - x)
+        t+ = 1, y+ = x+     where  <y - x+, x+ - x> > 0
+
+    Args:
+        beta: an upper bound on (t - 1)/t+; with a known mu more than (1 - sqrt(gamma mu))/(1 + sqrt(gamma mu)), the
+            momentum of ``Accelerated``, is of no use.
+
+    Linear convergence is observed; the theorem is f - f* = O(1/k^2).
+    """
+
+    gamma: float
+    beta: float = 1.0
+
+    about = About(
+        name="fista",
+        title="FISTA with restart",
+        reference="Beck, Teboulle, FISTA, 2009; O'Donoghue, Candes, Adaptive Restart, 2015",
+        handles=frozenset({"clients", "psi"}),
+        parameters=("gamma",),
+        style=Style("#CC79A7", ":", "D"),
+    )
+
+    def start(self, problem: Problem, x0: Array) -> Vectors:
+        """x, the point y ahead of it, and the momentum's t."""
+        # t is a vector of one entry, since the server's state is made of vectors
+        return {"x": x0, "y": x0, "t": np.ones(1)}
+
+    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
+        """A step of the mean from y, then the look ahead or the restart."""
+        y, old = server["y"], server["x"]
+        t = steps.first_of(server["t"], "fista", "take accelerated if mu is known")
+        (x,) = exchange(self.local, y, K=1)
+        if exchange.problem.psi is not None:
+            x = exchange.prox(x, self.gamma)
+        step = x - old
+        # y - x+ is gamma times the prox-gradient at y: the last step led uphill
+        if (y - x).dot(step) > 0:
+            return {"x": x, "y": x, "t": np.array([1.0])}
+        ahead = (1.0 + math.sqrt(1.0 + 4.0 * t * t)) / 2.0
+        return {"x": x, "y": x + min(self.beta, (t - 1.0) / ahead) * step, "t": np.array([ahead])}
+
+    def local(self, client: Client, memory: Vectors, K: int, y: Array) -> Sent:
+        """One plain step from y."""
+        return (client.send(client.descend(y, 0.0, self.gamma, K)),), {}
+
+    @classmethod
+    def theory(cls, problem: Problem) -> Fista:
+        """gamma = 1/L with the smoothness of the average."""
+        return cls(gamma=1.0 / problem.L_global)
+
+    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+        """gamma <= 1/L; from 4/(3 L) on momentum near one diverges."""
+        return self.check_steps(problem, insist, L=lambda: problem.L_global)
+
+    @staticmethod
+    def limits(s: Setting) -> StepLimits:
+        """1/L."""
+        # t grows without bound, and the momentum (t - 1)/t+ comes near one
+        source = "Beck, Teboulle, FISTA, 2009; refused where momentum near one diverges on quadratics"
+        return StepLimits(1 / s.L, 1 / s.L, 1 / s.L, nesterov_limit(s.L, 1.0), source)

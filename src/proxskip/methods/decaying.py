@@ -26,7 +26,7 @@ class Decaying(Method):
     [0.5, 0.25, 0.16666666666666666]
     """
 
-    method: Any
+    method: Method
     decay: float
 
     def __post_init__(self) -> None:
@@ -46,8 +46,7 @@ class Decaying(Method):
     @property
     def about(self) -> About:  # type: ignore[override]
         """The method's own."""
-        about: About = self.method.about
-        return about
+        return self.method.about
 
     @property
     def gamma(self) -> Any:
@@ -56,21 +55,19 @@ class Decaying(Method):
 
     def at(self, k: int) -> Any:
         """The method with the step size of round k."""
-        gamma = self.method.gamma
-        if isinstance(gamma, tuple):
-            return replace(self.method, gamma=tuple(theory.falling_step(k, g, self.decay) for g in gamma))
-        return replace(self.method, gamma=theory.falling_step(k, gamma, self.decay))
+        method: Any = self.method
+        if isinstance(method.gamma, tuple):
+            return replace(method, gamma=tuple(theory.falling_step(k, g, self.decay) for g in method.gamma))
+        return replace(method, gamma=theory.falling_step(k, method.gamma, self.decay))
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """A decay of at least zero; the first step size is the method's to judge."""
         steps.check_decay(self.decay)
-        notes: list[str] = self.method.check(problem, insist)
-        return notes
+        return self.method.check(problem, insist)
 
     def start(self, problem: Problem, x0: Array) -> Vectors:
         """The method's own."""
-        vectors: Vectors = self.method.start(problem, x0)
-        return vectors
+        return self.method.start(problem, x0)
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         """The method's round with the step size of this round in both of its halves."""
@@ -79,8 +76,7 @@ class Decaying(Method):
 
     def parameters(self) -> dict[str, Any]:
         """The method's own, and the decay."""
-        given: dict[str, Any] = self.method.parameters()
-        return given | {"decay": self.decay}
+        return self.method.parameters() | {"decay": self.decay}
 
     def for_cohorts(self, cohorts: Participation, n: int) -> tuple[Decaying, list[str]]:
         """The method's own form for cohorts."""
@@ -89,15 +85,12 @@ class Decaying(Method):
 
     def controls(self, server: Vectors, memory: Vectors) -> Array | None:
         """The method's own."""
-        found: Array | None = self.method.controls(server, memory)
-        return found
+        return self.method.controls(server, memory)
 
     def audited(self, server: Vectors, memory: Vectors) -> Array | None:
         """The method's own."""
-        found: Array | None = self.method.audited(server, memory)
-        return found
+        return self.method.audited(server, memory)
 
     def excess(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
         """The method's own."""
-        found: float | None = self.method.excess(problem, x, server, memory)
-        return found
+        return self.method.excess(problem, x, server, memory)

@@ -14,7 +14,8 @@ from proxskip.links.cohorts import Everyone, Participation, as_participation
 from proxskip.links.sums import weighted_sum
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
-from proxskip.seam import About, Claims, Client, Exchange, Method, Style
+from proxskip.problems.solve import Solution
+from proxskip.seam import About, Claims, Client, Exchange, Method, Sent, Style, from_solution
 from proxskip.types import Array, InputError, Vectors
 
 
@@ -97,21 +98,17 @@ class FiveGCS(Method):
         y = client.descend(xhat, h, step, K, pull=(tau - self.mu, xhat), momentum=beta, until=until)
         return tau * (xhat - (y if self.theta is None else y[0]))  # type: ignore[no-any-return]
 
-    def local(self, client: Client, memory: Vectors, K: int, xhat: Array) -> tuple[tuple[Array, ...], Vectors]:
+    def local(self, client: Client, memory: Vectors, K: int, xhat: Array) -> Sent:
         """With everybody: v_m itself goes up, so that a v_m that was lost does not leave the sum wrong."""
         sent = client.send(memory["v"] + self._solve(client, memory, K, xhat))
         return (sent,), {"v": sent}
 
-    def local_in_cohort(
-        self, client: Client, memory: Vectors, K: int, xhat: Array
-    ) -> tuple[tuple[Array, ...], Vectors]:
+    def local_in_cohort(self, client: Client, memory: Vectors, K: int, xhat: Array) -> Sent:
         """On a cohort: the change of v_m."""
         sent = client.send(self._solve(client, memory, K, xhat))
         return (sent,), {"v": memory["v"] + sent}
 
-    def local_watched(
-        self, client: Client, memory: Vectors, K: int, xhat: Array, smaller: Any, beta: Any
-    ) -> tuple[tuple[Array, ...], Vectors]:
+    def local_watched(self, client: Client, memory: Vectors, K: int, xhat: Array, smaller: Any, beta: Any) -> Sent:
         """Also sends the gradient at xhat less v_m, which its first step has computed."""
         tau = client.own(self.tau) * smaller
         h, step = memory["v"] + self.mu * xhat, 1.0 / (client.own(self.L) - self.mu + tau)
@@ -181,11 +178,11 @@ class FiveGCS(Method):
         """
         if not 0 < sigma < 1:
             raise InputError(f"sigma = {sigma:g} must lie between 0 and 1, so that local solves may have errors.")
-        made = cls.practical(problem, cohort=cohort, c=c, sigma=sigma)
-        L, tau = np.asarray(made.L) - made.mu, np.asarray(made.tau)
-        a, b = sigma / (made.gamma * made.mu) + 2 * float(np.max(tau / L)), 1.0 - sigma
+        plain = cls.practical(problem, cohort=cohort, c=c, sigma=sigma)
+        L, tau = np.asarray(plain.L) - plain.mu, np.asarray(plain.tau)
+        a, b = sigma / (plain.gamma * plain.mu) + 2 * float(np.max(tau / L)), 1.0 - sigma
         theta = b / (1.0 + math.sqrt(1.0 + a * b))  # the largest with  a theta^2 + 2 theta <= 1 - sigma
-        return made.but(theta=theta, K=theory.local_steps_for(theta, L, tau))
+        return plain.but(theta=theta, K=theory.local_steps_for(theta, L, tau))
 
     @classmethod
     def practical(
@@ -310,9 +307,8 @@ class FiveGCS(Method):
         """The inexact theorem's, where it covers these local solves; per round."""
         L, tau, pi = self._numbers(problem)
 
-        def lyapunov(x: Array, server: Vectors, memory: Vectors) -> float | None:
-            s = problem.solution
-            if s is None or self.auto:
+        def psi(s: Solution, x: Array, server: Vectors, memory: Vectors) -> float | None:
+            if self.auto:
                 return None
             far = np.sum((memory["v"] - (s.h - self.mu * s.x)) ** 2, axis=1)
             dual = problem.weights / pi * (1.0 / tau + 1.0 / L)
@@ -324,7 +320,7 @@ class FiveGCS(Method):
         fits = fits and bool(np.all(np.asarray(self.L) >= problem.L_i * (1 - 1e-9)))
         fits = fits and bool(np.allclose(np.asarray(self.beta), theory.local_momentum(L, tau), rtol=1e-6))
         rate = theory.inexact_rate(self.gamma, self.mu, L, tau, pi, sigma, theta) if fits else None
-        return Claims(None if rate is None else 1.0 - rate, lyapunov, per_round=True)
+        return Claims(None if rate is None else 1.0 - rate, from_solution(problem, psi), per_round=True)
 
 
 def mean_smoothness(w: Array, L: Any, mu: float) -> float:

@@ -1,13 +1,16 @@
-"""GD and ProxGD: one gradient of everybody, one exchange."""
+"""GD, ProxGD and LocalGD: gradient steps without a control variate."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
+from proxskip.methods import steps
 from proxskip.problems.federated import Problem
-from proxskip.seam import About, Claims, Client, Exchange, Lyapunov, Method, Style
+from proxskip.problems.solve import Solution
+from proxskip.seam import About, Claims, Client, Exchange, Method, Sent, Style, from_solution
 from proxskip.theory.steps import Setting, StepLimits
 from proxskip.types import Array, Vectors
 
@@ -29,6 +32,7 @@ class GD(Method):
         reference="Nesterov, Lectures on Convex Optimization, 2018",
         handles=frozenset({"batch", "clients"}),
         style=Style("#7F7F7F", "-", "s"),
+        one_over_L="Nesterov, Lectures on Convex Optimization, 2018; linear for every step below 2/L",
     )
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
@@ -36,12 +40,12 @@ class GD(Method):
         (x,) = exchange(self.local, server["x"], K=1)
         return {"x": x}
 
-    def local(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
+    def local(self, client: Client, memory: Vectors, K: int, x: Array) -> Sent:
         """One plain step."""
         return (client.send(client.descend(x, 0.0, self.gamma, K)),), {}
 
     @classmethod
-    def theory(cls, problem: Problem) -> GD:
+    def theory(cls, problem: Problem) -> Self:
         """gamma = 1/L with the smoothness of the average, which is all that GD needs."""
         # the mean of the clients' steps is a step of the average, whose L can be far below max_i L_i; with minibatches,
         # which each client draws for itself, the worst client's A counts
@@ -51,28 +55,23 @@ class GD(Method):
         """gamma <= 1/L; from 2/L on it diverges."""
         return self.check_steps(problem, insist, L=lambda: problem.L_global)
 
-    @staticmethod
-    def limits(s: Setting) -> StepLimits:
-        """1/L."""
-        return StepLimits.one_over_L(
-            s.L, "Nesterov, Lectures on Convex Optimization, 2018; linear for every step below 2/L"
-        )
-
     def claims(self, problem: Problem) -> Claims:
         """|x - x*|^2 contracts by 1 - gamma mu: the paper's Theorem 3.6 with p = 1."""
-        return Claims(None if problem.mu is None else self.gamma * problem.mu, distance_to_solution(problem))
+
+        def distance(s: Solution, x: Array, server: Vectors, memory: Vectors) -> float:
+            return float(np.sum((x - s.x) ** 2))
+
+        return Claims(None if problem.mu is None else self.gamma * problem.mu, from_solution(problem, distance))
 
 
 @dataclass(frozen=True, slots=True)
-class ProxGD(Method):
-    """Proximal gradient descent: the prox in every step.
+class ProxGD(GD):
+    """Proximal gradient descent: the prox in every step. Without psi it is gradient descent.
 
     Y. Nesterov, Gradient methods for minimizing composite functions, 2013; paper, equation (2).
 
         x+ = prox_{gamma psi}(x - gamma grad f(x))
     """
-
-    gamma: float
 
     about = About(
         name="proxgd",
@@ -80,6 +79,7 @@ class ProxGD(Method):
         reference="Nesterov, Gradient Methods for Minimizing Composite Functions, 2013",
         handles=frozenset({"batch", "clients", "psi"}),
         style=Style("#7F7F7F", "-", "s"),
+        one_over_L="Nesterov, Gradient Methods for Minimizing Composite Functions, 2013",
     )
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
@@ -87,33 +87,62 @@ class ProxGD(Method):
         (y,) = exchange(self.local, server["x"], K=1)
         return {"x": y if exchange.problem.psi is None else exchange.prox(y, self.gamma)}
 
-    def local(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
-        """One plain step."""
+
+@dataclass(frozen=True, slots=True)
+class LocalGD(Method):
+    """Local gradient descent: K steps at home, then the mean; it stalls at a biased point unless clients agree.
+
+    A. Khaled, K. Mishchenko, P. Richtarik, Tighter theory for Local SGD on identical and heterogeneous data,
+    AISTATS 2020, arXiv:1909.04746.
+
+        xhat_i = K times  y <- y - gamma g_i(y)   from y = x
+        x+     = sum_i w_i xhat_i
+    """
+
+    gamma: float
+    K: int
+
+    about = About(
+        name="local-gd",
+        title="LocalGD",
+        reference="Khaled, Mishchenko, Richtarik, Tighter Theory for Local SGD, AISTATS 2020, arXiv:1909.04746",
+        handles=frozenset({"batch", "clients", "cohort"}),
+        sends=frozenset({"local"}),
+        style=Style("#E69F00", ":", "v"),
+        other_names=("local-sgd", "fedavg"),
+    )
+
+    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
+        """The mean of what came up."""
+        (x,) = exchange(self.local, server["x"], K=self.K)
+        return {"x": x}
+
+    def local(self, client: Client, memory: Vectors, K: int, x: Array) -> Sent:
+        """K plain steps."""
         return (client.send(client.descend(x, 0.0, self.gamma, K)),), {}
 
     @classmethod
-    def theory(cls, problem: Problem) -> ProxGD:
-        """gamma = 1/L with the smoothness of the average."""
-        return cls(gamma=GD.theory(problem).gamma)
+    def theory(cls, problem: Problem, K: int | None = None) -> LocalGD:
+        """The step size of Khaled et al., with K = sqrt(kappa) where it is not given."""
+        K = K or steps.local_steps(problem)
+        return cls(gamma=cls.limits(Setting.of(problem.es_A, K=K)).theorem or 0.0, K=K)
+
+    @classmethod
+    def paper_figure(cls, problem: Problem, K: int | None = None) -> LocalGD:
+        """gamma = 1/(K L), as in Figure 1b and Table 1."""
+        K = K or steps.local_steps(problem)
+        return cls(gamma=cls.limits(Setting.of(problem.es_A, K=K)).figure, K=K)
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
-        """gamma <= 1/L."""
-        return self.check_steps(problem, insist, L=lambda: problem.L_global)
+        """gamma <= 1/L; from 2/L on it diverges."""
+        steps.check_count("K", self.K)
+        return self.check_steps(problem, insist, K=self.K)
 
     @staticmethod
     def limits(s: Setting) -> StepLimits:
-        """1/L."""
-        return StepLimits.one_over_L(s.L, "Nesterov, Gradient Methods for Minimizing Composite Functions, 2013")
-
-    def claims(self, problem: Problem) -> Claims:
-        """|x - x*|^2 contracts by 1 - gamma mu."""
-        return Claims(None if problem.mu is None else self.gamma * problem.mu, distance_to_solution(problem))
-
-
-def distance_to_solution(problem: Problem) -> Lyapunov:
-    """|x - x*|^2 as a Lyapunov function."""
-
-    def lyapunov(x: Array, server: Vectors, memory: Vectors) -> float | None:
-        return None if problem.solution is None else float(np.sum((x - problem.solution.x) ** 2))
-
-    return lyapunov
+        """min(1/(4 L), 1/(8 L (K - 1)))."""
+        # K = 1 is gradient descent, and the second bound would divide by zero
+        theorem = 1 / (4 * s.L) if s.K == 1 else min(1 / (4 * s.L), 1 / (8 * s.L * (s.K - 1)))
+        source = "Khaled, Mishchenko, Richtarik, Tighter Theory for Local SGD on Identical and Heterogeneous Data, "
+        source += "AISTATS 2020 (convergence to a neighborhood only)"
+        return StepLimits(theorem, 1 / (s.K * s.L), 1 / s.L, 2 / s.L, source)

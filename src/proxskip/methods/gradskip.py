@@ -11,8 +11,8 @@ import numpy as np
 from proxskip import theory
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
-from proxskip.seam import About, Claims, Client, Exchange, Method, Style, as_sent
-from proxskip.theory.steps import Setting, StepLimits
+from proxskip.problems.solve import Solution
+from proxskip.seam import About, Claims, Client, Exchange, Method, Sent, Style, as_sent, from_solution
 from proxskip.types import Array, Indices, InputError, Vectors
 
 
@@ -45,6 +45,7 @@ class GradSkip(Method):
         parameters=("gamma", "p"),
         style=Style("#0072B2", "-.", ">"),
         at_p_one="gd",
+        one_over_L="Maranjyan, Safaryan, Richtarik, GradSkip, 2022, arXiv:2210.16402, rederived",
     )
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
@@ -61,9 +62,7 @@ class GradSkip(Method):
         G = steps.geometric_each(rng, 1.0 - np.asarray(self.q))
         return np.minimum(G - 1, K), G <= K
 
-    def local(
-        self, client: Client, memory: Vectors, K: int, x: Array, asleep: Any
-    ) -> tuple[tuple[Array, ...], Vectors]:
+    def local(self, client: Client, memory: Vectors, K: int, x: Array, asleep: Any) -> Sent:
         """The steps before sleep, and the gradient that a sleeping client takes for its shift."""
         xhat = client.descend(x, memory["h"], self.gamma, K)
         # asleep is 0 or 1: whoever is awake keeps its h, and computes no gradient here
@@ -83,17 +82,15 @@ class GradSkip(Method):
         Args:
             p: given, q_i follows from it and from the ratios of the L_i, and mu need not be known.
         """
-        gamma = theory.largest_step(problem.L)
-        p = theory.best_p(gamma, problem.mu) if p is None else p
-        steps.check_probability("p", p)
-        return cls(gamma, p, tuple(theory.gradskip_q(problem.L_i, p, problem.L).tolist()))
+        return cls.configure(problem, {} if p is None else {"p": p})
 
     @classmethod
     def configure(cls, problem: Problem, given: Mapping[str, Any]) -> GradSkip:
         """p at its best for the gamma that is taken, and q of p."""
         gamma = steps.gamma_of(given, problem)
         p = steps.p_of(given, lambda: theory.best_p(gamma, problem.mu))
-        return cls(gamma, p, cls.theory(problem, p).q)
+        steps.check_probability("p", p)
+        return cls(gamma, p, tuple(theory.gradskip_q(problem.L_i, p, problem.L).tolist()))
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """p in (0, 1], a q_i in [0, 1] for each client, gamma <= min_i p^2/(L_i (1 - q_i (1 - p^2)))."""
@@ -103,20 +100,12 @@ class GradSkip(Method):
             raise InputError(f"q must hold a probability for each of the {problem.n} clients.")
         return self.check_steps(problem, insist, L=theory.gradskip_L(problem.L_i, q, self.p))
 
-    @staticmethod
-    def limits(s: Setting) -> StepLimits:
-        """1/L, where L also knows the q_i: see ``theory.gradskip_L``."""
-        return StepLimits.one_over_L(s.L, "Maranjyan, Safaryan, Richtarik, GradSkip, 2022, arXiv:2210.16402, rederived")
-
     def claims(self, problem: Problem) -> Claims:
         """Scaffnew's Psi contracts by 1 - min(gamma mu, 1 - q_max (1 - p^2))."""
 
-        def lyapunov(x: Array, server: Vectors, memory: Vectors) -> float | None:
-            s = problem.solution
-            if s is None:
-                return None
-            psi = theory.scaffnew_lyapunov(problem.weights, self.gamma, self.p, x, memory["h"], s.x, s.h)
-            return self.gamma * psi
+        def psi(s: Solution, x: Array, server: Vectors, memory: Vectors) -> float:
+            weights, h = problem.weights, memory["h"]
+            return self.gamma * theory.scaffnew_lyapunov(weights, self.gamma, self.p, x, h, s.x, s.h)
 
-        known = problem.mu is not None
-        return Claims(theory.gradskip_zeta(self.gamma, problem.mu, self.q, self.p) if known else None, lyapunov)
+        zeta = None if problem.mu is None else theory.gradskip_zeta(self.gamma, problem.mu, self.q, self.p)
+        return Claims(zeta, from_solution(problem, psi))

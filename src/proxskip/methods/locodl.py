@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from proxskip import theory
 from proxskip.links.codecs import Codec, Float32, Natural, RandK, as_codec
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
-from proxskip.seam import About, Claims, Client, Exchange, Method, Style
+from proxskip.problems.solve import Solution
+from proxskip.seam import About, Claims, Client, Exchange, Method, Sent, Style, from_solution
 from proxskip.theory.steps import Setting, StepLimits
 from proxskip.types import Array, InputError, Vectors
-
-Sent: TypeAlias = tuple[tuple[Array, ...], Vectors]
-"""What goes up, and what is remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,24 +108,18 @@ class LoCoDL(Method):
             codec: d/n random coordinates after natural compression if not given, beyond which fewer bits a round need
                 as many more rounds.
         """
-        return cls._at(cls._best_gamma({}, problem), problem, codec)
-
-    @staticmethod
-    def _best_gamma(given: Mapping[str, Any], problem: Problem) -> float:
-        return steps.longer_gamma(given, problem, lambda: 2 / problem.L_max)
-
-    @classmethod
-    def _at(cls, gamma: float, problem: Problem, codec: Any, p: float | None = None) -> LoCoDL:
-        found = RandK(-(-problem.d // problem.n), Natural()) if codec is None else as_codec(codec)
-        omega, mu_g = found.omega(problem.d), theory.known(problem.mu) / 2
-        check_codec(found, omega)
-        rho = 1.0 / (1.0 + omega * float(problem.weights.max()))
-        return cls(gamma, theory.locodl_p(gamma, mu_g, omega, rho) if p is None else p, found, mu_g, omega, rho)
+        return cls.configure(problem, {} if codec is None else {"codec": codec})
 
     @classmethod
     def configure(cls, problem: Problem, given: Mapping[str, Any]) -> LoCoDL:
         """p at its best for the gamma and the codec that are taken."""
-        return cls._at(cls._best_gamma(given, problem), problem, given.get("codec"), given.get("p"))
+        gamma = steps.longer_gamma(given, problem, lambda: 2 / problem.L_max)
+        codec = as_codec(given.get("codec", RandK(-(-problem.d // problem.n), Natural())))
+        omega, mu_g = codec.omega(problem.d), theory.known(problem.mu) / 2
+        check_codec(codec, omega)
+        rho = 1.0 / (1.0 + omega * float(problem.weights.max()))
+        p = steps.p_of(given, lambda: theory.locodl_p(gamma, mu_g, omega, rho))
+        return cls(gamma, p, codec, mu_g, omega, rho)
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """p in (0, 1], an unbiased codec with this omega, 0 < mu_g < mu, gamma <= 2/L."""
@@ -156,21 +148,17 @@ class LoCoDL(Method):
         """sum_i w_i |x_i - x*|^2 + |y - x*|^2, and the same of (u_i, v) times gamma^2 (1 + 2 omega)/(p^2 rho)."""
         dual = self.gamma / (self.eta * self.p)
 
-        def lyapunov(x: Array, server: Vectors, memory: Vectors) -> float | None:
-            s = problem.solution
-            if s is None:
-                return None
+        def psi(s: Solution, x: Array, server: Vectors, memory: Vectors) -> float:
             w, v = problem.weights, self.mu_g * s.x
             x2 = float(w @ ((memory["x"] - s.x) ** 2).sum(axis=1) + ((server["x"] - s.x) ** 2).sum())
             u2 = float(w @ ((memory["h"] - s.h + v) ** 2).sum(axis=1) + ((server["v"] - v) ** 2).sum())
             return x2 + dual * u2
 
-        if problem.mu is None or not self.codec.unbiased:
-            return Claims(None, lyapunov)
-        mu, L = min(self.mu_g, problem.mu - self.mu_g), max(self.mu_g, problem.L_max - self.mu_g)
-        if self.gamma * L >= 2:
-            return Claims(None, lyapunov)
-        return Claims(theory.locodl_zeta(self.gamma, mu, L, self.p, self.omega, self.rho), lyapunov)
+        zeta, L = None, max(self.mu_g, problem.L_max - self.mu_g)
+        if problem.mu is not None and self.codec.unbiased and self.gamma * L < 2:
+            mu = min(self.mu_g, problem.mu - self.mu_g)
+            zeta = theory.locodl_zeta(self.gamma, mu, L, self.p, self.omega, self.rho)
+        return Claims(zeta, from_solution(problem, psi))
 
 
 def check_codec(codec: Codec, omega: float) -> None:

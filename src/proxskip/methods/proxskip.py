@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from proxskip import theory
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
-from proxskip.seam import About, Claims, Client, Exchange, Method, Style, as_sent
-from proxskip.theory.steps import Setting, StepLimits
+from proxskip.problems.solve import Solution
+from proxskip.seam import About, Claims, Client, Exchange, Method, Sent, Style, as_sent, from_solution
 from proxskip.types import Array, Vectors
 
 PAPER = "Mishchenko, Malinovsky, Stich, Richtarik, ProxSkip, ICML 2022, "
@@ -42,6 +42,7 @@ class ProxSkip(Method):
         heals=True,
         style=Style("#D55E00", "-", "o", highlighted=True),
         at_p_one="proxgd",
+        one_over_L=PAPER + "Theorem 3.6",
     )
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
@@ -53,7 +54,7 @@ class ProxSkip(Method):
         exchange.settle(self.settle, x)
         return {"x": x}
 
-    def local(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
+    def local(self, client: Client, memory: Vectors, K: int, x: Array) -> Sent:
         """Line 3, K times; what the prox is to be taken of goes up."""
         xhat = client.descend(x, memory["h"], self.gamma, K)
         up = xhat - (self.gamma / self.p) * memory["h"]
@@ -69,13 +70,12 @@ class ProxSkip(Method):
         return steps.off_subgradient(problem, x, memory["h"], self.gamma / self.p)
 
     @classmethod
-    def theory(cls, problem: Problem) -> ProxSkip:
+    def theory(cls, problem: Problem) -> Self:
         """gamma = 1/L (1/A with minibatches), p = sqrt(gamma mu): Theorem 3.6 and Corollary 3.7."""
-        gamma = theory.largest_step(problem.es_A)
-        return cls(gamma=gamma, p=theory.best_p(gamma, problem.mu))
+        return cls.configure(problem, {})
 
     @classmethod
-    def configure(cls, problem: Problem, given: Mapping[str, Any]) -> ProxSkip:
+    def configure(cls, problem: Problem, given: Mapping[str, Any]) -> Self:
         """p at its best for the gamma that is taken."""
         gamma = steps.gamma_of(given, problem)
         return cls(gamma, steps.p_of(given, lambda: theory.best_p(gamma, problem.mu)), given.get("K"))
@@ -83,29 +83,22 @@ class ProxSkip(Method):
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """p in (0, 1], gamma <= 1/L (1/A with stochastic gradients)."""
         steps.check_probability("p", self.p)
-        if self.K is not None:
-            steps.check_count("K", self.K)
+        steps.check_count("K", 1 if self.K is None else self.K)
         return self.check_steps(problem, insist)
-
-    @staticmethod
-    def limits(s: Setting) -> StepLimits:
-        """1/L."""
-        return StepLimits.one_over_L(s.L, PAPER + "Theorem 3.6")
 
     def claims(self, problem: Problem) -> Claims:
         """Psi of Section 3.3 contracts by 1 - min(gamma mu, p^2): Theorem 3.6."""
 
-        def lyapunov(x: Array, server: Vectors, memory: Vectors) -> float | None:
-            s = problem.solution
-            return None if s is None else theory.psi_lyapunov(x, memory["h"][0], s.x, s.h[0], self.gamma, self.p)
+        def psi(s: Solution, x: Array, server: Vectors, memory: Vectors) -> float:
+            return theory.psi_lyapunov(x, memory["h"][0], s.x, s.h[0], self.gamma, self.p)
 
         covered = problem.mu is not None and self.K is None
-        return Claims(theory.zeta(self.gamma, problem.mu, self.p) if covered else None, lyapunov)
+        return Claims(theory.zeta(self.gamma, problem.mu, self.p) if covered else None, from_solution(problem, psi))
 
 
 @dataclass(frozen=True, slots=True)
-class SProxSkip(Method):
-    """ProxSkip with stochastic gradients, which converges to a ball of radius^2  gamma^2 C / zeta.
+class SProxSkip(ProxSkip):
+    """ProxSkip under the name that it has with stochastic gradients: a ball of radius^2  gamma^2 C / zeta remains.
 
     The same paper, Algorithm 4 and Theorem 5.5; the gradients are the problem's minibatches
     (``problem.with_batch``), and A and C the constants of expected smoothness (Gower et al., 2019).
@@ -115,58 +108,17 @@ class SProxSkip(Method):
         h+   = h + (p/gamma) (x+ - xhat)
     """
 
-    gamma: float
-    p: float
-
-    about = About(
+    about = replace(
+        ProxSkip.about,
         name="sproxskip",
         title="SProxSkip",
-        reference=PAPER + "arXiv:2202.09357",
-        handles=frozenset({"batch", "psi"}),
-        remembers=("h", "xhat"),
-        heals=True,
+        parameters=("gamma", "p"),
         style=Style("#CC79A7", "--", "D"),
-        at_p_one="proxgd",
     )
 
-    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        """ProxSkip's lines; the engine's gradients are stochastic."""
-        return self._same.round(server, exchange)
-
-    # a message names a half of this method
-    local, settle = ProxSkip.local, ProxSkip.settle
-
-    def excess(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
-        """-h is a subgradient of psi at x."""
-        return self._same.excess(problem, x, server, memory)
-
-    @property
-    def _same(self) -> ProxSkip:
-        return ProxSkip(self.gamma, self.p)
-
     @classmethod
-    def theory(cls, problem: Problem, eps: float | None = None) -> SProxSkip:
+    def theory(cls, problem: Problem, eps: float | None = None) -> Self:
         """gamma = min(1/A, eps mu/(2 C)), p = sqrt(gamma mu): Corollary 5.6; without eps, gamma = 1/A."""
-        gamma = theory.largest_step(problem.es_A)
-        if eps is not None:
-            gamma = theory.stochastic(eps, problem.es_A, problem.es_C, problem.mu).gamma
-        return cls(gamma=gamma, p=theory.best_p(gamma, problem.mu))
-
-    @classmethod
-    def configure(cls, problem: Problem, given: Mapping[str, Any]) -> SProxSkip:
-        """p at its best for the gamma that is taken."""
-        same = ProxSkip.configure(problem, {k: v for k, v in given.items() if k != "K"})
-        return cls(same.gamma, same.p)
-
-    def check(self, problem: Problem, insist: bool = False) -> list[str]:
-        """p in (0, 1], gamma <= 1/A."""
-        return self._same.check(problem, insist)
-
-    @staticmethod
-    def limits(s: Setting) -> StepLimits:
-        """1/A in the place of 1/L."""
-        return ProxSkip.limits(s)
-
-    def claims(self, problem: Problem) -> Claims:
-        """As ProxSkip, up to a ball: Theorem 5.5."""
-        return self._same.claims(problem)
+        if eps is None:
+            return cls.configure(problem, {})
+        return cls.configure(problem, {"gamma": theory.stochastic(eps, problem.es_A, problem.es_C, problem.mu).gamma})

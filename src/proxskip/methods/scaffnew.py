@@ -15,8 +15,8 @@ from proxskip.links.cohorts import Participation, as_participation
 from proxskip.methods import steps
 from proxskip.methods.proxskip import PAPER
 from proxskip.problems.federated import Problem
-from proxskip.seam import About, Claims, Client, Exchange, Method, Style, as_sent
-from proxskip.theory.steps import Setting, StepLimits
+from proxskip.problems.solve import Solution
+from proxskip.seam import About, Claims, Client, Exchange, Method, Sent, Style, as_sent, from_solution
 from proxskip.types import Array, InputError, Vectors
 
 
@@ -62,6 +62,7 @@ class Scaffnew(Method):
         parameters=("gamma", "p", "K", "own_steps", "codec"),
         style=Style("#D55E00", "-", "o", highlighted=True),
         at_p_one="gd",
+        one_over_L=PAPER + "Theorem 3.6 and Corollary 4.2 with L = max_i L_i",
     )
 
     def __post_init__(self) -> None:
@@ -80,7 +81,7 @@ class Scaffnew(Method):
         exchange.settle(self.settle, x)
         return {"x": x}
 
-    def local(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
+    def local(self, client: Client, memory: Vectors, K: int, x: Array) -> Sent:
         """With everybody: the prox form, which also heals a sum of h that is not zero."""
         gamma = client.own(self.gamma)
         xhat = client.descend(x, memory["h"], gamma, K)
@@ -88,7 +89,7 @@ class Scaffnew(Method):
         sent = client.send(up, self.codec)
         return (sent,), {"xhat": as_sent(xhat, up, sent)}
 
-    def local_in_cohort(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
+    def local_in_cohort(self, client: Client, memory: Vectors, K: int, x: Array) -> Sent:
         """On a cohort: the plain form, since the h of a cohort do not sum to zero."""
         xhat = client.descend(x, memory["h"], client.own(self.gamma), K)
         sent = client.send(xhat, self.codec)
@@ -133,13 +134,9 @@ class Scaffnew(Method):
         """The best p of the theorems for this gamma, with everybody or on cohorts with these constants."""
         if a == 1.0:
             return cls(gamma=gamma, p=theory.best_p(gamma, problem.mu))
-        # the sharper p needs full gradients: with stochastic ones x contracts by 1 - gamma mu only
-        sharp = problem.batch is None
-        p = (
-            theory.tamuna_p(gamma, problem.mu, chi, a)
-            if sharp
-            else theory.best_p(gamma, problem.mu) / math.sqrt(chi * a)
-        )
+        p = theory.best_p(gamma, problem.mu) / math.sqrt(chi * a)
+        if problem.batch is None:  # with stochastic gradients x contracts by 1 - gamma mu only
+            p = theory.tamuna_p(gamma, problem.mu, chi, a)
         return cls(gamma=gamma, p=min(1.0, p), chi=chi, a=a)
 
     @classmethod
@@ -151,28 +148,23 @@ class Scaffnew(Method):
     @classmethod
     def configure(cls, problem: Problem, given: Mapping[str, Any]) -> Scaffnew:
         """p at its best for the gamma that is taken; chi and a of the cohorts."""
-        made = cls._configured(problem, given)
-        return made if "codec" not in given else replace(made, codec=given["codec"])
-
-    @classmethod
-    def _configured(cls, problem: Problem, given: Mapping[str, Any]) -> Scaffnew:
-        K, cohort = given.get("K"), given.get("cohort")
+        K, cohort, codec = given.get("K"), given.get("cohort"), given.get("codec")
         if given.get("own_steps"):
             gammas = tuple(1.0 / float(A) for A in problem.es_A_i)
-            return cls(gammas, steps.p_of(given, lambda: cls.theory(problem, own_steps=True, cohort=cohort).p), K)
+            p = steps.p_of(given, lambda: cls.theory(problem, own_steps=True, cohort=cohort).p)
+            return cls(gammas, p, K, codec=codec)
         figure = given.get("gamma") == "figure" and problem.batch is None
         gamma = 1.0 / problem.L_global if figure else steps.gamma_of(given, problem)
         participation = as_participation(cohort)
         participation.check(problem.n)
         a, chi = participation.constants(problem.n)
         p = steps.p_of(given, lambda: cls.at(gamma, problem, a, chi).p)
-        return cls(gamma, p, K) if a == 1.0 else cls(gamma, p, K, chi, a)
+        return cls(gamma, p, K, None if a == 1.0 else chi, a, codec)
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """p in (0, 1], gamma_i <= 1/L_i (1/A with stochastic gradients)."""
         steps.check_probability("p", self.p)
-        if self.K is not None:
-            steps.check_count("K", self.K)
+        steps.check_count("K", 1 if self.K is None else self.K)
         if self.codec is not None and not self.codec.omega(problem.d) < 1e-6:
             raise InputError(f"scaffnew is wrong with {self.codec}; use float32, or locodl instead of scaffnew.")
         if self.chi is not None and not self.chi > 0:
@@ -184,41 +176,27 @@ class Scaffnew(Method):
         a, chi = cohorts.constants(n)
         if self.chi is None:
             return replace(self, chi=chi, a=a), []
-        late = (
-            []
-            if self.chi <= chi * (1 + 1e-12)
-            else [
-                f"chi = {self.chi:g} is above its bound {chi:g} for these cohorts, beyond which Scaffnew can diverge."
-            ]
-        )
-        return replace(self, a=a), late
+        beyond = f"chi = {self.chi:g} is above its bound {chi:g} for these cohorts, beyond which Scaffnew can diverge."
+        return replace(self, a=a), [] if self.chi <= chi * (1 + 1e-12) else [beyond]
 
     def slowest_rate(self, problem: Problem) -> float | None:
         """On cohorts also p^2 chi a, and less with unequal weights, where no theorem gives a rate."""
-        found = Method.slowest_rate(self, problem)
-        if found is None or self.chi is None:
-            return found
+        rate = Method.slowest_rate(self, problem)
+        if rate is None or self.chi is None:
+            return rate
         alike = float(problem.weights.min() / problem.weights.max())
-        return min(found, self.p**2 * self.chi * self.a * alike) or None
-
-    @staticmethod
-    def limits(s: Setting) -> StepLimits:
-        """1/L."""
-        return StepLimits.one_over_L(s.L, PAPER + "Theorem 3.6 and Corollary 4.2 with L = max_i L_i")
+        return min(rate, self.p**2 * self.chi * self.a * alike) or None
 
     def claims(self, problem: Problem) -> Claims:
         """Psi, scaled so that equal weights and steps give  mean |x_i - x*|^2 + (gamma/p)^2 mean |h_i - h_i*|^2."""
         gammas = np.broadcast_to(np.asarray(self.gamma), (problem.n,))
         chi_a = 1.0 if self.chi is None else min(self.chi, 1.0) * self.a
 
-        def lyapunov(x: Array, server: Vectors, memory: Vectors) -> float | None:
-            s = problem.solution
-            if s is None:
-                return None
-            psi = theory.scaffnew_lyapunov(problem.weights, gammas, self.p, x, memory["h"], s.x, s.h, chi_a)
-            return psi / float(np.sum(problem.weights / gammas))
+        def psi(s: Solution, x: Array, server: Vectors, memory: Vectors) -> float:
+            total = theory.scaffnew_lyapunov(problem.weights, gammas, self.p, x, memory["h"], s.x, s.h, chi_a)
+            return total / float(np.sum(problem.weights / gammas))
 
-        return Claims(self._zeta(problem), lyapunov)
+        return Claims(self._zeta(problem), from_solution(problem, psi))
 
     def _zeta(self, problem: Problem) -> float | None:
         """min(min_i gamma_i mu_i, p^2) with everybody; TAMUNA's on cohorts of equal weights, otherwise None."""

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
-from proxskip.seam import About, Client, Exchange, Method, Style, as_sent
+from proxskip.seam import About, Client, Exchange, Method, Sent, Style, as_sent
 from proxskip.theory.steps import Setting, StepLimits
 from proxskip.types import Array, InputError, Vectors
 
@@ -62,7 +62,7 @@ class Scaffold(Method):
         share = float(exchange.problem.weights[exchange.cohort].sum())
         return {"x": x + self.eta_g * dx, "c": c + share * dc}
 
-    def local(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
+    def local(self, client: Client, memory: Vectors, K: int, x: Array) -> Sent:
         """K steps with the h learned so far."""
         y = client.descend(x, memory["h"], self.gamma, K)
         sent = client.send(y)
@@ -74,9 +74,7 @@ class Scaffold(Method):
         ybar = memory["x"] + (x - memory["x"]) / self.eta_g
         return {"h": memory["h"] + (ybar - memory["y"]) / (self.K * self.gamma)}
 
-    def local_with_c(
-        self, client: Client, memory: Vectors, K: int, x: Array, c: Array
-    ) -> tuple[tuple[Array, ...], Vectors]:
+    def local_with_c(self, client: Client, memory: Vectors, K: int, x: Array, c: Array) -> Sent:
         """K steps with h_i = c_i - c, then the new c_i, which this form keeps in the place of h_i."""
         h = memory["h"] - c
         y = client.descend(x, h, self.gamma, K)
@@ -123,12 +121,11 @@ class Scaffold(Method):
     @classmethod
     def configure(cls, problem: Problem, given: Mapping[str, Any]) -> Scaffold:
         """With a global step eta_g the theorem's local step is divided by it."""
-        made: Scaffold = cls.by_theory(problem, {k: v for k, v in given.items() if k != "eta_g"})
-        if "eta_g" not in given:
-            return made
+        best: Scaffold = cls.by_theory(problem, {k: v for k, v in given.items() if k != "eta_g"})
+        eta_g = given.get("eta_g", 1.0)
         # the theorem bounds gamma eta_g; a gamma that was given is taken as it is
-        gamma = made.gamma if isinstance(given.get("gamma"), float) else made.gamma / given["eta_g"]
-        return replace(made, eta_g=given["eta_g"], gamma=gamma)
+        gamma = best.gamma if isinstance(given.get("gamma"), float) else best.gamma / eta_g
+        return replace(best, eta_g=eta_g, gamma=gamma)
 
     @staticmethod
     def limits(s: Setting) -> StepLimits:

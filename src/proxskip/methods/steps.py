@@ -39,13 +39,13 @@ def geometric(rng: np.random.Generator, p: float) -> int:
 def once(make: Callable[..., Array], *given: Any) -> Array:
     """``make(*given)``, made once for these very objects: for what takes as long as there are clients."""
     global _MADE
-    for f, seen, found in _MADE:
+    for f, seen, array in _MADE:
         if f is make and len(seen) == len(given) and all(a is b for a, b in zip(seen, given, strict=True)):
-            return found
-    found = make(*given)
-    found.setflags(write=False)
-    _MADE = ((make, given, found), *_MADE[:3])
-    return found
+            return array
+    array = make(*given)
+    array.setflags(write=False)
+    _MADE = ((make, given, array), *_MADE[:3])
+    return array
 
 
 def over(weights: Array, gamma: Any) -> Array:

@@ -12,7 +12,7 @@ from proxskip.links.cohorts import Everyone, Given, Participation, Uniform, as_p
 from proxskip.methods import steps
 from proxskip.methods.scaffnew import Scaffnew
 from proxskip.problems.federated import Problem
-from proxskip.seam import About, Claims, Client, Exchange, Method, Style, as_sent
+from proxskip.seam import About, Claims, Client, Exchange, Method, Sent, Style, as_sent
 from proxskip.theory.steps import Setting, StepLimits
 from proxskip.types import Array, InputError, Vectors
 
@@ -63,13 +63,13 @@ class Tamuna(Method):
         exchange.settle(settle, x)
         return {"x": x}
 
-    def local(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
+    def local(self, client: Client, memory: Vectors, K: int, x: Array) -> Sent:
         """Without masks."""
         xhat = client.descend(x, memory["h"], self.gamma, K)
         sent = client.send(xhat)
         return (sent,), {"xhat": as_sent(xhat, xhat, sent)}
 
-    def masked(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
+    def masked(self, client: Client, memory: Vectors, K: int, x: Array) -> Sent:
         """This client's coordinates; what is read is c/s times them, so that the mean is over the owners."""
         xhat = client.descend(x, memory["h"], self.gamma, K)
         q = client.send(xhat, Ownership(self.s))  # everybody can draw it: nothing goes up
@@ -93,28 +93,21 @@ class Tamuna(Method):
             cohort: as in ``run``; all cohorts must have one size c.
             s: owners of a coordinate, from 2 to c; max(2, c/d) if not given, the fewest floats up.
         """
-        return cls._at(cls._best_gamma({}, problem), problem, cohort, s)
-
-    @staticmethod
-    def _best_gamma(given: Mapping[str, Any], problem: Problem) -> float:
-        return steps.longer_gamma(given, problem, lambda: theory.sharp_step(problem.L_max, problem.mu))
-
-    @classmethod
-    def _at(cls, gamma: float, problem: Problem, cohort: Any, s: int | None, p: float | None = None) -> Tamuna:
-        participation = as_participation(cohort)
-        participation.check(problem.n)
-        c = size_of(participation, problem.n)
-        s = max(2, c // problem.d) if s is None else s
-        check_owners(s, c)
-        # the owners of a coordinate are a uniform set of s clients out of n, whatever c is
-        a, chi = theory.uniform_cohort(problem.n, s)
-        return cls(gamma, Scaffnew.at(gamma, problem, a, chi).p if p is None else p, s, chi)
+        return cls.configure(problem, {"cohort": cohort, "s": s})
 
     @classmethod
     def configure(cls, problem: Problem, given: Mapping[str, Any]) -> Tamuna:
         """p at its best for the gamma and s that are taken."""
-        made = cls._at(cls._best_gamma(given, problem), problem, given.get("cohort"), given.get("s"), given.get("p"))
-        return made if "chi" not in given else cls(made.gamma, made.p, made.s, given["chi"])
+        gamma = steps.longer_gamma(given, problem, lambda: theory.sharp_step(problem.L_max, problem.mu))
+        participation = as_participation(given.get("cohort"))
+        participation.check(problem.n)
+        c = size_of(participation, problem.n)
+        s = max(2, c // problem.d) if given.get("s") is None else given["s"]
+        check_owners(s, c)
+        # the owners of a coordinate are a uniform set of s clients out of n, whatever c is
+        a, chi = theory.uniform_cohort(problem.n, s)
+        p = steps.p_of(given, lambda: Scaffnew.at(gamma, problem, a, chi).p)
+        return cls(gamma, p, s, given.get("chi", chi))
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """p in (0, 1], 2 <= s <= n, chi at most nu, gamma <= 2/(L + mu), or 1/A with minibatches."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 
@@ -12,7 +12,8 @@ from proxskip import theory
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
-from proxskip.seam import About, Claims, Client, Exchange, Method, Style, as_sent
+from proxskip.problems.solve import Solution
+from proxskip.seam import About, Claims, Client, Exchange, Method, Sent, Style, as_sent, from_solution
 from proxskip.theory.steps import Setting, StepLimits, check_limits
 from proxskip.types import Array, Vectors
 
@@ -58,11 +59,11 @@ class ScaffnewVR(Method):
         exchange.settle(self.settle, x)
         return {"x": x}
 
-    def first(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
+    def first(self, client: Client, memory: Vectors, K: int, x: Array) -> Sent:
         """The anchors begin at x0."""
         return self.local(client, {"h": memory["h"], "w": x, "gw": client.gradient(x)}, K, x)
 
-    def local(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
+    def local(self, client: Client, memory: Vectors, K: int, x: Array) -> Sent:
         """The local steps, which move the anchor too."""
         anchor = (memory["w"], memory["gw"], self.q)
         xhat, w, gw = client.descend(x, memory["h"], self.gamma, K, anchor=anchor)
@@ -75,7 +76,7 @@ class ScaffnewVR(Method):
         return {"h": memory["h"] + (self.p / self.gamma) * (x - memory["xhat"])}
 
     @classmethod
-    def theory(cls, problem: Problem) -> ScaffnewVR:
+    def theory(cls, problem: Problem) -> Self:
         """gamma = 1/((4 + e) L_b) by ``theory.lsvrg_step``, p = sqrt(gamma mu), q by ``theory.lsvrg_q``.
 
         gamma = 1/L with full gradients, and 1/(6 L_b) where mu is unknown.
@@ -83,13 +84,13 @@ class ScaffnewVR(Method):
         return cls.at(_best_step(problem), problem)
 
     @classmethod
-    def at(cls, gamma: float, problem: Problem, p: float | None = None, q: float | None = None) -> ScaffnewVR:
+    def at(cls, gamma: float, problem: Problem, p: float | None = None, q: float | None = None) -> Self:
         """The best p and q for this gamma, unless they are given."""
         p = theory.best_p(gamma, problem.mu) if p is None else p
         return cls(gamma, p, theory.lsvrg_q(gamma, _smoothness(problem), problem.mu) if q is None else q)
 
     @classmethod
-    def configure(cls, problem: Problem, given: Mapping[str, Any]) -> ScaffnewVR:
+    def configure(cls, problem: Problem, given: Mapping[str, Any]) -> Self:
         """p and q at their best for the gamma that is taken; without mu, q = batch/m moves an anchor once a pass."""
         gamma = given.get("gamma")
         gamma = gamma if isinstance(gamma, float) else _best_step(problem)
@@ -120,16 +121,35 @@ class ScaffnewVR(Method):
             return Claims()
         W, rate = (0.0, 1.0) if full else theory.lsvrg_constants(self.gamma, _smoothness(problem), self.q)
 
-        def lyapunov(x: Array, server: Vectors, memory: Vectors) -> float | None:
-            s = problem.solution
-            spread = 0.0 if full else _spread(problem, x, memory)
-            if s is None or spread is None:
+        def psi(s: Solution, x: Array, server: Vectors, memory: Vectors) -> float | None:
+            spread = 0.0 if full else _spread(problem, s, x, memory)
+            if spread is None:
                 return None
-            psi = theory.scaffnew_lyapunov(problem.weights, self.gamma, self.p, x, memory["h"], s.x, s.h)
-            return self.gamma * psi + self.gamma**2 * W * spread
+            scaffnew = theory.scaffnew_lyapunov(problem.weights, self.gamma, self.p, x, memory["h"], s.x, s.h)
+            return self.gamma * scaffnew + self.gamma**2 * W * spread
 
         known = problem.mu is not None and rate > 0
-        return Claims(min(theory.zeta(self.gamma, problem.mu, self.p), rate) if known else None, lyapunov, ball=False)
+        zeta = min(theory.zeta(self.gamma, problem.mu, self.p), rate) if known else None
+        return Claims(zeta, from_solution(problem, psi), ball=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ProxSkipVR(ScaffnewVR):
+    """ScaffnewVR under the name that it has for one function: SProxSkip without its ball.
+
+    xhat = K times  y <- y - gamma (g_j(y) - g_j(w) + gw - h)   from y = x,
+                    and with probability q  w becomes the y before this step, gw = grad f(w)
+    x+   = prox_{(gamma/p) psi}(xhat - (gamma/p) h)
+    h+   = h + (p/gamma) (x+ - xhat)
+    """
+
+    about = replace(
+        ScaffnewVR.about,
+        name="proxskip-vr",
+        title="ProxSkip-VR",
+        handles=frozenset({"batch", "psi"}),
+        at_p_one="proxgd",
+    )
 
 
 def _best_step(problem: Problem) -> float:
@@ -150,11 +170,9 @@ def _share(problem: Problem) -> float:
     return 1.0 if problem.batch is None or problem.sizes is None else problem.batch / max(problem.sizes)
 
 
-def _spread(problem: Problem, x: Array, memory: Vectors) -> float | None:
+def _spread(problem: Problem, s: Solution, x: Array, memory: Vectors) -> float | None:
     """sum_i w_i sigma_i, where the clients' rows are at hand; anchors that are not set yet are at x."""
-    s, total = problem.solution, 0.0
-    if s is None or problem.batch is None:
-        return None
+    total = 0.0
     for i, f in enumerate(problem.clients):
         if not isinstance(f, LinearModel):
             return None
@@ -162,68 +180,6 @@ def _spread(problem: Problem, x: Array, memory: Vectors) -> float | None:
         if not gw.any():
             w = np.broadcast_to(x, memory["w"].shape)[i]
             gw = f.gradient(w)
-        noise = theory.minibatch_variance(f.N, problem.batch, f.gradient_variance(w, s.x))
+        noise = theory.minibatch_variance(f.N, problem.batch or f.N, f.gradient_variance(w, s.x))
         total += float(problem.weights[i]) * (float(np.sum((gw - s.h[i]) ** 2)) + noise)
     return total
-
-
-@dataclass(frozen=True, slots=True)
-class ProxSkipVR(Method):
-    """ProxSkip with the gradients of L-SVRG: SProxSkip without its ball.
-
-    The same paper and derivation as for ScaffnewVR, whose lines these are for one client.
-
-        xhat = K times  y <- y - gamma (g_j(y) - g_j(w) + gw - h)   from y = x,
-                        and with probability q  w becomes the y before this step, gw = grad f(w)
-        x+   = prox_{(gamma/p) psi}(xhat - (gamma/p) h)
-        h+   = h + (p/gamma) (x+ - xhat)
-    """
-
-    gamma: float
-    p: float
-    q: float
-
-    about = About(
-        name="proxskip-vr",
-        title="ProxSkip-VR",
-        reference=PAPER,
-        handles=frozenset({"batch", "psi"}),
-        remembers=("h", "xhat", "w", "gw"),
-        heals=True,
-        style=Style("#E69F00", "-", "h"),
-        at_p_one="proxgd",
-    )
-
-    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        """From one prox to the next."""
-        return self._same.round(server, exchange)
-
-    # a message names a half of this method
-    first, local, settle = ScaffnewVR.first, ScaffnewVR.local, ScaffnewVR.settle
-
-    @property
-    def _same(self) -> ScaffnewVR:
-        return ScaffnewVR(self.gamma, self.p, self.q)
-
-    @classmethod
-    def theory(cls, problem: Problem) -> ProxSkipVR:
-        """As ScaffnewVR."""
-        return cls(**ScaffnewVR.theory(problem).parameters())
-
-    @classmethod
-    def configure(cls, problem: Problem, given: Mapping[str, Any]) -> ProxSkipVR:
-        """As ScaffnewVR."""
-        return cls(**ScaffnewVR.configure(problem, given).parameters())
-
-    def check(self, problem: Problem, insist: bool = False) -> list[str]:
-        """As ScaffnewVR."""
-        return self._same.check(problem, insist)
-
-    @staticmethod
-    def limits(s: Setting) -> StepLimits:
-        """1/(6 L_b)."""
-        return ScaffnewVR.limits(s)
-
-    def claims(self, problem: Problem) -> Claims:
-        """As ScaffnewVR."""
-        return self._same.claims(problem)

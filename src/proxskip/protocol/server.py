@@ -22,7 +22,8 @@ from proxskip.links.cohorts import Everyone, Participation, Uniform
 from proxskip.links.sums import weighted_sum
 from proxskip.loop.audit import rounded_scale
 from proxskip.loop.closing import LEAST, PATIENCE, asked_in, commits, fewest, way_to_close
-from proxskip.loop.line import Ledger
+from proxskip.loop.ledger import Ledger
+from proxskip.loop.run_spec import RunSpec
 from proxskip.loop.stop import Stop
 from proxskip.loop.watch import not_finite
 from proxskip.methods import Decaying
@@ -33,7 +34,7 @@ from proxskip.protocol.replay import Call, Done, Mean, MeansSoFar, advance
 from proxskip.protocol.state import Answers, Outcome, Reply, ServerState
 from proxskip.protocol.wire import Answer, Ask
 from proxskip.results.result import Status
-from proxskip.running import checked_x0, prepare
+from proxskip.running import checked_x0
 from proxskip.seam import Method
 from proxskip.seam.idle import Route
 from proxskip.types import Array, InputError
@@ -86,20 +87,21 @@ class Server:
             raise InputError(f"{self.method.name} has no server; run scaffnew in a federation.")
         if isinstance(self.method, Decaying):
             raise InputError("a step size that decays is not known to the clients of a federation; give a fixed one.")
-        self.stop.check(self.problem)
         if self.measure is None and self.stop.asked:
             raise InputError("tol needs measurements, and measure=None makes none.")
         whole = isinstance(self.cohort, Everyone)
         who = self.cohort if not whole or closing == "everyone" else Uniform(self.problem.n)
-        method, notes = prepare(self.method, self.problem, who, self.insist)
+        spec = RunSpec.of(
+            self.method, self.problem, self.stop, seed=self.seed, cohort=who, allow_unsafe_step=self.insist
+        )
         names = self.names or tuple(f"client-{i}" for i in range(self.problem.n))
         if len(names) != self.problem.n:
             raise InputError(f"there are {len(names)} names for {self.problem.n} clients.")
         if len(set(names)) < len(names):
             twice = next(a for k, a in enumerate(names) if a in names[:k])
             raise InputError(f'two clients have the name "{twice}"; give each its own.')
-        ready = {"closing": closing, "method": method, "names": names, "unsafe": tuple(notes)}
-        for k, v in (ready | {"least": fewest(method, self.least, self.problem.n)}).items():
+        ready = {"closing": closing, "method": spec.method, "names": names, "unsafe": spec.unsafe}
+        for k, v in (ready | {"least": fewest(spec.method, self.least, self.problem.n)}).items():
             object.__setattr__(self, k, v)
 
     @cached_property

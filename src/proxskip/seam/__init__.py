@@ -1,6 +1,6 @@
 """The seam: the four roles that meet in a round: Client, Exchange, Method, Engine.
 
-A method is two short halves; an engine is one verb.
+A method has a server half and client halves; an engine runs the local steps.
 
     The *server half* (``Method.round``) says what to send and what to do with the average.
     The *client half* says which ``h`` to use and what to remember.
@@ -19,24 +19,12 @@ What follows from it:
   round that averaged client i, with that round's ``x+``, once.
 """
 
-from proxskip.seam.engine import (
-    BrokenOff,
-    Carrier,
-    Engine,
-    Gossiper,
-    Mixed,
-    Request,
-    Rewinder,
-    Size,
-    Witness,
-    Work,
-    look,
-)
-from proxskip.seam.exchange import Anchor, Client, ClientHalf, Exchange, Pull, SettleHalf, as_sent
-from proxskip.seam.method import About, Claims, Lyapunov, Method, Style
+from proxskip.seam.engine import BrokenOff, Engine, Mixed, Request, Size, Work, look
+from proxskip.seam.exchange import Anchor, Client, ClientHalf, Exchange, Pull, Sent, SettleHalf, as_sent
+from proxskip.seam.method import About, Claims, Lyapunov, Method, Style, from_solution
 
 __all__ = [
-    "About", "Anchor", "BrokenOff", "Carrier", "Claims", "Client", "ClientHalf", "Engine", "Exchange", "Gossiper",
-    "Lyapunov", "Method", "Mixed", "Pull", "Request", "Rewinder", "SettleHalf", "Size", "Style", "Witness", "Work",
-    "as_sent", "look",
+    "About", "Anchor", "BrokenOff", "Claims", "Client", "ClientHalf", "Engine", "Exchange", "Lyapunov", "Method",
+    "Mixed", "Pull", "Request", "Sent", "SettleHalf", "Size", "Style", "Work", "as_sent",
+    "from_solution", "look",
 ]  # fmt: skip

@@ -1,16 +1,18 @@
-"""Engine: where client halves run, in one class, with abilities that have defaults."""
+"""Engine: where client halves run, in one class whose abilities have defaults."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Event
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from proxskip.links.gossip import Mixer
 from proxskip.links.rows import RowStore
+from proxskip.links.sums import weighted_sum
 from proxskip.problems.federated import Problem
 from proxskip.seam.exchange import ClientHalf, SettleHalf
 from proxskip.types import Array, Indices, Vectors
@@ -28,8 +30,7 @@ class Request:
         attempt: how often the round was void before; with it a federation's codecs are keyed anew.
         first, asked: the place of the first member among all that were asked, and how many they are, where the cohort
             is only a part of them (an actor's).
-        halt: set when the run is interrupted; long local work looks at it, see ``look``. None where the round cannot be
-            broken off.
+        halt: set when the run is interrupted; long local work looks at it, see ``look``.
         weights: if not empty, all that is wanted of what goes up is ``sums`` with these rows of weights of the cohort,
             so that ``up`` may hold anything that the engine's own ``sums`` understands.
     """
@@ -90,31 +91,6 @@ class Work:
     steps: Indices | None = None
 
 
-class Carrier(Protocol):
-    """An ability with a default: where the server's vectors live. The default is here, as numpy arrays."""
-
-    def is_far(self) -> bool:
-        """Whether the server's vectors live elsewhere; asked after ``open``."""
-        return False
-
-    def place(self, v: Array) -> Any:
-        """A vector of the server's there."""
-        return v
-
-    def fetch(self, v: Any) -> Array:
-        """And back."""
-        found: Array = v
-        return found
-
-    def wait(self) -> None:
-        """Return when everything asked for is done."""
-        return None
-
-    def expect(self, cohort: Callable[[], Indices]) -> None:
-        """A round begins; ``cohort`` draws that of the next one, whose data may be read meanwhile."""
-        return None
-
-
 @dataclass(slots=True)
 class Mixed:
     """What came of gossip: what stands for the mixed rows in ``tell``, and the costs.
@@ -130,10 +106,51 @@ class Mixed:
     finite: bool
 
 
-class Gossiper(Protocol):
-    """An ability with a default: mixing rows along a graph. The default runs the half and mixes here."""
+class Engine(ABC):
+    """Where client halves run. An engine holds the clients' memory, one row per client, and owns nothing else.
 
-    def run(self, request: Request) -> Work: ...
+    Four functions are needed: ``open``, ``run``, ``tell`` and ``memory``; the others have defaults.
+    ``engines.near.NearEngine`` writes everything but ``client`` for an engine whose clients are in this process.
+    """
+
+    name: str
+    rewinds: ClassVar[bool] = False
+    """Whether ``mark`` and ``rewind`` can take back a round: needed for networks that lose clients. Without it, a round
+    that is broken off ends the run at its last record."""
+
+    # -- a run ---------------------------------------------------------------------------------------------------------
+    @abstractmethod
+    def open(self, problem: Problem, memory: Vectors, seed: int) -> None:
+        """Take the shards and the clients' initial memory (each entry ``(n, d)``)."""
+
+    @abstractmethod
+    def run(self, request: Request) -> Work:
+        """Run a half on its cohort and keep its memory; raise ``BrokenOff`` once ``request.halt`` is set."""
+
+    @abstractmethod
+    def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Any, ...]) -> None:
+        """Run ``half`` on the cohort with the outcome (each ``(d,)``, or ``(c, d)`` for one row per client)."""
+
+    @abstractmethod
+    def memory(self) -> Vectors:
+        """A copy of what the clients remember."""
+
+    def close(self) -> None:
+        """Give back threads and machines."""
+        return None
+
+    def shutdown(self) -> None:
+        """Give back what outlives a run too."""
+        self.close()
+
+    # -- sums ----------------------------------------------------------------------------------------------------------
+    def sum(self, w: Array, U: Any) -> Any:
+        """``sum_j w_j U_j`` over the cohort's rows, with the bytes of ``links.sums.weighted_sum``."""
+        return weighted_sum(w, U)
+
+    def sums(self, rows: Sequence[Array], up: Sequence[Any]) -> tuple[Any, ...]:
+        """The sums of every stack of rows with each of these weights."""
+        return tuple(self.sum(w, U) for U in up for w in rows)
 
     def mix(self, graph: Mixer, U: Any) -> Any:
         """One gossip step on a stack that came up."""
@@ -145,10 +162,29 @@ class Gossiper(Protocol):
         rows = tuple(self.mix(graph, U) for U in work.up)
         return Mixed(rows, work.gradients, len(rows), all(bool(np.isfinite(U).all()) for U in rows))
 
+    # -- where the server's vectors live: here, as numpy arrays --------------------------------------------------------
+    def is_far(self) -> bool:
+        """Whether the server's vectors live elsewhere; asked after ``open``."""
+        return False
 
-class Witness(Protocol):
-    """An ability with a default: what is known of the machines. The default knows nothing of interest."""
+    def place(self, v: Array) -> Any:
+        """A vector of the server's there."""
+        return v
 
+    def fetch(self, v: Any) -> Array:
+        """And back."""
+        here: Array = v
+        return here
+
+    def wait(self) -> None:
+        """Return when all work is done."""
+        return None
+
+    def expect(self, cohort: Callable[[], Indices]) -> None:
+        """A round begins; ``cohort`` draws that of the next one, whose data may be read meanwhile."""
+        return None
+
+    # -- what is known of the machines ---------------------------------------------------------------------------------
     def judge(self, problem: Problem) -> Problem:
         """The problem that records are evaluated with, where values and gradients are computed elsewhere."""
         return problem
@@ -165,21 +201,14 @@ class Witness(Protocol):
         """What happened to the machines: for the result's summary, and as sentences."""
         return None, []
 
-
-class Rewinder(Protocol):
-    """An ability with a default: breaking off a round. The default cannot, so that its rounds are always finished."""
-
-    def mark(self, several: bool) -> bool:
-        """A round begins, which may have several exchanges: whether ``rewind`` can come back to this point."""
-        return False
-
-    def rewind(self) -> None:
-        """Forget everything since ``mark``; only called where that returned True."""
+    # -- rounds that do not count, and rows of those alone who took part -----------------------------------------------
+    def mark(self, several: bool) -> None:
+        """A round begins, which may have several exchanges; only called where ``rewinds``."""
         return None
 
-
-class RowKeeper(Protocol):
-    """An ability with a default: keeping rows only for clients that have taken part. The default keeps all."""
+    def rewind(self) -> None:
+        """Forget everything since ``mark``."""
+        return None
 
     def keeps_rows(self) -> bool:
         """Whether ``keep_rows`` may be called after ``open``."""
@@ -188,44 +217,3 @@ class RowKeeper(Protocol):
     def keep_rows(self, store: RowStore) -> None:
         """Keep what the clients remember in this store; ``memory`` then returns its views."""
         return None
-
-
-class Engine(Carrier, Gossiper, Witness, Rewinder, RowKeeper, Protocol):
-    """Where client halves run. An engine holds the clients' memory, one row per client, and owns nothing else.
-
-    ``engines.near.NearEngine`` writes everything but ``client`` for an engine whose clients are in this process.
-    """
-
-    name: str
-
-    def open(self, problem: Problem, memory: Vectors, seed: int) -> None:
-        """Take the shards and the clients' initial memory (each entry ``(n, d)``)."""
-        ...
-
-    def run(self, request: Request) -> Work:
-        """Run a half on its cohort and keep its memory."""
-        ...
-
-    def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Any, ...]) -> None:
-        """Run ``half`` on the cohort with the outcome (each ``(d,)``, or ``(c, d)`` for one row per client)."""
-        ...
-
-    def sum(self, w: Array, U: Any) -> Any:
-        """``sum_j w_j U_j`` over the cohort's rows, with the bytes of ``links.sums.weighted_sum``."""
-        ...
-
-    def sums(self, rows: Sequence[Array], up: Sequence[Any]) -> tuple[Any, ...]:
-        """The sums of every stack of rows with each of these weights."""
-        return tuple(self.sum(w, U) for U in up for w in rows)
-
-    def memory(self) -> Vectors:
-        """A copy of what the clients remember."""
-        ...
-
-    def close(self) -> None:
-        """Give back threads and machines."""
-        ...
-
-    def shutdown(self) -> None:
-        """Give back what outlives a run too."""
-        self.close()

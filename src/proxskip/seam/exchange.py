@@ -69,7 +69,9 @@ class Client(Protocol):
         ...
 
 
-ClientHalf = Callable[..., tuple[tuple[Array, ...], Vectors]]
+Sent: TypeAlias = tuple[tuple[Array, ...], Vectors]
+"""What a client half returns: the vectors that go up, and what the client remembers."""
+ClientHalf = Callable[..., Sent]
 """``half(client, memory, K, *down, **own) -> (up, memory)``"""
 SettleHalf = Callable[..., Vectors]
 """``half(client, memory, *outcome) -> memory``"""

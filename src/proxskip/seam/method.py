@@ -13,6 +13,7 @@ from proxskip import display
 from proxskip.links.cohorts import Participation
 from proxskip.links.sums import weighted_sum
 from proxskip.problems.federated import Problem
+from proxskip.problems.solve import Solution
 from proxskip.seam.exchange import Exchange
 from proxskip.theory.steps import Setting, StepLimits, check_limits
 from proxskip.types import Array, InputError, Vectors
@@ -55,6 +56,8 @@ class About:
             client lost is restored from the others'.
         needs_whole_cohort: its codecs divide the coordinates among the clients that are asked, or what they send is
             weighed by their probabilities, so that a round of a federation counts only if all of them answer.
+        one_over_L: the theorem that allows gamma <= 1/L, where that is all that is known of the step (``limits``).
+        exchanges: how many a round has at most; so much of what clients remember is kept that it can be broken off.
     """
 
     name: str
@@ -75,6 +78,8 @@ class About:
     psi_on_cohorts: bool = False
     summed: str = "h"
     passing: tuple[str, ...] = ()
+    exchanges: int = 1
+    one_over_L: str = ""
 
 
 Lyapunov: TypeAlias = Callable[[Array, Vectors, Vectors], float | None]
@@ -100,6 +105,15 @@ class Claims:
     lyapunov: Lyapunov = _no_lyapunov
     ball: bool = True
     per_round: bool = False
+
+
+def from_solution(problem: Problem, psi: Callable[[Solution, Array, Vectors, Vectors], float | None]) -> Lyapunov:
+    """A Lyapunov function of (solution, x, server, memory); None where the solution is not known."""
+
+    def lyapunov(x: Array, server: Vectors, memory: Vectors) -> float | None:
+        return None if problem.solution is None else psi(problem.solution, x, server, memory)
+
+    return lyapunov
 
 
 class _FromAbout:
@@ -145,17 +159,17 @@ class Method:
 
     def _given(self) -> dict[str, Any]:
         """The fields that differ from their defaults."""
-        found = {}
+        changed = {}
         for f in fields(self):  # type: ignore[arg-type]
             value = getattr(self, f.name)
             if f.repr and not (f.default is not MISSING and type(value) is type(f.default) and value == f.default):
-                found[f.name] = value
-        return found
+                changed[f.name] = value
+        return changed
 
     # -- the box -------------------------------------------------------------------------------------------------------
     def start(self, problem: Problem, x0: Array) -> Vectors:
-        """The server's vectors before the first round."""
-        return {"x": x0}
+        """The server's vectors before the first round; methods on a graph have no server."""
+        return {} if "graph" in self.handles else {"x": x0}
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         """One communication round: the server half."""
@@ -231,10 +245,10 @@ class Method:
         """
         return self.check_steps(problem, insist)
 
-    @staticmethod
-    def limits(s: Setting) -> StepLimits | None:
+    @classmethod
+    def limits(cls, s: Setting) -> StepLimits | None:
         """What is known about the step size; None where nothing is."""
-        return None
+        return StepLimits.one_over_L(s.L, cls.about.one_over_L) if cls.about.one_over_L else None
 
     def check_steps(
         self, problem: Problem, insist: bool, *, L: float | Callable[[], float] | None = None, **given: Any

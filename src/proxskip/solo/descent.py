@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from proxskip.engines.cpu import kernels
-from proxskip.loop.line import Ledger
+from proxskip.loop.ledger import Ledger
 from proxskip.loop.watch import CertificateWatch
 from proxskip.on_demand.kernels import running_seconds
 from proxskip.problems import accuracy

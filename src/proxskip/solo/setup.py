@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from proxskip import methods, theory
-from proxskip.loop.fit import check_parts
+from proxskip.loop.run_spec import check_parts
 from proxskip.methods import APDA, PDHG, Accelerated, Fista, ProxGD, ProxSkip, SplitSkip, SProxSkip
-from proxskip.methods.split_apda import SplitAPDA
+from proxskip.methods.apda import SplitAPDA
 from proxskip.problems import operators, oracles
 from proxskip.problems.federated import Problem
 from proxskip.prox import as_prox

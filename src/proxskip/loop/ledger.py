@@ -1,0 +1,152 @@
+"""The ledger of a run, and the meter that writes it: what each exchange moved, for all clients together.
+
+Going down, a message to a client holds the vectors of this exchange and, if the client took part in an earlier round
+whose outcome it has not heard, that outcome; a vector it needs for both is sent once. So Scaffnew with everybody costs
+one vector each way a round, and on cohorts at most two down. x0 is part of the first message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from proxskip.links.gossip import Mixer
+from proxskip.seam import Mixed, Work
+from proxskip.types import Array, Indices
+
+
+@dataclass
+class Ledger:
+    """Totals over all clients since the run began."""
+
+    exchanges: int = 0
+    vectors_up: int = 0
+    vectors_down: int = 0
+    floats_up: int = 0
+    floats_down: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    bits_up: int = 0
+    bits_down: int = 0
+    edge_messages: int = 0
+    iterations: int = 0
+    local_steps: int = 0
+    grad_evals: int = 0
+    prox_evals: int = 0
+    seconds: float = 0.0
+
+    def row(self) -> dict[str, float]:
+        """As columns of a trace."""
+        return asdict(self)
+
+    @staticmethod
+    def of(saved: Mapping[str, Any]) -> Ledger:
+        """From a checkpoint; version 0.1 counted no bits, and every number had 64."""
+        bits = {f"bits_{way}": 8 * saved[f"bytes_{way}"] for way in ("up", "down")}
+        return Ledger(**(bits | dict(saved)))
+
+
+class Meter:
+    """Counts every exchange in the ledger, and knows which outcome each client has yet to hear."""
+
+    def __init__(self, n: int, d: int) -> None:
+        self.d = d
+        self.ledger = Ledger()
+        # an outcome is not sent at once: a client hears it with its next message, which is when it is counted
+        self.owed = np.zeros(n, dtype=np.int64)
+        """The number of the outcome that a client has yet to hear; 0 for none."""
+        self.outcomes = 0
+        self.outcome: tuple[Any, ...] = ()
+        """The last one."""
+        self.participated = np.zeros(n, dtype=np.int64)
+        """Rounds in which each client took part."""
+
+    def count(self, whom: Any, c: int, K: Any, down: tuple[Any, ...], numbers: int, work: Work) -> None:
+        """One exchange with c clients: their steps, what went down with some numbers each, and what came up."""
+        self._count_steps(K, c, work.gradients, work.steps)
+        vectors = int(np.sum(self.vectors_down(whom, down)))
+        floats = vectors * _length(down, self.d) + numbers * c
+        self.ledger.vectors_down += vectors
+        self.ledger.floats_down += floats
+        self.ledger.bytes_down += floats * 8
+        self.ledger.bits_down += floats * 64
+        self.owed[whom] = 0
+        for k in range(len(work.up)):
+            size = work.sizes[k] if work.sizes else None
+            # a plain vector: d numbers of 64 bits
+            self._count_up(c, *(size or (64 * self.d * c, 8 * self.d * c, self.d * c)))
+        self.ledger.exchanges += 1
+
+    def count_gossip(self, n: int, K: int, mixed: Mixed, links: Mixer) -> None:
+        """One exchange of n clients along edges."""
+        self._count_steps(K, n, mixed.gradients, None)
+        messages, floats = mixed.vectors * links.messages, mixed.vectors * links.floats(self.d)
+        self.ledger.edge_messages += messages
+        self._count_up(messages, floats * 64, floats * 8, floats)
+        self.ledger.exchanges += 1
+
+    def settled(self, whom: Any, outcome: tuple[Any, ...]) -> None:
+        """These clients are to hear this outcome."""
+        self.outcomes += 1
+        self.outcome = outcome
+        self.owed[whom] = self.outcomes
+
+    def vectors_down(self, whom: Any, down: tuple[Any, ...]) -> Indices:
+        """Vectors in the message to each of these clients: those of the exchange, and an outcome that it is owed."""
+        owed = self.owed[whom]
+        # x+ of the last round is mostly the x of this one, and is sent once
+        fresh = sum(not any(o is v or _equal(o, v) for v in down) for o in self.outcome)
+        # outcomes of older rounds are not kept, but they have as many vectors as the last one
+        late = np.where(owed == self.outcomes, fresh, max(1, len(self.outcome)))
+        return len(down) + np.where(owed == 0, 0, late)
+
+    def bytes_down(self, whom: Any, down: tuple[Any, ...], numbers: int) -> Array:
+        """Bytes of the message to each of these clients."""
+        return np.float64(8.0) * (self.vectors_down(whom, down) * _length(down, self.d) + numbers)
+
+    def _count_steps(self, K: Any, c: int, gradients: int, taken: Indices | None) -> None:
+        steps = K if taken is None else taken
+        self.ledger.grad_evals += gradients
+        self.ledger.local_steps += steps * c if isinstance(steps, int) else int(steps.sum())
+        self.ledger.iterations += steps if isinstance(steps, int) else int(steps.max())
+
+    def _count_up(self, vectors: int, bits: int, octets: int, floats: int) -> None:
+        self.ledger.vectors_up += vectors
+        self.ledger.floats_up += floats
+        self.ledger.bytes_up += octets
+        self.ledger.bits_up += bits
+
+    # -- rounds that do not count, and checkpoints ---------------------------------------------------------------------
+    def mark(self, asked: Any) -> Callable[[], None]:
+        """A round with these clients begins; what is returned forgets it."""
+        owed, participated = self.owed[asked].copy(), self.participated[asked].copy()
+        before = replace(self.ledger), owed, participated, self.outcomes, self.outcome
+
+        def undo() -> None:
+            self.ledger, self.owed[asked], self.participated[asked], self.outcomes, self.outcome = before
+
+        return undo
+
+    def state(self, fetch: Callable[[Any], Array]) -> dict[str, Any]:
+        """What a resumed run needs; ``fetch`` brings a vector of the server's here."""
+        arrays: dict[str, Any] = {"owed": self.owed.copy(), "participated": self.participated.copy()}
+        arrays |= {f"outcome{k}": fetch(v) for k, v in enumerate(self.outcome)}
+        return {"arrays": arrays, "meta": {"ledger": asdict(self.ledger), "outcomes": self.outcomes}}
+
+    def restore(self, arrays: Mapping[str, Any], meta: Mapping[str, Any]) -> None:
+        """Take back what ``state`` gave."""
+        self.owed, self.participated = arrays["owed"].copy(), arrays["participated"].copy()
+        self.outcome = tuple(arrays[k] for k in sorted(k for k in arrays if k.startswith("outcome")))
+        self.ledger, self.outcomes = Ledger.of(meta["ledger"]), int(meta["outcomes"])
+
+
+def _length(down: tuple[Any, ...], d: int) -> int:
+    """Numbers in a vector that goes down."""
+    return int(down[0].shape[0]) if down else d
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and np.array_equal(a, b)

@@ -1,0 +1,383 @@
+"""Methods without a server: a communication is a gossip step along a graph.
+
+All have control variates h_i with sum_i h_i = 0 throughout, which go to grad f_i(x*), as in Scaffnew; the lines of
+DIGing and EXTRA, which do not skip, are those of their papers in these variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from proxskip import theory
+from proxskip.links.gossip import Links, RandomLinks, largest_weight, links_of
+from proxskip.links.graphs import Graph, as_graph
+from proxskip.methods import steps
+from proxskip.methods.proxskip import PAPER
+from proxskip.problems.federated import Problem
+from proxskip.problems.solve import Solution
+from proxskip.seam import About, Claims, Client, Exchange, Method, Sent, Style, from_solution
+from proxskip.theory.steps import Setting, StepLimits
+from proxskip.types import Array, InputError, Vectors
+
+
+@dataclass(frozen=True, slots=True)
+class DecentralizedScaffnew(Method):
+    """Scaffnew over a graph with mixing matrix W.
+
+    K. Mishchenko, G. Malinovsky, S. Stich, P. Richtarik, ProxSkip: Yes! Local gradient steps provably lead to
+    communication acceleration! Finally!, ICML 2022, arXiv:2202.09357, Algorithm 3 (the sign of the h update in the
+    paper's proof is a misprint; the algorithm is right). K ~ Geom(p), W any symmetric doubly
+    stochastic matrix of a connected graph.
+
+        xhat_i = K times  y <- y - gamma (g_i(y) - h_i)   from y = x_i
+        x_i+   = (1 - gamma tau/p) xhat_i + (gamma tau/p) sum_j W_ij xhat_j
+        h_i+   = h_i + (p/gamma) (x_i+ - xhat_i)
+
+    With tau = p/(2 chi gamma) it is the method of L. Guo, S. A. Alghunaim, K. Yuan, L. Condat, J. Cao, Achieving linear
+    speedup with ProxSkip in distributed stochastic optimization, 2023, arXiv:2310.07983. Links may fail at random
+    (``Graph.failing``); ``gossips`` steps in one communication are the idea of MG-Skip (L. Guo et al., 2023,
+    arXiv:2312.11861), here by a Chebyshev polynomial in the place of W.
+    """
+
+    gamma: float
+    p: float
+    tau: float
+    graph: Graph
+    K: int | None = None
+    gossips: int = 1
+
+    about = About(
+        name="decentralized-scaffnew",
+        title="decentralized Scaffnew",
+        reference=PAPER + "arXiv:2202.09357",
+        handles=frozenset({"batch", "clients", "graph"}),
+        remembers=("h", "x", "xhat"),
+        style=Style("#CC79A7", "--", "D"),
+        other_names=("decentralized",),
+        one_over_L=PAPER + "Theorem 5.7",
+    )
+
+    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
+        """One gossip step."""
+        # every client draws the same K from the seed and the round, so that nobody has to announce it
+        K = self.K or steps.geometric(exchange.rng, self.p)
+        exchange.gossip(self.local, self.links, K)
+        exchange.settle(self.settle)
+        return server
+
+    def local(self, client: Client, memory: Vectors, K: int) -> Sent:
+        """Line 5, K times; xhat_i goes to the neighbors."""
+        xhat = client.descend(memory["x"], memory["h"], self.gamma, K)
+        # not through ``send``: there is no server, and vectors go along the edges as they are
+        return (xhat,), {"xhat": xhat}
+
+    def settle(self, client: Client, memory: Vectors, mixed: Array) -> Vectors:
+        """Lines 7 and 8."""
+        share = self.gamma * self.tau / self.p
+        x = (1.0 - share) * memory["xhat"] + share * mixed
+        return {"x": x, "h": memory["h"] + (self.p / self.gamma) * (x - memory["xhat"])}
+
+    @property
+    def links(self) -> Links:
+        """The graph, or its links that may fail, or several gossips along it as one; delta and lmax are theirs."""
+        return links_of(self.graph, self.gossips)
+
+    @classmethod
+    def theory(cls, problem: Problem, graph: Any = "ring", gossips: int = 1, seed: int = 0) -> DecentralizedScaffnew:
+        """Theorem 5.7: gamma = 1/L, tau = p/(gamma lmax(I - W)), p = min(1, sqrt(gamma mu lmax/delta)).
+
+        Args:
+            gossips: gossip steps in each communication, as one by a Chebyshev polynomial of W.
+        """
+        return cls.configure(problem, {"graph": graph, "gossips": gossips, "seed": seed})
+
+    @classmethod
+    def configure(cls, problem: Problem, given: Mapping[str, Any]) -> DecentralizedScaffnew:
+        """p and tau at their best for what is given."""
+        network = as_graph(given.get("graph", "ring"), problem.n, seed=given.get("seed", 0))
+        gossips = given.get("gossips", 1)
+        steps.check_count("gossips", gossips)
+        links = links_of(network, gossips)
+        gamma = steps.gamma_of(given, problem)
+        p = steps.p_of(given, lambda: theory.split_p(gamma, problem.mu, links.lmax, links.delta))
+        tau = given.get("tau") or theory.split_tau(gamma, p, links.lmax)
+        return cls(gamma, p, tau, network, given.get("K"), gossips)
+
+    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+        """gamma <= 1/L, tau <= p/(gamma lmax(I - W)), equal weights, one node per client."""
+        steps.check_probability("p", self.p)
+        steps.check_count("K", 1 if self.K is None else self.K)
+        steps.check_count("gossips", self.gossips)
+        steps.check_gossip(self.graph, problem, may_fail=True)
+        warnings = self.check_steps(problem, insist)
+        # beyond this bound the step along the graph expands, whatever gamma is
+        theory.check_tau(self.tau, self.gamma, self.p, self.links.lmax)
+        return warnings
+
+    def claims(self, problem: Problem) -> Claims:
+        """Phi contracts by 1 - min(gamma mu, p gamma tau delta): Theorem 5.7.
+
+        Where links fail, p in Phi is the probability that a link is used.
+        """
+        links = self.links
+        p = self.p * (1.0 - self.graph.failure)
+
+        def phi(s: Solution, x: Array, server: Vectors, memory: Vectors) -> float:
+            return theory.decentralized_lyapunov(memory["x"], memory["h"], s.x, s.h, self.gamma, p, self.tau, links.W)
+
+        # the theorem is about a drawn K
+        covered = problem.mu is not None and self.K is None
+        zeta = theory.split_zeta(self.gamma, problem.mu, self.p, self.tau, links.delta) if covered else None
+        return Claims(zeta, from_solution(problem, phi))
+
+
+RANDPROX = "Condat, Richtarik, RandProx, ICLR 2023, arXiv:2207.12891"
+
+
+@dataclass(frozen=True, slots=True)
+class RandomGossip(Method):
+    """RandProx whose dual variables are the links of a graph: each wakes with its own coin, and carries k of d numbers.
+
+    L. Condat, P. Richtarik, RandProx: Primal-dual optimization algorithms with randomized proximal updates, ICLR 2023,
+    arXiv:2207.12891. We read its abstract; this instance, and its rate, were derived for the library
+    (``theory.random_gossip_tau``). One step a round; A_ij is 1 in the coordinates that the link ij carries in this
+    round, if it is awake (with probability p_e), and 0 elsewhere; 1 + omega = d/(k p_e).
+
+        xhat_i = x_i - gamma (g_i(x_i) - h_i)
+        m_i    = sum_j W_ij A_ij (xhat_j - xhat_i)
+        x_i+   = xhat_i + gamma tau (1 + omega) m_i
+        h_i+   = h_i + tau m_i
+    """
+
+    gamma: float
+    tau: float
+    graph: Graph
+    p_e: float = 1.0
+    k: int | None = None
+    omega: float = 0.0
+
+    about = About(
+        name="random-gossip",
+        title="random gossip",
+        reference=RANDPROX,
+        handles=frozenset({"batch", "clients", "graph"}),
+        remembers=("h", "x", "xhat"),
+        parameters=("gamma", "tau", "graph", "p_e", "k"),
+        style=Style("#56B4E9", ":", "v"),
+        one_over_L=RANDPROX + ", an instance derived for the library",
+    )
+
+    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
+        """One step everywhere, and the links that wake after it; a link that fails is one that sleeps."""
+        exchange.gossip(self.local, RandomLinks(self.graph, self.p_e * (1.0 - self.graph.failure), self.k), 1)
+        exchange.settle(self.settle)
+        return server
+
+    def local(self, client: Client, memory: Vectors, K: int) -> Sent:
+        """The step; coordinates of xhat_i go along the links that are awake."""
+        xhat = client.descend(memory["x"], memory["h"], self.gamma, K)
+        return (xhat,), {"xhat": xhat}
+
+    def settle(self, client: Client, memory: Vectors, mixed: Array) -> Vectors:
+        """x and h move along what came; where nothing came, neither does."""
+        # exactly zero where nothing came: mixing leaves such coordinates as they were
+        m = mixed - memory["xhat"]
+        return {"x": memory["xhat"] + (self.gamma * self.tau * (1.0 + self.omega)) * m, "h": memory["h"] + self.tau * m}
+
+    @classmethod
+    def theory(
+        cls, problem: Problem, graph: Any = "ring", p_e: float | None = None, k: int | None = None, seed: int = 0
+    ) -> RandomGossip:
+        """gamma = 1/L, tau at its limit, and the smallest p_e that does not slow it down.
+
+        Args:
+            p_e: the probability that a link wakes.
+            k: the coordinates that it carries; all, if not given.
+        """
+        return cls.at(theory.largest_step(problem.es_A), problem, as_graph(graph, problem.n, seed=seed), p_e, k)
+
+    @classmethod
+    def at(
+        cls, gamma: float, problem: Problem, graph: Graph, p_e: float | None = None, k: int | None = None
+    ) -> RandomGossip:
+        """The best p_e for this gamma, unless it is given, and tau at its limit."""
+        # the share of what goes along a link that arrives, on average; a failing link is one that sleeps more often
+        share = (problem.d if k is None else min(k, problem.d)) / problem.d * (1.0 - graph.failure)
+        w = largest_weight(graph)
+        if p_e is None:
+            best = theory.random_gossip_omega(gamma, problem.mu, graph.delta, graph.lmax, w)
+            p_e = min(1.0, 1.0 / ((1.0 + best) * share))
+        steps.check_probability("p_e", p_e)
+        omega = 1.0 / (share * p_e) - 1.0
+        return cls(gamma, theory.random_gossip_tau(gamma, omega, graph.lmax, w), graph, p_e, k, omega)
+
+    @classmethod
+    def configure(cls, problem: Problem, given: Mapping[str, Any]) -> RandomGossip:
+        """tau and p_e at their best for what is given; without mu every link is awake."""
+        graph = as_graph(given.get("graph", "ring"), problem.n, seed=given.get("seed", 0))
+        p_e = given.get("p_e", 1.0 if problem.mu is None else None)
+        best = cls.at(steps.gamma_of(given, problem), problem, graph, p_e, given.get("k"))
+        return replace(best, tau=given.get("tau") or best.tau)
+
+    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+        """gamma <= 1/L, gamma tau (lmax + 2 omega w) <= 1, equal weights, one node per client."""
+        steps.check_probability("p_e", self.p_e)
+        steps.check_count("k", 1 if self.k is None else self.k)
+        steps.check_gossip(self.graph, problem, may_fail=True)
+        kept = (problem.d if self.k is None else min(self.k, problem.d)) / problem.d
+        right = 1.0 / (kept * self.p_e * (1.0 - self.graph.failure)) - 1.0
+        if abs(self.omega - right) > 1e-9 * (1.0 + right):
+            raise InputError(f"omega = {self.omega:g} must be d/(k p_e) - 1 = {right:g} for links awake this often.")
+        warnings = self.check_steps(problem, insist)
+        limit = theory.random_gossip_tau(self.gamma, self.omega, self.graph.lmax, largest_weight(self.graph))
+        if not 0 < self.tau <= limit * (1 + 1e-9):
+            raise InputError(f"tau = {self.tau:g} must be positive and at most {limit:g}; take that.")
+        return warnings
+
+    def claims(self, problem: Problem) -> Claims:
+        """Decentralized Scaffnew's Phi and rate with 1/(1 + omega) in the place of p."""
+        p = 1.0 / (1.0 + self.omega)
+
+        def phi(s: Solution, x: Array, server: Vectors, memory: Vectors) -> float:
+            X, H, W = memory["x"], memory["h"], self.graph.W
+            return theory.decentralized_lyapunov(X, H, s.x, s.h, self.gamma, p, self.tau, W)
+
+        known = problem.mu is not None
+        zeta = theory.split_zeta(self.gamma, problem.mu, p, self.tau, self.graph.delta) if known else None
+        return Claims(zeta, from_solution(problem, phi))
+
+
+@dataclass(frozen=True, slots=True)
+class DIGing(Method):
+    """Gradient tracking: y_i follows the average gradient, at the price of a second vector along every edge.
+
+    A. Nedic, A. Olshevsky, W. Shi, Achieving geometric convergence for distributed optimization over time-varying
+    graphs, SIAM J. Optim. 2017, arXiv:1607.03218. Theirs is  y_i+ = sum_j W_ij y_j + g_i(x_i+) - g_i(x_i)  from
+    y_i = g_i(x_0); put h_i = g_i(x_i) - y_i:
+
+        y_i  = g_i(x_i) - h_i
+        x_i+ = sum_j W_ij x_j - gamma y_i
+        h_i+ = h_i + y_i - sum_j W_ij y_j
+    """
+
+    gamma: float
+    graph: Graph
+
+    about = About(
+        name="diging",
+        title="DIGing (gradient tracking)",
+        reference="Nedic, Olshevsky, Shi, SIAM J. Optim. 2017, arXiv:1607.03218",
+        handles=frozenset({"batch", "clients", "graph"}),
+        remembers=("h", "x", "y"),
+        style=Style("#0072B2", "--", "P"),
+        other_names=("gradient-tracking",),
+    )
+
+    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
+        """One gossip step of two vectors."""
+        exchange.gossip(self.local, self.graph, 1)
+        exchange.settle(self.settle)
+        return server
+
+    def local(self, client: Client, memory: Vectors, K: int) -> Sent:
+        """x_i and y_i go to the neighbors; one step says what y_i is."""
+        # a step is x - gamma (g(x) - h) = x - gamma y: it says what y is without a second gradient
+        y = (memory["x"] - client.descend(memory["x"], memory["h"], self.gamma, K)) / self.gamma
+        return (memory["x"], y), {"y": y}
+
+    def settle(self, client: Client, memory: Vectors, x: Array, y: Array) -> Vectors:
+        """With the neighbors' x and y."""
+        return {"x": x - self.gamma * memory["y"], "h": memory["h"] + memory["y"] - y}
+
+    @classmethod
+    def theory(cls, problem: Problem, graph: Any = "ring", seed: int = 0) -> DIGing:
+        """The step with the best proved rate, ``theory.tracking_step``, with L = max_i L_i and mu = min_i mu_i."""
+        link = as_graph(graph, problem.n, seed=seed)
+        return cls(gamma=theory.tracking_step(problem.es_A, problem.mu, link.sigma), graph=link)
+
+    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+        """Equal weights, one node per client; from (2 - lmax)^2/(2 L) on it is refused."""
+        steps.check_gossip(self.graph, problem)
+        limits = {"lmax": self.graph.lmax, "sigma": self.graph.sigma, "mu": problem.mu}
+        return self.check_steps(problem, insist, **limits)
+
+    @staticmethod
+    def limits(s: Setting) -> StepLimits:
+        """The step with the best proved rate; refused from (2 - lmax)^2/(2 L) on."""
+        _check_spectrum("DIGing", s.lmax)
+        theorem = None if s.mu is None else theory.tracking_step(s.L, s.mu, s.sigma)
+        end = min(2.0, (2 - s.lmax) ** 2 / 2) / s.L
+        source = "Qu and Li, Harnessing smoothness to accelerate distributed optimization, 2018, the best proved rate; "
+        source += "refused where equal quadratics diverge, which is exact: (2 - lmax)^2/(2 L)"
+        # no theorem without mu: half of where it diverges
+        usual = end / 2 if theorem is None else theorem
+        return StepLimits(theorem, usual, usual, end, source)
+
+
+@dataclass(frozen=True, slots=True)
+class EXTRA(Method):
+    """Gossip with a correction that adds up the disagreement; one vector along every edge.
+
+    W. Shi, Q. Ling, G. Wu, W. Yin, EXTRA: an exact first-order algorithm for decentralized consensus optimization,
+    SIAM J. Optim. 2015, arXiv:1404.6264, with W~ = (I + W)/2. Theirs is  x^{k+1} = W x^k - gamma g(x^k) + sum_{t<k}
+    (W - W~) x^t; put -gamma h for minus the sum:
+
+        xhat_i = x_i - gamma (g_i(x_i) - h_i)
+        x_i+   = xhat_i - (x_i - sum_j W_ij x_j)
+        h_i+   = h_i - (1/(2 gamma)) (x_i - sum_j W_ij x_j)
+    """
+
+    gamma: float
+    graph: Graph
+
+    about = About(
+        name="extra",
+        title="EXTRA",
+        reference="Shi, Ling, Wu, Yin, EXTRA, SIAM J. Optim. 2015, arXiv:1404.6264",
+        handles=frozenset({"batch", "clients", "graph"}),
+        remembers=("h", "x", "xhat"),
+        style=Style("#009E73", "-.", "X"),
+    )
+
+    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
+        """One gossip step."""
+        exchange.gossip(self.local, self.graph, 1)
+        exchange.settle(self.settle)
+        return server
+
+    def local(self, client: Client, memory: Vectors, K: int) -> Sent:
+        """One step at home; x_i goes to the neighbors."""
+        return (memory["x"],), {"xhat": client.descend(memory["x"], memory["h"], self.gamma, K)}
+
+    def settle(self, client: Client, memory: Vectors, mixed: Array) -> Vectors:
+        """With the neighbors' x."""
+        apart = memory["x"] - mixed
+        return {"x": memory["xhat"] - apart, "h": memory["h"] - (0.5 / self.gamma) * apart}
+
+    @classmethod
+    def theory(cls, problem: Problem, graph: Any = "ring", seed: int = 0) -> EXTRA:
+        """gamma = (2 - lmax)/(2 L), half of the bound 2 lmin(W~)/L = (2 - lmax)/L of the paper's Theorem 3.3."""
+        link = as_graph(graph, problem.n, seed=seed)
+        return cls(gamma=cls.limits(Setting.of(problem.es_A, lmax=link.lmax)).figure / 2, graph=link)
+
+    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+        """Equal weights, one node per client; from (8 - 3 lmax)/(4 L) on it is refused."""
+        steps.check_gossip(self.graph, problem)
+        return self.check_steps(problem, insist, lmax=self.graph.lmax)
+
+    @staticmethod
+    def limits(s: Setting) -> StepLimits:
+        """(2 - lmax)/L; refused from (8 - 3 lmax)/(4 L) on."""
+        _check_spectrum("EXTRA", s.lmax)
+        bound, end = (2 - s.lmax) / s.L, min(2.0, (8 - 3 * s.lmax) / 4) / s.L
+        source = "Shi, Ling, Wu, Yin, EXTRA, SIAM J. Optim. 2015, Theorem 3.3: below 2 lmin((I + W)/2)/L = "
+        source += "(2 - lmax)/L; refused where equal quadratics diverge, which is exact: (8 - 3 lmax)/(4 L)"
+        return StepLimits(bound, bound, bound, end, source)
+
+
+def _check_spectrum(method: str, lmax: float) -> None:
+    # lmax = 1 - lmin(W): at lmin(W) = -1 the disagreement of two groups changes its sign in every round, for ever
+    if lmax >= 2 * (1 - 1e-9):
+        raise InputError(f"{method} needs every eigenvalue of W above -1; take (I + W)/2 (psd).")
