@@ -223,9 +223,8 @@ def _data(o: Namespace) -> int:
     if o.act == "list":
         rows = datasets.available(data_dir=o.data_dir)
         if o.json:
-            output.as_json(
-                [r._asdict() | {"labels": r.labels and {str(k): n for k, n in r.labels.items()}} for r in rows]
-            )
+            labels = [None if r.labels is None else {str(k): n for k, n in r.labels.items()} for r in rows]
+            output.as_json([r._asdict() | {"labels": named} for r, named in zip(rows, labels, strict=True)])
         else:
             output.print_table(output.datasets(rows))
             print(output.sources(rows))

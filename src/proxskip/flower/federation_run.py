@@ -19,7 +19,7 @@ from proxskip import registry
 from proxskip.flower import find_clients
 from proxskip.flower.envelope import log, unwrap, wrap
 from proxskip.flower.find_clients import FederatedClient
-from proxskip.loop.line import Ledger
+from proxskip.loop.ledger import Ledger
 from proxskip.methods.built_in import BUILT_IN
 from proxskip.protocol import Again, Arrived, Ask, Begin, Deadline, Restarted, Server, ServerState, wire
 from proxskip.protocol.events import Event
