@@ -13,8 +13,8 @@ import numpy as np
 
 import proxskip as ps
 from proxskip.flower import Noise
-from proxskip.protocol import Client, Server, Worker
-from proxskip.protocol.lockstep import drive
+from proxskip.protocol import Arrived, Begin, Client, ClientState, Server, Worker
+from proxskip.protocol.wire import encode
 
 STD, CLIP = 1e-3, 0.1
 
@@ -43,7 +43,15 @@ class Loud(Server):
 def error(problem: ps.Problem, rounds: int, closing: str, own: Any, kind: type[Server]) -> float:
     """One run."""
     server = kind(ps.Scaffnew.theory(problem), problem, rounds, closing=closing, audit=0, measure=None)
-    state, _ = drive(server, [Client(server.method, Worker(f, i), noise=own) for i, f in enumerate(problem.clients)])
+    clients = [Client(server.method, Worker(f, i), noise=own) for i, f in enumerate(problem.clients)]
+    state, memories = server.start(bytes(16)), [ClientState.fresh(bytes(16)) for _ in clients]
+    state, asks = server.step(state, Begin())
+    while asks:  # every message is delivered in order, as bytes
+        i = asks[0].client
+        memories[i], answers = clients[i].step(memories[i], encode(asks.pop(0)))
+        for answer in answers:
+            state, more = server.step(state, Arrived(answer, i))
+            asks += more
     assert problem.solution is not None
     best = problem.solution.x
     return float(np.linalg.norm(state.vectors["x"] - best) / np.linalg.norm(best))

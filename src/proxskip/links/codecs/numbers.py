@@ -22,7 +22,7 @@ class _EveryNumber:
         return self.name
 
     def bits(self, d: int, key: Key) -> int:
-        """The same for every number."""
+        """64, 32 or 9 per number."""
         return self.each * d
 
     def floats(self, d: int, key: Key) -> int:
