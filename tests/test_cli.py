@@ -834,5 +834,5 @@ def test_a_limit_that_is_behind_a_run_is_said(call, tmp_path):
 def test_a_plot_of_different_data_sets_names_them(call, tmp_path):
     for name in ("digits", "breast-cancer"):
         call("run", "gd", "--data", name, "--clients", "3", "--rounds", "3", "--out", str(tmp_path / name))
-    labels = [c.label for c in plots.load_runs([tmp_path / "digits", tmp_path / "breast-cancer"])]
+    labels = [c.label for c in plots.curves_of([tmp_path / "digits", tmp_path / "breast-cancer"])]
     assert all(name in label for name, label in zip(("digits", "breast-cancer"), labels, strict=True))

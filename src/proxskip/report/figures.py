@@ -11,8 +11,8 @@ import io
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-Verdict = Literal["PASS", "FAIL", "REPORTED", "NOT RUN"]
-"""REPORTED: measured on data, or in a setting, for which the claim is not made."""
+Verdict = Literal["PASS", "FAIL", "REPORTED", "INCONCLUSIVE", "NOT RUN"]
+"""REPORTED: measured on data, or in a setting, for which the claim is not made; INCONCLUSIVE: it ran, and too short."""
 
 
 @dataclass(frozen=True, slots=True)
