@@ -238,7 +238,6 @@ class Corollary:
         psi0 = far**2 + (chosen.gamma / chosen.p * off) ** 2
         chosen = theory.stochastic(eps, A, C, mu, max(psi0, 1e-300))
         run.method, run.gamma = SProxSkip(chosen.gamma, chosen.p), chosen.gamma
-        run.method_round = run.method.round
         return Corollary(run.solo.iterations + chosen.iterations, eps, C)
 
 

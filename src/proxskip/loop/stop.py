@@ -128,11 +128,11 @@ class Stop:
     def unproved(self, problem: Problem, x: Array, y: Array | None) -> Unproved | None:
         """The first tolerance that may fail at x once rounding is allowed for; None if all hold."""
         if self.tol is not None:
-            found = accuracy.residual(problem, x, y, self.tol)
+            found = accuracy.residual(problem, x, y)
             if not found.most <= self.tol:
                 return Unproved("the gradient norm", found, self.tol)
         if self.target is not None:
-            found = accuracy.gap(problem, x, self.target)
+            found = accuracy.gap(problem, x)
             if not found.most <= self.target:
                 return Unproved("f - f*", found, self.target)
         return None

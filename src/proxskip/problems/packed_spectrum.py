@@ -1,6 +1,6 @@
 """The smoothness and strong convexity of each of many packed clients, from stacks of small Gram matrices.
 
-The branches are those of ``spectrum.largest`` and ``spectrum.smallest``, and so is the arithmetic.
+The branches are those of ``spectrum.largest`` and ``spectrum.smallest``, with which the numbers agree up to rounding.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ COLUMNS_AT_ONCE = 1 << 24
 """Limits of the stacks: their numbers, and the columns of a block of sparse clients, each with its own."""
 MAX_DENSE_WORK = 1e11
 """Clients times features cubed, up to which an uneven regularizer is treated in all features; beyond, by low rank."""
-WORTH_THREADS = 1e7
-"""Matrices times their size cubed, from which they are spread over threads."""
 
 
 def by_size(row0: Indices) -> Iterator[tuple[int, Indices]]:
@@ -79,28 +77,10 @@ def smallest_each(store: LinearModel, row0: Indices) -> Array:
 
 def eigenvalue_each(S: Array, k: int) -> Array:
     """The k-th eigenvalue, in increasing order, of each matrix of an ``(n, m, m)`` stack."""
-    from numba.extending import get_cython_function_address  # not before: a program may never need numba
-
-    from proxskip.problems import kernels
-
     if not np.isfinite(S).all():
         raise InputError(spectrum.NOT_FINITE)
-    n, m = S.shape[:2]
-    sizes = scipy.linalg.lapack.dsyevr_lwork(m, lower=1)[:2]
-    dsyevr = get_cython_function_address("scipy.linalg.cython_lapack", "dsyevr")
-    out, info = np.empty(n), np.empty(n, np.int64)
-
-    def part(lo: int, hi: int) -> None:
-        room = np.empty(int(sizes[0])), np.empty(int(sizes[1]), np.int32)
-        kernels.eigenvalues(lo, hi, S, k + 1, dsyevr, *room, out, info)
-
-    threads = min(n, available_cores()) if n * float(m) ** 3 > WORTH_THREADS else 1
-    ends = [n * t // threads for t in range(threads + 1)]
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(part, ends[:-1], ends[1:]))
-    for q in np.flatnonzero(info):  # as in ``spectrum``: the solver for all eigenvalues does not give up
-        out[q] = scipy.linalg.eigh(S[q], eigvals_only=True, driver="ev")[k]
-    return out
+    with ThreadPoolExecutor(available_cores()) as pool:
+        return np.concatenate(list(pool.map(np.linalg.eigvalsh, np.array_split(S, available_cores()))))[:, k]
 
 
 def _blocks(store: LinearModel, row0: Indices, tall: int = 0) -> Iterator[tuple[int, Indices, Any, Array]]:

@@ -23,7 +23,6 @@ from proxskip.seam import Method
 from proxskip.solo import functions
 from proxskip.solo.exchange import LimitReached, Overflow, SoloExchange, TooSteep, client_of
 from proxskip.solo.functions import CURVATURE_SLACK, Linear, Smooth
-from proxskip.solo.fused import round_of
 from proxskip.types import Array, InputError, UnsafeStepWarning
 
 COLUMNS = ("iteration", "ngrad", "passes", "nprox", "seconds", "certificate", "fun")
@@ -149,8 +148,6 @@ class Descent:
                 warnings.warn(note, UnsafeStepWarning, stacklevel=5)
         self.plain = not self.method.remembers and self.task.D is None
         self.maps = self.plain and self.task.psi is not None and self.task.batch is None
-        # minibatches are drawn by the client's descend, which the fused rounds do not call
-        self.method_round = round_of(self.method) if self.task.batch is None else self.method.round
         self.gamma = float(self.method.gamma)
         self.too_steep = math.inf if self.backtrack else (self.f.L or 0.0) * (1 + CURVATURE_SLACK)
         # a round of many gradients is worth a product with D
@@ -198,7 +195,7 @@ class Descent:
         server, memory, solo = self.server, self.solo.memory, self.solo
         solo.round = solo.client.round = self.round
         try:
-            self.server = self.method_round(server, solo)
+            self.server = self.method.round(server, solo)
             self.round += 1
             return (self.always or self._due()) and self._bound()
         except TooSteep as steep:
@@ -242,8 +239,7 @@ class Descent:
             x = self.server["x"]
             # x = T(start) with the prox-gradient map T, which is nonexpansive: |T(x) - x| <= |x - start|, a bound
             # without another gradient
-            raw = (kernels.distance(solo.start, x) if solo.moved is None else solo.moved) / self.gamma
-            solo.moved = None
+            raw = kernels.distance(solo.start, x) / self.gamma
             if not math.isfinite(raw):
                 solo.blame()
         else:
@@ -355,20 +351,18 @@ class Descent:
         with np.errstate(all="ignore"):
             self.client.gradient(point.x, hold=False)  # looks at the curvature there
             try:
-                found = self._certificate(point, extended=False)
-                if found.value - found.error <= self.tol < found.most and accuracy.can_extend([self.f.of]):
-                    found = min(found, self._certificate(point, extended=True), key=lambda b: b.most)
+                found = self._certificate(point)
             except Overflow:
                 found = accuracy.Bounded(math.nan, math.nan)
         self.spent += running_seconds() - start
         self.rounding = found.error
         return found.most
 
-    def _certificate(self, point: Point, extended: bool) -> accuracy.Bounded:
+    def _certificate(self, point: Point) -> accuracy.Bounded:
         x, D = point.x, self.task.D
-        g, error = self._accurate(x, extended)
+        g, error = self._accurate(x)
         if self.task.psi is None:
-            return accuracy.Bounded(float(np.linalg.norm(np.asarray(g, dtype=np.float64))), error)
+            return accuracy.Bounded(float(np.linalg.norm(g)), error)
         if D is None:
             seen = self.client.steepest  # what was measured overrides an L that is too small
             gamma = 1.0 / max(self.f.L or 1.0, seen if math.isfinite(seen) else 0.0)
@@ -379,11 +373,10 @@ class Descent:
         found = accuracy.dual_residual(self._as_prox(1.0), D, x, point.dual, g, error)
         return accuracy.Bounded(found.value + self._accuracy(), found.error)
 
-    def _accurate(self, x: Array, extended: bool) -> tuple[Any, float]:
-        """grad f(x) with a bound on its error; of a user's own f, with an estimate."""
-        f = self.f.of
-        if isinstance(f, (LinearModel, Quadratic)):
-            return accuracy.gradient(f, x, extended)
+    def _accurate(self, x: Array) -> tuple[Array, float]:
+        """grad f(x) with its error."""
+        if isinstance(self.f.of, (LinearModel, Quadratic)):
+            return accuracy.gradient(self.f.of, x)
         g = self.client.gradient(x, hold=False)
         size = float(np.linalg.norm(g)) + (self.f.L or 0.0) * float(np.linalg.norm(x))
         return g, accuracy.ASSUMED_ULPS * self.client.eps / 2 * size

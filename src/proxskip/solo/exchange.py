@@ -32,7 +32,6 @@ from proxskip.problems.glm import LinearModel
 from proxskip.problems.oracles import dtype_of
 from proxskip.randomness import minibatch, stream
 from proxskip.seam import ClientHalf, Pull, SettleHalf
-from proxskip.solo import kernels
 from proxskip.solo.functions import CURVATURE_SLACK, Smooth, curvature
 from proxskip.types import Array, Indices, InputError, Vectors
 
@@ -250,8 +249,6 @@ class SoloExchange:
         self.hope = math.inf
         """The certificate that the next prox should not spoil."""
         self.start: Array | None = None
-        self.moved: float | None = None
-        """How far a fused round went from its start, if it has measured that."""
         self.last: tuple[Array, Array, float] | None = None
         self.call: tuple[Array, Array, float] | None = None
         self.earlier: tuple[Array, Array, float] | None = None
@@ -388,9 +385,8 @@ def _pulled_step(
     z: Array, g: Array, h: Any, centre: Array | float, y: Array, tau: float, gamma: float, momentum: float
 ) -> tuple[Array, Array]:
     """y+ = z - gamma (g - h + tau (z - centre)), and the point ahead of it, y+ + momentum (y+ - y)."""
-    new, ahead = np.empty_like(z), np.empty_like(z)
-    kernels.pulled_step(z, g, h, centre, y, tau, gamma, momentum, new, ahead)
-    return new, ahead
+    new: Array = z - gamma * (g - h + tau * (z - centre))
+    return new, new + momentum * (new - y)
 
 
 def _finite(x: Array) -> bool:
