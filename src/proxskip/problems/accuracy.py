@@ -57,15 +57,15 @@ def gradient(f: Any, x: Array) -> tuple[Array, float]:
 def value(f: Any, x: Array) -> tuple[float, float]:
     """f(x), and its error."""
     f = oracles.in_double(f)
-    found = float(f.value(x))
-    size, length = abs(found), _norm(x)
+    total = float(f.value(x))
+    size, length = abs(total), _norm(x)
     if isinstance(f, LinearModel):
         spread, slopes = _row_sizes(f, x)
         # the margins of softmax cancel in its loss, those of the other losses only as far as these are steep
         size += (1.0 if f.loss == "softmax" else slopes) * spread * length
     elif isinstance(f, Quadratic):
         size += length * (f.L * length + _norm(f.b)) + abs(f.c)
-    return found, ASSUMED_ULPS * _unit_of(f) * size
+    return total, ASSUMED_ULPS * _unit_of(f) * size
 
 
 def _row_sizes(f: LinearModel, x: Array) -> tuple[float, float]:
@@ -80,17 +80,17 @@ def gap(problem: Problem, x: Array) -> Bounded:
     """f(x) - f*, with its error."""
     s = problem.solution
     assert s is not None
-    (here, one), (there, two) = (_whole_value(problem, v) for v in (x, s.x))
+    (here, one), (least, two) = (_whole_value(problem, v) for v in (x, s.x))
     # how far below f(s.x) the minimum may lie, by strong convexity
     below = s.certificate**2 / problem.mu if problem.mu else s.certificate * _norm(x - s.x)
-    return Bounded(here - there, one + two + below)
+    return Bounded(here - least, one + two + below)
 
 
 def _whole_value(problem: Problem, x: Array) -> tuple[float, float]:
     """The value of the problem, and its error."""
     if not _is_here(problem):
-        found = problem.value(x)
-        return found, ASSUMED_ULPS * UNIT * abs(found)
+        total = problem.value(x)
+        return total, ASSUMED_ULPS * UNIT * abs(total)
     if isinstance(problem.clients, Packed) and not problem.by_client:  # many small clients: all rows in one pass
         total, error = value(problem.whole, x)
     else:

@@ -81,8 +81,8 @@ def measured(clients: Sequence[Any], weights: Array, x: Array) -> dict[str, floa
         if not metrics_of(f):
             continue
         test = given(f, "test")
-        found = f.measure(x) if test is None else shared.get(id(test)) or shared.setdefault(id(test), f.measure(x))
-        for name, v in found.items():
+        measures = f.measure(x) if test is None else shared.get(id(test)) or shared.setdefault(id(test), f.measure(x))
+        for name, v in measures.items():
             total[name] = total.get(name, 0.0) + float(w) * v
     return total
 

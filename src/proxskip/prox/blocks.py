@@ -173,9 +173,9 @@ class Sum(Iterative):
         for psi, at, change in zip(self.psis, seen, z, strict=True):
             if isinstance(psi, Inexact) and psi.last is not None:
                 inner += psi.last.accuracy
-            here, there = psi(y), psi(at)
-            if math.isfinite(here) and math.isfinite(there) and (here, there) != (0.0, 0.0):
-                total += max(t * (here - there) - float(np.vdot(change, y - at)), 0.0)
+            here, before = psi(y), psi(at)
+            if math.isfinite(here) and math.isfinite(before) and (here, before) != (0.0, 0.0):
+                total += max(t * (here - before) - float(np.vdot(change, y - at)), 0.0)
             else:
                 missed = norm(y - at)
                 weight = norm(change) or norm(z)  # a set without a multiplier may still get one

@@ -360,9 +360,9 @@ def _parameters(e: Experiment) -> str:
 
 
 def _footer(report: ReproductionReport) -> str:
-    made = f"proxskip {report.about.get('versions', {}).get('proxskip', '')}".strip()
+    version = f"proxskip {report.about.get('versions', {}).get('proxskip', '')}".strip()
     return (
-        f"<footer>Made by {text(made)}. The paper: ProxSkip, "
+        f"<footer>Made by {text(version)}. The paper: ProxSkip, "
         f'<a href="{front.PAPER}" rel="noreferrer">arXiv:2202.09357</a>. All numbers of this page are in results.json '
         "beside it; for long curves the page keeps both ends and the extremes.</footer>"
     )

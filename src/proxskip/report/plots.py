@@ -234,7 +234,7 @@ def curve_styles(series: Sequence[Series], figure: Collection[str] = ()) -> list
     keys = _keys(measured)
     named = {name for name in (*figure, *keys) if style(name)}
     slots = _slots(keys, named)
-    out, seen, by_method = list[CurveStyle](), list[str](), dict[str, CurveStyle]()
+    looks, seen, by_method = list[CurveStyle](), list[str](), dict[str, CurveStyle]()
     for s, key in zip(measured, keys, strict=True):
         slot, again = slots[key] % len(PALETTE), seen.count(key)
         own = style(key)
@@ -244,16 +244,16 @@ def curve_styles(series: Sequence[Series], figure: Collection[str] = ()) -> list
         first = _DASHES.index(base.dashes) if base.dashes in _DASHES else 0
         dashes = _DASHES[(first + again + slots[key] // len(PALETTE)) % len(_DASHES)]
         hollow = again > 0 or slots[key] >= len(PALETTE) or (bool(named) and own is None)
-        look = _unlike(CurveStyle(slot, dashes, base.marker, 2.4 if strong else 1.6, hollow), out)
+        look = _unlike(CurveStyle(slot, dashes, base.marker, 2.4 if strong else 1.6, hollow), looks)
         if s.hollow is not None:
             look = replace(look, hollow=s.hollow)
         seen.append(key)
         by_method.setdefault(s.method or s.label, look)
-        out.append(look)
+        looks.append(look)
     # bounds without a curve of their own are black, told apart by their dashes
-    given, loose = iter(out), (CurveStyle(2, _DASHES[1 + k % 3], "", 1.1) for k in range(len(series)))
+    measured_looks, loose = iter(looks), (CurveStyle(2, _DASHES[1 + k % 3], "", 1.1) for k in range(len(series)))
     return [
-        next(given)
+        next(measured_looks)
         if s.kind != "bound"
         else replace(by_method[s.method], dashes="--", marker="", width=1.1)
         if s.method in by_method
@@ -281,7 +281,7 @@ def _keys(measured: Sequence[Series]) -> list[str]:
 
 def _slots(keys: Sequence[str], named: Collection[str]) -> dict[str, int]:
     """Methods keep their own color where it is free; the others take what is left, unused colors first."""
-    out: dict[str, int] = {}
+    slots: dict[str, int] = {}
     own = {
         name: PALETTE.index(entry.color)
         for name in (*keys, *named)
@@ -291,12 +291,12 @@ def _slots(keys: Sequence[str], named: Collection[str]) -> dict[str, int]:
     theirs = {own[name] for name in named if name in own}
     order = [*sorted(range(len(PALETTE)), key=theirs.__contains__), *range(len(PALETTE), len(PALETTE) + len(keys))]
     for key in dict.fromkeys(keys):
-        if key in own and own[key] not in out.values():
-            out[key] = own[key]
+        if key in own and own[key] not in slots.values():
+            slots[key] = own[key]
     for key in dict.fromkeys(keys):
-        if key not in out:
-            out[key] = next(k for k in order if k not in out.values())
-    return out
+        if key not in slots:
+            slots[key] = next(k for k in order if k not in slots.values())
+    return slots
 
 
 def numbers(values: Sequence[float | None]) -> Array:

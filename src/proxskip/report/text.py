@@ -45,9 +45,9 @@ def _visible(c: str) -> str:
 
 def block(data: Any) -> str:
     """JSON for a script element: nothing in it can end the element; nan and infinities become null."""
-    out = json.dumps(finite(data), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    plain = json.dumps(finite(data), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     # JSON may write any character as an escape, so the data stay the same
-    return out.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return plain.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def finite(data: Any) -> Any:

@@ -127,7 +127,6 @@ class Descent:
             self.solo.inner.reset()
             if inner_tol is not None:
                 self.solo.inner.tolerance = inner_tol
-        self.solo.watched = self.plain and task.batch is None and self.solo.inner is None
         self._begin(x0, dual)
         self.x0, self.best = x0, Point(math.inf, x0, dual, 0)
         self.bound = math.inf
@@ -146,8 +145,7 @@ class Descent:
             if note not in self.notes:
                 self.notes.append(note)
                 warnings.warn(note, UnsafeStepWarning, stacklevel=5)
-        self.plain = not self.method.remembers and self.task.D is None
-        self.maps = self.plain and self.task.psi is not None and self.task.batch is None
+        self.maps = not (self.method.remembers or self.task.D or self.task.psi is None or self.task.batch)
         self.gamma = float(self.method.gamma)
         self.too_steep = math.inf if self.backtrack else (self.f.L or 0.0) * (1 + CURVATURE_SLACK)
         # a round of many gradients is worth a product with D
@@ -175,7 +173,6 @@ class Descent:
             dual = -np.asarray(self.solo.subgradient) if self.solo.last is not None else None
         self.make = make
         self._set_method()
-        self.solo.watched = self.plain and self.task.batch is None and self.solo.inner is None
         self.watch = self.watch.anew(self.solo.iterations, self.solo.inner_failures)
         self._begin(x, dual)
 
@@ -240,12 +237,8 @@ class Descent:
             # x = T(start) with the prox-gradient map T, which is nonexpansive: |T(x) - x| <= |x - start|, a bound
             # without another gradient
             raw = kernels.distance(solo.start, x) / self.gamma
-            if not math.isfinite(raw):
-                solo.blame()
         else:
             x = self.x
-            if solo.watched:
-                solo.blame()
             g = self.client.gradient(x)
             self.checked_rows = self.client.rows
             raw = self._residual(x, g)
@@ -266,9 +259,9 @@ class Descent:
 
     def _check_norm(self, y: Array, back: Array) -> None:
         """Refuse a D_norm below |D'y|/|y|, which bounds the norm of D from below."""
-        given, size = self.task.D_norm, float(np.linalg.norm(y))
-        if given is not None and (seen := float(np.linalg.norm(back))) > given * size * (1 + 1e-9) and size > 0:
-            raise InputError(functions.too_small(given, seen / size))
+        norm, size = self.task.D_norm, float(np.linalg.norm(y))
+        if norm is not None and (seen := float(np.linalg.norm(back))) > norm * size * (1 + 1e-9) and size > 0:
+            raise InputError(functions.too_small(norm, seen / size))
 
     def _judge(self, x: Array) -> None:
         """Keep the best point, and tie the accuracy of the next inner solve to this bound."""
@@ -351,12 +344,12 @@ class Descent:
         with np.errstate(all="ignore"):
             self.client.gradient(point.x, hold=False)  # looks at the curvature there
             try:
-                found = self._certificate(point)
+                certificate = self._certificate(point)
             except Overflow:
-                found = accuracy.Bounded(math.nan, math.nan)
+                certificate = accuracy.Bounded(math.nan, math.nan)
         self.spent += running_seconds() - start
-        self.rounding = found.error
-        return found.most
+        self.rounding = certificate.error
+        return certificate.most
 
     def _certificate(self, point: Point) -> accuracy.Bounded:
         x, D = point.x, self.task.D
@@ -367,11 +360,11 @@ class Descent:
             seen = self.client.steepest  # what was measured overrides an L that is too small
             gamma = 1.0 / max(self.f.L or 1.0, seen if math.isfinite(seen) else 0.0)
             last = self._as_prox(gamma)
-            found = accuracy.prox_residual(last, x, g, error, gamma)
-            return accuracy.Bounded(found.value + self._accuracy() / gamma, found.error)
+            residual = accuracy.prox_residual(last, x, g, error, gamma)
+            return accuracy.Bounded(residual.value + self._accuracy() / gamma, residual.error)
         assert point.dual is not None
-        found = accuracy.dual_residual(self._as_prox(1.0), D, x, point.dual, g, error)
-        return accuracy.Bounded(found.value + self._accuracy(), found.error)
+        residual = accuracy.dual_residual(self._as_prox(1.0), D, x, point.dual, g, error)
+        return accuracy.Bounded(residual.value + self._accuracy(), residual.error)
 
     def _accurate(self, x: Array) -> tuple[Array, float]:
         """grad f(x) with its error."""

@@ -112,10 +112,10 @@ class SoloClient:
                 left -= STEPS_BETWEEN_LIMIT_CHECKS
                 self._pause(STEPS_BETWEEN_LIMIT_CHECKS)
             new = x - gamma * (g - h)
-            there = self.f.gradient(new)
+            g_new = self.f.gradient(new)
             if self.backtrack:
-                self._steep(x, g, new, there)
-            x, g = new, there
+                self._steep(x, g, new, g_new)
+            x, g = new, g_new
         self._count(left)
         return _step(x, g, h, gamma)
 
@@ -127,10 +127,10 @@ class SoloClient:
                 left -= STEPS_BETWEEN_LIMIT_CHECKS
                 self._pause(STEPS_BETWEEN_LIMIT_CHECKS)
             y, ahead = _pulled_step(z, g, h, centre, y, tau, gamma, momentum)
-            there = self.f.gradient(ahead)
+            g_new = self.f.gradient(ahead)
             if self.backtrack:
-                self._steep(z, g, ahead, there)
-            z, g = ahead, there
+                self._steep(z, g, ahead, g_new)
+            z, g = ahead, g_new
         self._count(left)
         return _pulled_step(z, g, h, centre, y, tau, gamma, momentum)[0]
 
@@ -258,8 +258,6 @@ class SoloExchange:
         self.spoiled = 0.0
         """What the inexactness of the last prox adds to the bound."""
         self.L = 0.0
-        self.watched = False
-        """Whether the caller looks at the outcome of every prox, and calls ``blame`` where it is not finite."""
         self.prox_times: list[float] | None = None
         """Seconds of each prox, if a list is put here."""
 
@@ -342,17 +340,6 @@ class SoloExchange:
         self.hope, self.call_error = hope, error
         return new
 
-    def blame(self) -> None:
-        """Raise if the last prox was not finite although its input was."""
-        if self.last is None or _finite(self.last[1]):
-            return
-        m, _, t = self.last
-        self.watched, watched = False, self.watched
-        try:
-            self._plain(self.checked, m, t)
-        finally:
-            self.watched = watched
-
     def _plain(self, psi: Any, x: Array, t: float) -> Array:
         if self.shape is not None:
             x = x.reshape(self.shape)
@@ -363,7 +350,7 @@ class SoloExchange:
                 then = running_seconds()
                 new = psi.prox(x, t)
                 self.prox_times.append(running_seconds() - then)
-            if new.shape != x.shape or not (self.watched or _finite(new)):
+            if new.shape != x.shape or not _finite(new):
                 self.checked.prox(x, t)  # type: ignore[union-attr]  # says what is wrong with it
         except AttributeError:  # no array
             new = self.checked.prox(x, t)  # type: ignore[union-attr]
@@ -371,8 +358,8 @@ class SoloExchange:
             if not _finite(x):
                 raise Overflow from None
             raise
-        out: Array = new if self.shape is None else new.ravel()
-        return out
+        flat: Array = new if self.shape is None else new.ravel()
+        return flat
 
 
 def _step(x: Array, g: Array, h: Array | float, gamma: Any) -> Array:
