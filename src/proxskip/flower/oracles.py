@@ -12,7 +12,7 @@ import scipy
 
 from proxskip import theory
 from proxskip.data.svmlight import read_svmlight
-from proxskip.problems.glm import LeastSquares, LinearModel, Logistic, distinct
+from proxskip.problems.glm import LeastSquares, LinearModel, Logistic
 from proxskip.problems.oracles import knows_L, row_smoothness_of, rows_of
 from proxskip.problems.softmax import Softmax
 from proxskip.types import InputError, Oracle, is_sparse
@@ -40,8 +40,8 @@ def from_arrays(
         raise InputError("l2_relative would give every client its own lambda; give l2 instead.")
     if loss == "squared":
         return LeastSquares(A, b, l2=l2, **given)
-    labels, known = np.asarray(b), distinct(np.asarray(classes))
-    unknown = [v for v in distinct(labels).tolist() if v not in known.tolist()]
+    labels, known = np.asarray(b), np.unique(np.asarray(classes))
+    unknown = [v for v in np.unique(labels).tolist() if v not in known.tolist()]
     if unknown:
         raise InputError(f"the label {unknown[0]} is not among the classes {known.tolist()}; name all of them.")
     # append one row of each class, so that the model knows all classes, and remove these rows again
