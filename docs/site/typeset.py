@@ -56,7 +56,9 @@ def start(app: Any, env: Any, docnames: list[str]) -> None:
 def write(self: Any, node: nodes.Element) -> None:
     """Write a formula, which pages have in LaTeX, as MathML."""
     block = isinstance(node, nodes.math_block)
-    math = tex2mathml(node.astext(), as_block=block)
+    # docutils would set an index below the letter under a hat
+    formula = re.sub(r"(\\(?:hat|bar|tilde)\{\w\})(?=[_^])", r"{\1{}}", node.astext())
+    math = tex2mathml(formula, as_block=block)
     self.body.append(f'<div class="formula">{math}</div>' if block else math)
     raise nodes.SkipNode
 
