@@ -428,11 +428,11 @@ def label_values(labels: npt.NDArray[Any], classes: npt.ArrayLike | None) -> npt
     return values
 
 
-def _row_weights(given: npt.ArrayLike | None, N: int) -> Array:
+def _row_weights(weights: npt.ArrayLike | None, N: int) -> Array:
     """N nonnegative weights that sum to one."""
-    if given is None:
+    if weights is None:
         return np.full(N, 1.0 / N)
-    s = np.asarray(given, dtype=np.float64)
+    s = np.asarray(weights, dtype=np.float64)
     if s.shape != (N,) or not np.isfinite(s).all() or s.min() < 0 or s.sum() <= 0:
         raise InputError(f"row_weights must be {N} nonnegative finite numbers with a positive sum.")
     return np.asarray(s / s.sum())

@@ -76,10 +76,10 @@ def scafflix(problem: Problem, alpha: npt.ArrayLike, own: npt.ArrayLike | None =
 
 def _own_models(problem: Problem) -> Array:
     """The minimizers of the clients' functions."""
-    found = []
+    models = []
     for i, f in enumerate(problem.clients):
         alone = Problem([f], d=problem.d).solution
         if alone is None:
             raise InputError(f"the minimizer of client {i} is too expensive to compute here; give own.")
-        found.append(alone.x)
-    return np.stack(found)
+        models.append(alone.x)
+    return np.stack(models)

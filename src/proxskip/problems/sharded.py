@@ -401,13 +401,13 @@ def agree(source: Source, summaries: Sequence[ShardSummary]) -> tuple[int, tuple
     return width, tuple(sorted({v for s in summaries for v in s.labels or ()}))
 
 
-def as_source(shards: Any, n: int | None, **given: Any) -> Source:
+def as_source(shards: Any, n: int | None, **settings: Any) -> Source:
     """Files, or a function with the number of clients."""
     if callable(shards):
         if n is None or n < 1:
             raise InputError("a function that loads shards needs n, the number of clients.")
         usual = {f.name: f.default for f in fields(Files)}
-        if ignored := [k for k, v in given.items() if v != usual[k]]:
+        if ignored := [k for k, v in settings.items() if v != usual[k]]:
             raise InputError(
                 f"a function makes its clients itself, so {' and '.join(ignored)} would be ignored; set it there."
             )
@@ -419,4 +419,4 @@ def as_source(shards: Any, n: int | None, **given: Any) -> Source:
         raise InputError("the list of shards is empty.")
     if n is not None and n != len(paths):
         raise InputError(f"n = {n} but there are {len(paths)} files, one per client.")
-    return Files(paths, **given)
+    return Files(paths, **settings)

@@ -19,10 +19,10 @@ def _checked(name: str, given: Sequence[Any]) -> tuple[Prox, ...]:
     parts = [as_prox(part) for part in given]
     if not parts:
         raise InputError(f"{name} needs at least one operator.")
-    found = [part for part in parts if part is not None]
-    if len(found) < len(parts):
+    operators = [part for part in parts if part is not None]
+    if len(operators) < len(parts):
         raise InputError(f"{name} was given None as an operator; use Zero() for a part without one.")
-    return tuple(found)
+    return tuple(operators)
 
 
 class Blocks(Operator):

@@ -242,15 +242,15 @@ def _stacked(G: Any, l: Any, u: Any, E: Any, e: Any) -> tuple[Any, Array, Array]
     return scipy.sparse.csc_matrix(A), low, high
 
 
-def _matrix(name: str, given: Any) -> Any:
-    M = scipy.sparse.csc_matrix(given, dtype=np.float64)
+def _matrix(name: str, matrix: Any) -> Any:
+    M = scipy.sparse.csc_matrix(matrix, dtype=np.float64)
     if not np.isfinite(M.data).all():
         raise InputError(f"Polyhedron needs finite numbers in {name}.")
     return M
 
 
-def _bound(name: str, given: npt.ArrayLike | None, M: Any, missing: float) -> Array:
-    bound = np.asarray(missing if given is None else given, dtype=np.float64)
+def _bound(name: str, values: npt.ArrayLike | None, M: Any, missing: float) -> Array:
+    bound = np.asarray(missing if values is None else values, dtype=np.float64)
     if bound.ndim > 1 or bound.size not in (1, M.shape[0]):
         raise InputError(f"Polyhedron has {M.shape[0]} rows but {bound.size} numbers in {name}.")
     return np.array(np.broadcast_to(bound, M.shape[0]))

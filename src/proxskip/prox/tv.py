@@ -248,15 +248,15 @@ class TV2D(Iterative):
         self._record(rule.accuracy, rule.iterations)
         return rule.y
 
-    def _spread(self, count: int, kernel: Callable[..., Any], *given: Any) -> None:
+    def _spread(self, count: int, kernel: Callable[..., Any], *arguments: Any) -> None:
         """``kernel(*given, lo, hi)`` over ``range(count)``, on several threads for large images."""
         threads = self.threads or available_cores()
         if threads == 1 or math.prod(self.shape) < MIN_PIXELS_FOR_THREADS:
-            kernel(*given, 0, count)
+            kernel(*arguments, 0, count)
             return
         # The kernels write disjoint rows, so the threads need no lock, and their number does not matter.
         ends = np.linspace(0, count, threads + 1).astype(int).tolist()
-        list(_pool(os.getpid(), threads).map(partial(kernel, *given), ends[:-1], ends[1:]))
+        list(_pool(os.getpid(), threads).map(partial(kernel, *arguments), ends[:-1], ends[1:]))
 
 
 def _matched(x: Array, p: Array, q: Array, rho: float, y: Array) -> tuple[Array, Array]:

@@ -49,7 +49,7 @@ def page(report: ReproductionReport, files_beside: bool = False) -> str:
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(css)}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
-    styles = [[[asdict(look) for look in looks] for looks in _styles(e)] for e in shown.experiments]
+    styles = [[[asdict(curve_style) for curve_style in looks] for looks in _styles(e)] for e in shown.experiments]
     body = [
         _bar(shown, anchors),
         '<main id="top">',
@@ -269,8 +269,8 @@ def picture(e: Experiment) -> str:
     if not e.panels:
         return ""
     source = base64.b64encode(plots.picture(plots.panel_figure(e.panels))).decode("ascii")
-    told = " ".join(_describe(p) for p in e.panels)
-    return f'<noscript><img alt="{text(told)}" src="data:image/webp;base64,{source}"></noscript>'
+    description = " ".join(_describe(p) for p in e.panels)
+    return f'<noscript><img alt="{text(description)}" src="data:image/webp;base64,{source}"></noscript>'
 
 
 def _describe(panel: Panel) -> str:

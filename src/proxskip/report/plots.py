@@ -244,12 +244,12 @@ def curve_styles(series: Sequence[Series], figure: Collection[str] = ()) -> list
         first = _DASHES.index(base.dashes) if base.dashes in _DASHES else 0
         dashes = _DASHES[(first + again + slots[key] // len(PALETTE)) % len(_DASHES)]
         hollow = again > 0 or slots[key] >= len(PALETTE) or (bool(named) and own is None)
-        look = _unlike(CurveStyle(slot, dashes, base.marker, 2.4 if strong else 1.6, hollow), looks)
+        curve_style = _unlike(CurveStyle(slot, dashes, base.marker, 2.4 if strong else 1.6, hollow), looks)
         if s.hollow is not None:
-            look = replace(look, hollow=s.hollow)
+            curve_style = replace(curve_style, hollow=s.hollow)
         seen.append(key)
-        by_method.setdefault(s.method or s.label, look)
-        looks.append(look)
+        by_method.setdefault(s.method or s.label, curve_style)
+        looks.append(curve_style)
     # bounds without a curve of their own are black, told apart by their dashes
     measured_looks, loose = iter(looks), (CurveStyle(2, _DASHES[1 + k % 3], "", 1.1) for k in range(len(series)))
     return [
@@ -262,15 +262,15 @@ def curve_styles(series: Sequence[Series], figure: Collection[str] = ()) -> list
     ]
 
 
-def _unlike(look: CurveStyle, others: Sequence[CurveStyle]) -> CurveStyle:
+def _unlike(curve_style: CurveStyle, others: Sequence[CurveStyle]) -> CurveStyle:
     """The same, or with other dashes and hollow markers where one of the others looks like it."""
     used = {(other.slot, other.dashes, other.hollow) for other in others}
-    first = _DASHES.index(look.dashes) if look.dashes in _DASHES else 0
-    for hollow in (look.hollow, True):
+    first = _DASHES.index(curve_style.dashes) if curve_style.dashes in _DASHES else 0
+    for hollow in (curve_style.hollow, True):
         for dashes in (*_DASHES[first:], *_DASHES[:first]):
-            if (look.slot, dashes, hollow) not in used:
-                return replace(look, dashes=dashes, hollow=hollow)
-    return look
+            if (curve_style.slot, dashes, hollow) not in used:
+                return replace(curve_style, dashes=dashes, hollow=hollow)
+    return curve_style
 
 
 def _keys(measured: Sequence[Series]) -> list[str]:
@@ -352,13 +352,13 @@ def draw_panel(ax: Axes, panel: Panel, figure: Collection[str] = ()) -> list[str
 
     notes = [panel.note] if panel.note else []
     floored = False
-    for s, look in zip(panel.series, curve_styles(panel.series, figure), strict=True):
+    for s, curve_style in zip(panel.series, curve_styles(panel.series, figure), strict=True):
         x, y = numbers(s.x.get(panel.x, [None] * len(s.y))), numbers(s.y)
         floored |= panel.y_floor is not None and bool(np.any(y < panel.y_floor))
         low, high = (None if v is None else at_floor(numbers(v), panel) for v in (s.low, s.high))
         if low is not None and high is not None:
-            ax.fill_between(x, low, high, color=look.color, alpha=0.18, linewidth=0, zorder=1)
-        ax.plot(x, at_floor(y, panel), label=_plain(s.label), **_line(s, look))
+            ax.fill_between(x, low, high, color=curve_style.color, alpha=0.18, linewidth=0, zorder=1)
+        ax.plot(x, at_floor(y, panel), label=_plain(s.label), **_line(s, curve_style))
     if floored:
         notes.append(f"Values below {panel.y_floor:g} are drawn at {panel.y_floor:g}.")
     ax.set_xscale(panel.x_scale)
@@ -396,20 +396,20 @@ def at_floor(y: Array, panel: Panel) -> Array:
     return np.where(y > 0, y, np.nan) if panel.y_scale == "log" else y
 
 
-def _line(s: Series, look: CurveStyle) -> dict[str, Any]:
+def _line(s: Series, curve_style: CurveStyle) -> dict[str, Any]:
     """The style of a line as matplotlib's keywords; thick lines are drawn on top."""
     # by its color each curve starts its markers elsewhere, so that they do not hide one another
     spread = max(1, len(s.y) // MARKERS_PER_CURVE)
     points = s.kind == "points"
     return {
-        "color": look.color,
-        "linestyle": look.dashes,
-        "linewidth": 0.9 if points else look.width,
-        "marker": look.marker,
+        "color": curve_style.color,
+        "linestyle": curve_style.dashes,
+        "linewidth": 0.9 if points else curve_style.width,
+        "marker": curve_style.marker,
         "markersize": 6.0 if points else 5.0,
-        "markerfacecolor": "white" if look.hollow else look.color,
-        "markevery": None if points else ((look.slot * spread) // len(PALETTE), spread),
-        "zorder": 4 if look.width > 2 else 3,
+        "markerfacecolor": "white" if curve_style.hollow else curve_style.color,
+        "markevery": None if points else ((curve_style.slot * spread) // len(PALETTE), spread),
+        "zorder": 4 if curve_style.width > 2 else 3,
     }
 
 

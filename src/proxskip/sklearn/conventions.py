@@ -22,9 +22,9 @@ try:
     from sklearn.utils.validation import validate_data
 except ImportError:  # before scikit-learn 1.6
 
-    def validate_data(estimator: Any, *args: Any, **given: Any) -> Any:
+    def validate_data(estimator: Any, *args: Any, **options: Any) -> Any:
         """The older name of the same function."""
-        return estimator._validate_data(*args, **given)
+        return estimator._validate_data(*args, **options)
 
 
 class SparseEstimator(BaseEstimator):

@@ -77,13 +77,13 @@ def _start(f: Any, x0: Any) -> Array:
     return start
 
 
-def _numbers(name: str, given: Any) -> Array:
+def _numbers(name: str, values: Any) -> Array:
     """A copy as an array of real numbers."""
     try:
-        if not np.iscomplexobj(given):
-            return np.array(given, dtype=np.float64)
+        if not np.iscomplexobj(values):
+            return np.array(values, dtype=np.float64)
     except (TypeError, ValueError):
-        raise InputError(f"{name} is no array of numbers but {given!r:.40}.") from None
+        raise InputError(f"{name} is no array of numbers but {values!r:.40}.") from None
     raise InputError(f"{name} is complex; it must be real.")
 
 

@@ -88,14 +88,14 @@ def check_limits(
         return []
     # all digits where the two numbers would look equal
     digits = "g" if f"{gamma:g}" != f"{limits.warn_above:g}" else ".17g"
-    given = f"gamma = {gamma:{digits}}" + ("" if L is None else f" = {gamma * positive('L', L):.3g}/L")
+    step = f"gamma = {gamma:{digits}}" + ("" if L is None else f" = {gamma * positive('L', L):.3g}/L")
     if gamma >= limits.refuse_at and not insist:
         raise InputError(
-            f"{given} is not below {limits.refuse_at:g}, from which on {method} can diverge; "
+            f"{step} is not below {limits.refuse_at:g}, from which on {method} can diverge; "
             f"take {limits.figure:g}, or allow an unsafe step (allow_unsafe_step, --allow-unsafe-step)."
         )
     if gamma > limits.warn_above:
-        return [f"{given} is above {limits.warn_above:{digits}}, up to where {method} is known to work."]
+        return [f"{step} is above {limits.warn_above:{digits}}, up to where {method} is known to work."]
     return []
 
 
