@@ -384,7 +384,7 @@ def test_resume_refuses_what_it_cannot_resume(call, refused, tmp_path, tiny):
         ("run scaffnew {easy} --rounds 3 --gamma -1", "must be positive"),
         ("run scaffnew {easy} --rounds 3 --gamma inf", "must be positive"),
         ("run scaffnew {easy} --rounds 3 --gamma big", "neither a number nor theory nor figure"),
-        ("run scaffnew {easy} --rounds 3 --gamma 1", "from which on scaffnew can diverge"),
+        ("run scaffnew {easy} --rounds 3 --gamma 1", "is too large: scaffnew can diverge"),
         ("run gd {easy} --rounds 3 --tau 1", "gd does not take --tau"),
         ("run gd {easy} --rounds 3 --own-steps", "gd does not take --own-steps"),
         ("run scaffnew {easy} --rounds 3 --eta-g 2", "it belongs to scaffold"),

@@ -7,7 +7,8 @@ converted to double before.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -17,9 +18,9 @@ from proxskip.problems.glm import LinearModel
 from proxskip.problems.packed import Packed
 from proxskip.problems.quadratic import Quadratic
 from proxskip.problems.sharded import RemoteClient
-from proxskip.prox import conjugate_prox
 from proxskip.types import Array
 
+Prox: TypeAlias = Callable[[Array, float], Array]
 UNIT = float(np.finfo(np.float64).eps) / 2
 FUNCTION_ULPS = 16.0
 """Units of rounding by which a prox in closed form may be off."""
@@ -126,24 +127,25 @@ def residual(problem: Problem, x: Array, y: Array | None = None) -> Bounded:
     if problem.psi is None:
         return Bounded(_norm(g), error)
     if problem.D is None:
-        return prox_residual(problem.psi, x, g, error, 1.0 / problem.L_global if problem.knows_L else 1.0)
+        return prox_residual(problem.psi.prox, x, g, error, 1.0 / problem.L_global if problem.knows_L else 1.0)
     assert y is not None
-    return dual_residual(problem.psi, problem.D, x, y, g, error)
+    return dual_residual(problem.psi.prox, problem.D, x, y, g, error)
 
 
-def prox_residual(psi: Any, x: Array, g: Array, error: float, t: float) -> Bounded:
+def prox_residual(prox: Prox, x: Array, g: Array, error: float, t: float) -> Bounded:
     """|x - prox_{t psi}(x - t g)|/t; a prox is nonexpansive, so an error of its argument is not enlarged."""
     m = x - t * g
-    step = x - np.asarray(psi.prox(m, t))
+    step = x - np.asarray(prox(m, t))
     rounded = UNIT * (4 * _norm(x) + 4 * t * _norm(g) + FUNCTION_ULPS * _norm(m))
     return Bounded(_norm(step) / t, error + rounded / t)
 
 
-def dual_residual(psi: Any, D: Any, x: Array, y: Array, g: Array, error: float) -> Bounded:
+def dual_residual(prox: Prox, D: Any, x: Array, y: Array, g: Array, error: float) -> Bounded:
     """|g + D'y| + |y - prox_{psi*}(y + D x)|."""
     back, image = np.asarray(D.T @ y), np.asarray(D @ x)
     u = y + image
-    primal, dual = _norm(g + back), _norm(y - conjugate_prox(psi, u, 1.0))
+    # prox_{psi*}(u) = u - prox_psi(u), Moreau's identity
+    primal, dual = _norm(g + back), _norm(y - (u - prox(u, 1.0)))
     products = ASSUMED_ULPS * (_norm(back) + _norm(y) + _norm(image) + _norm(x))
     rounded = 4 * _norm(g) + 4 * _norm(back) + (4 + FUNCTION_ULPS) * (_norm(y) + _norm(u))
     return Bounded(primal + dual, error + UNIT * (products + rounded))

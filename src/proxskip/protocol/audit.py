@@ -176,7 +176,7 @@ def measured(method: Method, problem: Problem, stop: Stop, state: ServerState) -
     size = float(problem.weights[list(state.asked)] @ np.array(sizes)) + L * float(np.linalg.norm(x))
     found = accuracy.Bounded(float(np.linalg.norm(g)), accuracy.ASSUMED_ULPS * accuracy.UNIT * size)
     if problem.psi is not None:
-        found = accuracy.prox_residual(problem.psi, x, g, found.error, 1.0 / problem.L_global)
+        found = accuracy.prox_residual(problem.psi.prox, x, g, found.error, 1.0 / problem.L_global)
         f += float(problem.psi(x))
     norm = found.value
     state = state.but(measured=state.round, grad_norm=norm, f=f)

@@ -78,12 +78,6 @@ def skip_probability(method: Method) -> float | None:
     return p
 
 
-class _LastProx(NamedTuple):
-    """The prox of a certificate, which is counted and has an accuracy of its own."""
-
-    prox: Callable[[Array, float], Array]
-
-
 class Descent:
     """The state between rounds. ``advance`` makes one round; ``certify`` measures a point.
 
@@ -359,11 +353,10 @@ class Descent:
         if D is None:
             seen = self.client.steepest  # what was measured overrides an L that is too small
             gamma = 1.0 / max(self.f.L or 1.0, seen if math.isfinite(seen) else 0.0)
-            last = self._as_prox(gamma)
-            residual = accuracy.prox_residual(last, x, g, error, gamma)
+            residual = accuracy.prox_residual(self._last_prox(gamma), x, g, error, gamma)
             return accuracy.Bounded(residual.value + self._accuracy() / gamma, residual.error)
         assert point.dual is not None
-        residual = accuracy.dual_residual(self._as_prox(1.0), D, x, point.dual, g, error)
+        residual = accuracy.dual_residual(self._last_prox(1.0), D, x, point.dual, g, error)
         return accuracy.Bounded(residual.value + self._accuracy(), residual.error)
 
     def _accurate(self, x: Array) -> tuple[Array, float]:
@@ -374,14 +367,12 @@ class Descent:
         size = float(np.linalg.norm(g)) + (self.f.L or 0.0) * float(np.linalg.norm(x))
         return g, accuracy.ASSUMED_ULPS * self.client.eps / 2 * size
 
-    def _as_prox(self, scale: float) -> _LastProx:
-        return _LastProx(lambda m, t: self._last_prox(m, t, scale))
-
-    def _last_prox(self, m: Array, t: float, scale: float) -> Array:
+    def _last_prox(self, scale: float) -> accuracy.Prox:
+        """The prox of a certificate, which has an accuracy of its own."""
         inner = self.solo.inner
         if inner is not None and self.solo.inner_tol is None:
             inner.tolerance = 0.1 * max(min(self.best.bound, 1e300), self.tol or 0.0) * scale
-        return self.solo.last_prox(m, t)
+        return self.solo.last_prox
 
     def _accuracy(self) -> float:
         last = None if self.solo.inner is None else self.solo.inner.last
