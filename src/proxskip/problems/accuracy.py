@@ -18,7 +18,7 @@ from proxskip.problems.glm import LinearModel
 from proxskip.problems.packed import Packed
 from proxskip.problems.quadratic import Quadratic
 from proxskip.problems.sharded import RemoteClient
-from proxskip.types import Array
+from proxskip.types import Array, is_sparse
 
 Prox: TypeAlias = Callable[[Array, float], Array]
 UNIT = float(np.finfo(np.float64).eps) / 2
@@ -73,7 +73,13 @@ def _row_sizes(f: LinearModel, x: Array) -> tuple[float, float]:
     """The mean sizes of a row and of the derivative of its loss: their product is that of a row's gradient."""
     slopes = f.row_slopes(x)
     squares = slopes**2 if slopes.ndim == 1 else np.sum(slopes**2, axis=1)
-    rows = float(np.sum(f.s * f.row_squares)) if f.has_rows else f.L0 / f.curvature
+    if not f.has_rows:
+        rows = f.L0 / f.curvature
+    elif np.ptp(f.s) == 0:  # without a copy of data that may be large
+        entries = f.A.data if is_sparse(f.A) else np.ravel(f.A)
+        rows = float(f.s[0]) * float(entries @ entries)
+    else:
+        rows = float(np.sum(f.s * f.row_squares))
     return float(np.sqrt(rows)), float(np.sqrt(np.sum(f.s * squares)))
 
 

@@ -234,43 +234,28 @@ def curve_styles(series: Sequence[Series], figure: Collection[str] = ()) -> list
     keys = _keys(measured)
     named = {name for name in (*figure, *keys) if style(name)}
     slots = _slots(keys, named)
-    looks, seen, by_method = list[CurveStyle](), list[str](), dict[str, CurveStyle]()
+    drawn, by_method = list[CurveStyle](), dict[str, CurveStyle]()
     for s, key in zip(measured, keys, strict=True):
-        slot, again = slots[key] % len(PALETTE), seen.count(key)
-        own = style(key)
+        slot, own = slots[key] % len(PALETTE), style(key)
         base = own or CYCLE[slot]
-        strong = own is not None and own.highlighted and not again
-        # the second curve of a method, and a second turn through the palette, get other dashes and hollow markers
-        first = _DASHES.index(base.dashes) if base.dashes in _DASHES else 0
-        dashes = _DASHES[(first + again + slots[key] // len(PALETTE)) % len(_DASHES)]
-        hollow = again > 0 or slots[key] >= len(PALETTE) or (bool(named) and own is None)
-        curve_style = _unlike(CurveStyle(slot, dashes, base.marker, 2.4 if strong else 1.6, hollow), looks)
-        if s.hollow is not None:
-            curve_style = replace(curve_style, hollow=s.hollow)
-        seen.append(key)
-        by_method.setdefault(s.method or s.label, curve_style)
-        looks.append(curve_style)
+        # the second curve of a color gets other dashes and hollow markers
+        alike = [other for other in drawn if other.slot == slot]
+        first = alike[0].dashes if alike else base.dashes
+        dashes = _DASHES[((_DASHES.index(first) if first in _DASHES else 0) + len(alike)) % len(_DASHES)]
+        hollow = bool(alike) or (bool(named) and own is None)
+        width = 2.4 if own is not None and own.highlighted and not alike else 1.6
+        drawn.append(CurveStyle(slot, dashes, base.marker, width, hollow if s.hollow is None else s.hollow))
+        by_method.setdefault(s.method or s.label, drawn[-1])
     # bounds without a curve of their own are black, told apart by their dashes
-    measured_looks, loose = iter(looks), (CurveStyle(2, _DASHES[1 + k % 3], "", 1.1) for k in range(len(series)))
+    curves, loose = iter(drawn), (CurveStyle(2, _DASHES[1 + k % 3], "", 1.1) for k in range(len(series)))
     return [
-        next(measured_looks)
+        next(curves)
         if s.kind != "bound"
         else replace(by_method[s.method], dashes="--", marker="", width=1.1)
         if s.method in by_method
         else next(loose)
         for s in series
     ]
-
-
-def _unlike(curve_style: CurveStyle, others: Sequence[CurveStyle]) -> CurveStyle:
-    """The same, or with other dashes and hollow markers where one of the others looks like it."""
-    used = {(other.slot, other.dashes, other.hollow) for other in others}
-    first = _DASHES.index(curve_style.dashes) if curve_style.dashes in _DASHES else 0
-    for hollow in (curve_style.hollow, True):
-        for dashes in (*_DASHES[first:], *_DASHES[:first]):
-            if (curve_style.slot, dashes, hollow) not in used:
-                return replace(curve_style, dashes=dashes, hollow=hollow)
-    return curve_style
 
 
 def _keys(measured: Sequence[Series]) -> list[str]:
@@ -281,7 +266,6 @@ def _keys(measured: Sequence[Series]) -> list[str]:
 
 def _slots(keys: Sequence[str], named: Collection[str]) -> dict[str, int]:
     """Methods keep their own color where it is free; the others take what is left, unused colors first."""
-    slots: dict[str, int] = {}
     own = {
         name: PALETTE.index(entry.color)
         for name in (*keys, *named)
@@ -290,12 +274,9 @@ def _slots(keys: Sequence[str], named: Collection[str]) -> dict[str, int]:
     # colors of methods elsewhere in the figure are used last
     theirs = {own[name] for name in named if name in own}
     order = [*sorted(range(len(PALETTE)), key=theirs.__contains__), *range(len(PALETTE), len(PALETTE) + len(keys))]
-    for key in dict.fromkeys(keys):
-        if key in own and own[key] not in slots.values():
-            slots[key] = own[key]
-    for key in dict.fromkeys(keys):
-        if key not in slots:
-            slots[key] = next(k for k in order if k not in slots.values())
+    slots: dict[str, int] = {}
+    for key in sorted(dict.fromkeys(keys), key=lambda key: key not in own):
+        slots[key] = next(k for k in (own.get(key, order[0]), *order) if k not in slots.values())
     return slots
 
 
