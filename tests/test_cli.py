@@ -393,7 +393,7 @@ def test_resume_refuses_what_it_cannot_resume(call, refused, tmp_path, tiny):
         ("run scaffnew {easy} --rounds 3 --gamma -1", "must be positive"),
         ("run scaffnew {easy} --rounds 3 --gamma inf", "must be positive"),
         ("run scaffnew {easy} --rounds 3 --gamma big", "neither a number nor theory nor figure"),
-        ("run scaffnew {easy} --rounds 3 --gamma 1", "from which on scaffnew can diverge"),
+        ("run scaffnew {easy} --rounds 3 --gamma 1", "is too large: scaffnew can diverge"),
         ("run gd {easy} --rounds 3 --tau 1", "gd does not take --tau"),
         ("run gd {easy} --rounds 3 --own-steps", "gd does not take --own-steps"),
         ("run scaffnew {easy} --rounds 3 --eta-g 2", "it belongs to scaffold"),
@@ -475,13 +475,13 @@ def test_unsafe_steps_are_refused_warned_about_or_wanted(call, refused):
     assert "can diverge" in refused(*common, "--gamma", "1")
     code, _, err = call(*common, "--gamma", "1", "--allow-unsafe-step", "--quiet")
     assert (code, err.count("\n")) == (0, 1)
-    assert err.startswith("warning: gamma = 1 = ")
+    assert err.startswith("warning: gamma = 1 (")
     code, _, err = call(*common, "--gamma", "1", "--L", "global", "--quiet")
     assert code == 0
-    assert err.startswith("warning: gamma = 1 = ")
+    assert err.startswith("warning: gamma = 1 (")
     code, _, err = call(*common, "--gamma", "0.5", "--quiet")
     assert code == 0
-    assert err.startswith("warning: gamma = 0.5 = ")
+    assert err.startswith("warning: gamma = 0.5 (")
 
 
 def test_p_with_L_global_means_one_over_the_global_L(call):
@@ -843,5 +843,5 @@ def test_a_limit_that_is_behind_a_run_is_said(call, tmp_path):
 def test_a_plot_of_different_data_sets_names_them(call, tmp_path):
     for name in ("digits", "breast-cancer"):
         call("run", "gd", "--data", name, "--clients", "3", "--rounds", "3", "--out", str(tmp_path / name))
-    labels = [c.label for c in plots.load_runs([tmp_path / "digits", tmp_path / "breast-cancer"])]
+    labels = [c.label for c in plots.curves_of([tmp_path / "digits", tmp_path / "breast-cancer"])]
     assert all(name in label for name, label in zip(("digits", "breast-cancer"), labels, strict=True))

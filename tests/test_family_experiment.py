@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
+import re
 import signal
 import time
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from proxskip.experiments.family import Tried
 from proxskip.experiments.processes import Processes
 from proxskip.experiments.workspace import RunRequest, Workspace
 from proxskip.registry import METHODS
-from proxskip.report import plots, svg
+from proxskip.report import plots
 
 
 def tried(method: str, rounds: float | None, gradients: float | None, proved: bool = True) -> Tried:
@@ -100,7 +102,7 @@ def test_a_curve_of_the_report_has_the_bits_of_its_run(tmp_path: Path) -> None:
     (curve,) = drawn.series
     assert curve.x["bits-up"] == [4 * 18 * r for r in range(6)]
     assert curve.x["bits-down"][-1] == run.summary["bits_down"]
-    assert "bits sent to the server" in svg.figure(drawn, 600, 300, "a", plots.curve_styles(drawn.series))
+    assert "bits sent to the server" in plots.panel_figure([drawn]).axes[0].get_xlabel()
 
 
 @pytest.mark.slow
@@ -143,7 +145,10 @@ def test_an_interrupt_ends_the_processes(tmp_path: Path) -> None:
 
 
 def test_every_method_has_a_marker_on_the_page() -> None:
-    assert {kind.about.style.marker for kind in METHODS.values() if kind.about.style} <= set(svg.SHAPES)
+    script = files("proxskip.report").joinpath("page.js").read_text("utf-8")
+    shapes = re.search(r"const SHAPES = \{(.*?)\n\};", script, re.DOTALL)[1]  # type: ignore[index]
+    markers = set(re.findall(r'^  "?(.)"?: ', shapes, re.MULTILINE))
+    assert {kind.about.style.marker for kind in METHODS.values() if kind.about.style} <= markers
 
 
 def test_what_no_theorem_covers_is_hollow() -> None:

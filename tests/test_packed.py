@@ -62,10 +62,10 @@ def test_packed_clients_have_the_bytes_of_clients_one_by_one(loss: str, form: st
     a, b = pair(f, 12, weights="equal" if options == "weighted" else "rows")
     assert min(a.sizes or []) < 7 < max(a.sizes or [])
     x = np.random.default_rng(1).standard_normal(a.d)
-    for name in ("weights", "L_global", "N", "sizes", "rows_each", "by_client"):
+    for name in ("weights", "N", "sizes", "rows_each", "by_client"):
         assert same(getattr(a, name), getattr(b, name)), name
-    for name in ("L_i", "mu_i", "L_max"):  # LAPACK has several ways to an eigenvalue
-        assert np.allclose(getattr(a, name), getattr(b, name), rtol=1e-12, atol=1e-13), name
+    for name in ("L_i", "mu_i", "L_max", "L_global"):
+        assert np.allclose(getattr(a, name), getattr(b, name), rtol=1e-12, atol=1e-14), name
     for p, q in ((a.value(x), b.value(x)), (a.gradient(x), b.gradient(x))):
         assert same(p, q)
     # BLAS may add up dense rows in another order where they begin at another place in memory
@@ -89,10 +89,9 @@ def test_what_blocks_are_taken_changes_no_byte(monkeypatch: pytest.MonkeyPatch) 
     a, b = pair(f, 12)
     monkeypatch.setattr(packed, "NUMBERS_AT_ONCE", 30)
     monkeypatch.setattr(packed_spectrum, "NUMBERS_AT_ONCE", 60)
-    monkeypatch.setattr(packed_spectrum, "WORTH_THREADS", 0.0)
     x = np.ones(a.d)
     assert np.allclose(a.L_i, b.L_i, rtol=1e-12)
-    assert np.allclose(a.mu_i, b.mu_i, rtol=1e-12, atol=1e-13)
+    assert np.allclose(a.mu_i, b.mu_i, rtol=1e-12)
     assert same(a.client_gradients(x), b.client_gradients(x))
     assert fingerprint(a) == fingerprint(b)
 
@@ -206,12 +205,13 @@ def test_no_python_function_is_called_for_each_client() -> None:
     assert calls(lambda: ps.split(f, n // 6, by="iid").L_i).most_common(1)[0][1] > n // 6  # one by one it is
 
 
-def test_overflow_is_refused() -> None:
+def test_overflow_is_refused_and_eigenvalues_are_in_order() -> None:
     big = ps.Logistic(1e200 * np.ones((12, 8)), np.arange(12) % 2, 0.1)
     with pytest.raises(ps.InputError, match="not finite"):
         _ = pair(big, 4, "iid")[0].L_i
     S = np.stack([np.diag([1.0, 3.0, 2.0]), np.full((3, 3), 1.0)])
     assert np.allclose(packed_spectrum.eigenvalue_each(S, 1), [2.0, 0.0], atol=1e-15)
+    assert np.allclose(packed_spectrum.eigenvalue_each(S, 2), [3.0, 3.0])
 
 
 @pytest.mark.parametrize("form", ["sparse", "dense"])

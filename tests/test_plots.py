@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
+import proxskip as ps
 from proxskip.registry import METHODS
 from proxskip.report import plots
 from proxskip.report.figures import Panel, Series
@@ -28,11 +27,8 @@ def trace(gaps, pace=1.0, **other) -> Trace:
     return made
 
 
-def folder(path, method, gaps, **more):
-    path.mkdir(parents=True)
-    trace(gaps, **more).to_npz(path / "trace.npz")
-    (path / "summary.json").write_text(json.dumps({"method": method}))
-    return path
+def figure_of(curves, x="rounds", y="gap", heading=""):
+    return plots.panel_figure(plots.curve_panels(curves, (x,), y), heading)
 
 
 DECAY = 0.5 ** np.arange(30)
@@ -53,12 +49,12 @@ def test_every_method_has_a_name_and_a_style_of_its_own():
 
 def test_methods_that_share_a_colour_do_not_share_it_in_one_figure():
     runs = [Curve(m, (trace(DECAY),), m) for m in ("fedlin", "extra", "scaffold", "diging")]
-    assert len({line.get_color() for line in plots.curves(runs).axes[0].lines}) == 4
+    assert len({line.get_color() for line in figure_of(runs).axes[0].lines}) == 4
 
 
 def test_curves_are_semilogarithmic_and_labelled():
     runs = [Curve("Scaffnew", (trace(DECAY),), "scaffnew"), Curve("GD", (trace(DECAY**0.2),), "gd")]
-    figure = plots.curves(runs, "floats", "gap", "a title")
+    figure = figure_of(runs, "floats", "gap", "a title")
     (ax,) = figure.axes
     assert ax.get_yscale() == "log"
     assert ax.get_xlabel() == "floats sent, all clients, up and down"
@@ -74,90 +70,96 @@ def test_curves_are_semilogarithmic_and_labelled():
 @pytest.mark.parametrize("x", plots.X_AXES)
 @pytest.mark.parametrize("y", plots.Y_AXES)
 def test_every_pair_of_axes(x, y):
-    figure = plots.curves([Curve("a", (trace(DECAY),))], x, y)
+    figure = figure_of([Curve("a", (trace(DECAY),))], x, y)
     assert len(figure.axes[0].lines) == 1
 
 
 def test_a_gap_of_zero_or_less_is_drawn_at_a_floor_that_is_stated():
-    figure = plots.curves([Curve("a", (trace([1.0, 1e-20, 0.0, -1e-17]),))])
+    figure = figure_of([Curve("a", (trace([1.0, 1e-20, 0.0, -1e-17]),))])
     y = figure.axes[0].lines[0].get_ydata()
     assert np.allclose(y, [1.0, 1e-16, 1e-16, 1e-16])
     assert "below 1e-16" in figure.get_supxlabel()
-    assert "below" not in plots.curves([Curve("a", (trace(DECAY),))]).get_supxlabel()
+    assert "below" not in figure_of([Curve("a", (trace(DECAY),))]).get_supxlabel()
 
 
 def test_seeds_make_a_median_and_a_band():
     curve = Curve("a", tuple(trace(c * DECAY) for c in (1.0, 4.0, 2.0)))
-    x, middle, low, high = plots.median_and_band(curve, "rounds", "gap", 1e-16)
-    assert np.array_equal(x, np.arange(30))
-    for line, factor in ((middle, 2.0), (low, 1.0), (high, 4.0)):
+    (drawn,) = plots.curve_panels([curve], ["rounds"])[0].series
+    assert drawn.x["rounds"] == list(range(30))
+    for line, factor in ((drawn.y, 2.0), (drawn.low, 1.0), (drawn.high, 4.0)):
         assert np.allclose(line, factor * DECAY)
-    figure = plots.curves([curve])
+    figure = figure_of([curve])
     assert len(figure.axes[0].collections) == 1
     assert "medians over the seeds" in figure.get_supxlabel()
 
 
 def test_seeds_with_other_x_are_interpolated_where_all_of_them_are():
     curve = Curve("a", (trace(DECAY), trace(DECAY, pace=2.0)))
-    x, middle, _, _ = plots.median_and_band(curve, "iterations", "gap", 1e-16)
+    (drawn,) = plots.curve_panels([curve], ["iterations"])[0].series
+    x = np.array(drawn.x["iterations"])
     assert x[-1] == 29
-    assert np.allclose(middle, 0.5 ** (0.75 * x))
+    assert np.allclose(drawn.y, 0.5 ** (0.75 * x))
 
 
 def test_curves_without_a_value_are_left_out_and_none_is_refused():
     unknown = Curve("unknown", (trace(DECAY, gap=np.nan),))
-    figure = plots.curves([Curve("a", (trace(DECAY),)), unknown])
+    figure = figure_of([Curve("a", (trace(DECAY),)), unknown])
     assert len(figure.axes[0].lines) == 1
     assert figure.get_supxlabel() == "Not shown, since there are no values: unknown."
     with pytest.raises(InputError, match="no run has a value of gap"):
-        plots.curves([unknown])
+        figure_of([unknown])
     with pytest.raises(InputError, match='x = "time" cannot be drawn'):
-        plots.curves([unknown], x="time")
+        figure_of([unknown], x="time")
 
 
 def test_many_curves_of_one_method_stay_apart():
     runs = [Curve(f"p = {k}", (trace(DECAY ** (0.1 * k)),), "scaffnew") for k in range(1, 9)]
-    lines = plots.curves(runs).axes[0].lines
+    lines = figure_of(runs).axes[0].lines
     assert len({(line.get_color(), line.get_linestyle(), line.get_marker()) for line in lines}) == 8
 
 
 def test_folders_in_curves_out(tmp_path):
-    folder(tmp_path / "c" / "gd", "gd", DECAY)
-    folder(tmp_path / "c" / "scaffnew" / "seed-9", "scaffnew", DECAY)
-    folder(tmp_path / "c" / "scaffnew" / "seed-10", "scaffnew", 2 * DECAY)
+    problem = ps.Problem(ps.random_quadratics(3, 2))
+    for place, method, seed in (
+        ("gd", "gd", 0),
+        ("scaffnew/seed-9", "scaffnew", 9),
+        ("scaffnew/seed-10", "scaffnew", 10),
+    ):
+        ps.run(method, problem, rounds=4, seed=seed, out=tmp_path / "c" / place)
     (tmp_path / "c" / "notes").mkdir()
-    found = plots.load_runs([tmp_path / "c"])
+    found = plots.curves_of([tmp_path / "c"])
     assert [(c.label, c.method, len(c.traces)) for c in found] == [
         ("gradient descent", "gd", 1),
         ("Scaffnew", "scaffnew", 2),
     ]
-    assert [t["gap"][0] for t in found[1].traces] == [1.0, 2.0]
-    folder(tmp_path / "d", "gd", DECAY)
-    labels = [c.label for c in plots.load_runs([tmp_path / "c", tmp_path / "d"])]
-    assert labels == ["gradient descent (gd)", "Scaffnew", "gradient descent (d)"]
+    ps.run(ps.GD(gamma=0.01), problem, rounds=4, out=tmp_path / "d")
+    labels = [c.label for c in plots.curves_of([tmp_path / "c", tmp_path / "d"])]
+    assert labels[1] == "Scaffnew"
+    assert "gamma = 0.01" in labels[2]
 
 
 def test_folders_without_a_run_are_refused(tmp_path):
     with pytest.raises(InputError, match="is not a folder"):
-        plots.load_run(tmp_path / "missing")
-    with pytest.raises(InputError, match="holds no finished run"):
-        plots.load_run(tmp_path)
-    (folder(tmp_path / "a", "gd", DECAY) / "summary.json").write_text("{}")
-    with pytest.raises(InputError, match="does not say which method"):
-        plots.load_run(tmp_path / "a")
+        plots.curves_of(tmp_path / "missing")
+    with pytest.raises(InputError, match="holds no run"):
+        plots.curves_of(tmp_path)
 
 
 @pytest.mark.slow
 def test_save_writes_png_and_pdf_the_same_every_time(tmp_path):
     runs = [Curve("Scaffnew", (trace(DECAY),), "scaffnew")]
-    first = plots.save(plots.panels(runs, ("rounds", "floats"), heading="t", note="n"), tmp_path / "a.b.png")
-    again = plots.save(plots.panels(runs, ("rounds", "floats"), heading="t", note="n"), tmp_path / "again")
+    first = plots.save(
+        plots.panel_figure(plots.curve_panels(runs, ("rounds", "floats"), note="n"), "t"), tmp_path / "a.b.png"
+    )
+    again = plots.save(
+        plots.panel_figure(plots.curve_panels(runs, ("rounds", "floats"), note="n"), "t"), tmp_path / "again"
+    )
     assert [p.name for p in first] == ["a.b.png", "a.b.pdf"]
     assert [p.name for p in again] == ["again.png", "again.pdf"]
     for p, q in zip(first, again, strict=True):
         assert p.read_bytes() == q.read_bytes()
     with pytest.raises(InputError, match="must end in"):
-        plots.save(plots.curves(runs), tmp_path / "a.svg")
+        plots.save(figure_of(runs), tmp_path / "a.svg")
 
 
 # -- panels of a report ------------------------------------------------------------------------------------------------

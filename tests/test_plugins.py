@@ -186,10 +186,10 @@ def test_compare_resume_and_plot(call: Call, file: Path, tmp_path: Path) -> None
 
     assert call("plot", out, "--out", figure, *plugin)[0] == 0
     assert figure.is_file()
-    curve = plots.load_run(out / NAME)
+    (curve,) = plots.curves_of(out / NAME)
     assert (curve.label, method_styles.style(curve.method)) == (TITLE, ps.Style("#123456", "--", "X"))
     forget()
-    assert plots.load_run(out / NAME).label == NAME  # a folder can be drawn without its method
+    assert plots.curves_of(out / NAME)[0].label == NAME  # a folder can be drawn without its method
     assert call("plot", out, "--out", figure)[0] == 0
 
 

@@ -806,13 +806,13 @@ def test_figures_can_be_drawn_against_any_axis(
     x: str, made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, axes = str(made.options.out), []
-    kept = plots._draw_panel
+    kept = plots.draw_panel
 
     def draw(ax: Any, panel: Panel, *rest: Any) -> Any:
         axes.append(panel.x)
         return kept(ax, panel, *rest)
 
-    monkeypatch.setattr(plots, "_draw_panel", draw)
+    monkeypatch.setattr(plots, "draw_panel", draw)
     assert cli.main(["plot", folder, "--x", x, "--json"]) == 0
     written = [Path(p) for p in json.loads(capsys.readouterr().out)]
     assert {p.name for p in written} == {f"{e}-{x}.{end}" for e in FIGURES for end in ("png", "pdf")}

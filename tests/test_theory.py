@@ -818,7 +818,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: theory.zeta(0.1, 1.0, 0.0), r"p = 0 must be positive"),
     (lambda: theory.zeta(0.1, 1.0, 1.5), r"p = 1.5 must lie in \(0, 1\]"),
     (lambda: theory.zeta(0.1, 1.0, math.nan), r"p = nan must be positive"),
-    (lambda: theory.sharp_rate(2.0, 0.5, 1.0, 0.5), r"gamma = 2 is not below 2/L = 2"),
+    (lambda: theory.sharp_rate(2.0, 0.5, 1.0, 0.5), r"gamma = 2 is too large: it must be below 2/L = 2"),
     (lambda: theory.iterations(1.0, 0.5), r"eps = 1 must lie in \(0, 1\)"),
     (lambda: theory.iterations(0.0, 0.5), r"eps = 0 must be positive"),
     (lambda: theory.stochastic(0.1, 0.5, 1.0, 1.0), r"es_A = 0.5 is smaller than mu = 1"),

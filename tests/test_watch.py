@@ -25,7 +25,7 @@ def logistic(l2: float = 0.01, clients: int = 4) -> ps.Problem:
 
 def unsafe(method: Any, problem: ps.Problem, **given: Any) -> ps.Result:
     """Run with a step that is refused otherwise; only that warning is expected."""
-    with pytest.warns(ps.UnsafeStepWarning, match="up to where"):
+    with pytest.warns(ps.UnsafeStepWarning, match="the largest known to work"):
         return ps.run(method, problem, allow_unsafe_step=True, **given)
 
 
@@ -229,7 +229,7 @@ def test_one_over_L_is_silent_the_next_number_warns_and_two_over_L_is_refused(na
     next_up = float(np.nextafter(1 / L, np.inf))
     (note,) = SAFE[name](problem, next_up).check(problem)
     assert "/L" in note
-    with pytest.warns(ps.UnsafeStepWarning, match=r"gamma = .*/L is above"):
+    with pytest.warns(ps.UnsafeStepWarning, match=r"gamma = .*/L\) is above"):
         ps.run(SAFE[name](problem, next_up), problem, rounds=1)
     with pytest.raises(InputError, match="can diverge"):
         SAFE[name](problem, 2 / L).check(problem)

@@ -6,27 +6,13 @@ import re
 from typing import Any
 
 from docutils import nodes
-
-from proxskip.report import mathematics
-
-PLAIN = ("notation", "command-line", "adding-a-method", "adding-an-engine", "api/", "files/", "release")
-"""Pages on which inline code is code; elsewhere it is typeset if all of it is mathematics."""
+from docutils.utils.math.latex2mathml import tex2mathml
 
 
-def typeset(app: Any, doctree: nodes.document, docname: str) -> None:
-    """Replace formulas and names of the API on one page."""
-    inline_too = not docname.startswith(PLAIN)
-    for block in list(doctree.findall(nodes.literal_block)):
-        if block.get("language", "default") in ("default", "none"):
-            math = mathematics.display(block.astext().rstrip().split("\n"))
-            if math:
-                block.replace_self(nodes.raw("", f'<div class="formula">{math}</div>', format="html"))
+def link_names(app: Any, doctree: nodes.document, docname: str) -> None:
+    """Link the names of the API on one page."""
     for code in list(doctree.findall(nodes.literal)):
-        math = mathematics.inline(code.astext()) if inline_too and not in_link(code) else None
-        if math:
-            code.replace_self(nodes.raw("", math, format="html"))
-        else:
-            link(app, code, docname)
+        link(app, code, docname)
 
 
 def in_link(node: nodes.Node) -> bool:
@@ -67,24 +53,21 @@ def start(app: Any, env: Any, docnames: list[str]) -> None:
     env.proxskip_api = {}
 
 
-def dollar(node: nodes.Element) -> str:
-    """A formula written in TeX: docutils knows how."""
-    from docutils.utils.math.latex2mathml import tex2mathml
-
-    return str(tex2mathml(node.astext(), as_block=isinstance(node, nodes.math_block)))
-
-
-def visit(self: Any, node: nodes.Element) -> None:
-    """Write it."""
-    self.body.append(dollar(node))
+def write(self: Any, node: nodes.Element) -> None:
+    """Write a formula, which pages have in LaTeX, as MathML."""
+    block = isinstance(node, nodes.math_block)
+    # docutils would set an index below the letter under a hat
+    formula = re.sub(r"(\\(?:hat|bar|tilde)\{\w\})(?=[_^])", r"{\1{}}", node.astext())
+    math = tex2mathml(formula, as_block=block)
+    self.body.append(f'<div class="formula">{math}</div>' if block else math)
     raise nodes.SkipNode
 
 
 def setup(app: Any) -> dict[str, bool]:
     """Called by Sphinx."""
-    app.add_html_math_renderer("mathml", inline_renderers=(visit, None), block_renderers=(visit, None))
+    app.add_html_math_renderer("mathml", inline_renderers=(write, None), block_renderers=(write, None))
     app.config.html_math_renderer = "mathml"
     app.connect("env-before-read-docs", start)
     app.connect("doctree-read", collect)
-    app.connect("doctree-resolved", typeset)
+    app.connect("doctree-resolved", link_names)
     return {"parallel_read_safe": False, "parallel_write_safe": True}

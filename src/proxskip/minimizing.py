@@ -100,8 +100,9 @@ class Minimum:
     def __str__(self) -> str:
         shown = ("message", "success", "status", "fun", "certificate", "nit", "ngrad", "nprox", "seconds", "method")
         lines = [f"{k:>11}: {_text(self[k])}" for k in shown]
-        given = ", ".join(f"{k} = {_text(v)}" for k, v in self.parameters.items() if v is not None)
-        return "\n".join([*lines, f"{'parameters':>11}: {given}", f"{'x':>11}: {np.array2string(self.x, threshold=6)}"])
+        parameters = ", ".join(f"{k} = {_text(v)}" for k, v in self.parameters.items() if v is not None)
+        x = np.array2string(self.x, threshold=6)
+        return "\n".join([*lines, f"{'parameters':>11}: {parameters}", f"{'x':>11}: {x}"])
 
 
 def minimize(
@@ -238,7 +239,6 @@ class Corollary:
         psi0 = far**2 + (chosen.gamma / chosen.p * off) ** 2
         chosen = theory.stochastic(eps, A, C, mu, max(psi0, 1e-300))
         run.method, run.gamma = SProxSkip(chosen.gamma, chosen.p), chosen.gamma
-        run.method_round = run.method.round
         return Corollary(run.solo.iterations + chosen.iterations, eps, C)
 
 
@@ -350,19 +350,19 @@ def _give_up(
     """The best point with its certificate, and why the run ended; CONVERGED if the certificate is good enough."""
     if not math.isfinite(run.best.bound):
         run.best = Point(math.inf, run.x if end is not Status.DIVERGED else run.best.x, run.dual, run.solo.iterations)
-    found = run.certify(run.best) if certificate is None else certificate
-    if found <= tol and end is not Status.DIVERGED:
-        return _success(run, found, tol)
+    reached = run.certify(run.best) if certificate is None else certificate
+    if reached <= tol and end is not Status.DIVERGED:
+        return _success(run, reached, tol)
     if _is_above_start(run):
         run.best = _start(run)
-        found = run.certify(run.best)
+        reached = run.certify(run.best)
     if end is not Status.DIVERGED and run.solo.inner_failures and run.solo.inner is not None:
         last = run.solo.inner.last
         if last is not None and not last.reached:
             if end is not Status.INEXACT:
                 why = f"{why}; the inner solver of {type(run.task.psi).__name__} misses its tolerance"
             end = Status.INEXACT
-    return end, f"{why} (certificate {found:.2e}).", run.best, found
+    return end, f"{why} (certificate {reached:.2e}).", run.best, reached
 
 
 def _record(run: Descent, track: bool, callback: Any) -> bool:

@@ -149,10 +149,10 @@ def _keep_comparison(outcomes: Sequence[runs.MethodResults], out: Path, title: s
     """Write compare.json, compare.png and compare.pdf; the figure is drawn from the run folders alone."""
     written = out / "compare.json"
     atomic_write_json(written, [s for outcome in outcomes for s in outcome.summaries])
-    curves = plots.load_runs([outcome.request.out for outcome in outcomes if outcome.request.out is not None])
+    curves = plots.curves_of([outcome.request.out for outcome in outcomes if outcome.request.out is not None])
     # f* is unknown if the gap is nan in the first record
     y = "gap" if any(t["gap"][0] == t["gap"][0] for c in curves for t in c.traces) else "grad_norm"
-    return [written, *plots.save(plots.panels(curves, axes, y, title), out / "compare.png")]
+    return [written, *plots.save(plots.panel_figure(plots.curve_panels(curves, axes, y), title), out / "compare.png")]
 
 
 def _print_files(files: Sequence[Path]) -> None:
@@ -258,7 +258,8 @@ def _plot_runs(o: Namespace) -> list[Path]:
     if o.out is None and len(o.folders) > 1:
         raise InputError("several folders are plotted into one figure; give --out FILE, a .png or .pdf.")
     out = o.out or Path(o.folders[0]) / f"{o.y}-{o.x}.png"
-    return plots.save(plots.curves(plots.load_runs(o.folders), o.x, o.y, o.title), out)
+    panels = plots.curve_panels(plots.curves_of(o.folders), (o.x,), o.y)
+    return plots.save(plots.panel_figure(panels, o.title), out)
 
 
 def _plot_report(o: Namespace, redraw: Callable[..., list[Path]]) -> list[Path]:

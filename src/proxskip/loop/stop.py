@@ -127,11 +127,11 @@ class Stop:
     def unproved(self, problem: Problem, x: Array, y: Array | None) -> Unproved | None:
         """The first tolerance that may fail at x once rounding is allowed for; None if all hold."""
         if self.tol is not None:
-            residual = accuracy.residual(problem, x, y, self.tol)
+            residual = accuracy.residual(problem, x, y)
             if not residual.most <= self.tol:
                 return Unproved("the gradient norm", residual, self.tol)
         if self.target is not None:
-            gap = accuracy.gap(problem, x, self.target)
+            gap = accuracy.gap(problem, x)
             if not gap.most <= self.target:
                 return Unproved("f - f*", gap, self.target)
         return None

@@ -119,17 +119,17 @@ class Clients(Sequence[Oracle]):
 
     def L_rows(self) -> Array:
         """The largest smoothness of the function of one row of each client."""
-        found = np.empty(len(self))
+        largest = np.empty(len(self))
         for i, f in enumerate(self):
             if (rows := oracles.row_smoothness_of(f)) is not None:
-                found[i] = rows
+                largest[i] = rows
             else:
                 L = float(f.L)  # says itself that it is unknown, where it is
                 raise InputError(
                     f"client {i} knows its L = {L:g} but not that of a minibatch; give it L_rows, the largest "
                     "smoothness of one row, or the method a gamma."
                 )
-        return found
+        return largest
 
     def spreads(self, x: Array) -> Array:
         """mean_j |grad f_ij(x) - grad f_i(x)|^2  over the rows j of each client.

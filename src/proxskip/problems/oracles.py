@@ -35,7 +35,7 @@ from proxskip.types import Array, Indices, Oracle
 BUILT_IN = (LinearModel, Quadratic)
 
 
-def given(f: object, name: str, otherwise: Any = None) -> Any:
+def attribute(f: object, name: str, otherwise: Any = None) -> Any:
     """An attribute that an oracle may have."""
     return getattr(f, name, otherwise)
 
@@ -48,29 +48,29 @@ def is_oracle(f: object) -> bool:
 
 def knows_L(f: object) -> bool:
     """False for an oracle that says so by ``L_known = False``."""
-    return bool(given(f, "L_known", True))
+    return bool(attribute(f, "L_known", True))
 
 
 def start_of(f: object) -> Array | None:
     """The point at which f wants to be started, such as a network's weights; None if it does not say."""
-    start = given(f, "start")
+    start = attribute(f, "start")
     return start() if callable(start) else None
 
 
 def is_random(f: object) -> bool:
     """Whether local steps take ``random_gradient(x, rows, (seed, client, round, step))``."""
-    return bool(given(f, "is_random", False))
+    return bool(attribute(f, "is_random", False))
 
 
 def fingerprint_of(f: object) -> bytes | None:
     """What tells the data of f from others', where f says so itself."""
-    digest = given(f, "fingerprint")
+    digest = attribute(f, "fingerprint")
     return digest() if callable(digest) else None
 
 
 def metrics_of(f: object) -> tuple[str, ...]:
     """The names of what f measures."""
-    return tuple(given(f, "metrics", ()) or ())
+    return tuple(attribute(f, "metrics", ()) or ())
 
 
 def measured(clients: Sequence[Any], weights: Array, x: Array) -> dict[str, float]:
@@ -80,22 +80,22 @@ def measured(clients: Sequence[Any], weights: Array, x: Array) -> dict[str, floa
     for w, f in zip(weights, clients, strict=True):
         if not metrics_of(f):
             continue
-        test = given(f, "test")
-        found = f.measure(x) if test is None else shared.get(id(test)) or shared.setdefault(id(test), f.measure(x))
-        for name, v in found.items():
+        test = attribute(f, "test")
+        measures = f.measure(x) if test is None else shared.get(id(test)) or shared.setdefault(id(test), f.measure(x))
+        for name, v in measures.items():
             total[name] = total.get(name, 0.0) + float(w) * v
     return total
 
 
 def value_and_gradient(f: object) -> tuple[Callable[..., Any], Callable[..., Any]] | None:
     """The two methods of f, or None where one is missing."""
-    value, gradient = given(f, "value"), given(f, "gradient")
+    value, gradient = attribute(f, "value"), attribute(f, "gradient")
     return (value, gradient) if callable(value) and callable(gradient) else None
 
 
 def smoothness_of(f: object) -> float | None:
     """L, where f knows it."""
-    return given(f, "L") if knows_L(f) else None
+    return attribute(f, "L") if knows_L(f) else None
 
 
 def strong_convexity_of(f: object) -> float | None:
@@ -105,7 +105,7 @@ def strong_convexity_of(f: object) -> float | None:
 
 def dimension_of(f: object) -> int | None:
     """The number of unknowns, where f knows it."""
-    d = given(f, "d")
+    d = attribute(f, "d")
     return None if d is None else int(d)
 
 
@@ -126,23 +126,23 @@ def classes_of(f: object) -> tuple[Any, ...] | None:
 
 def is_thread_safe(f: object) -> bool:
     """Whether several threads may compute gradients of f at once."""
-    return isinstance(f, BUILT_IN) or bool(given(f, "thread_safe", False))
+    return isinstance(f, BUILT_IN) or bool(attribute(f, "thread_safe", False))
 
 
 def stored_numbers(f: object) -> int:
     """The size of the data matrix (or the Hessian) of f, a measure of what an evaluation costs."""
-    return int(np.size(given(f, "A", given(f, "H", 0))))
+    return int(np.size(attribute(f, "A", attribute(f, "H", 0))))
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
 def rows_of(f: object) -> int:
     """The number of terms if f is a finite sum, otherwise 1."""
-    return int(given(f, "N", 1))
+    return int(attribute(f, "N", 1))
 
 
 def has_rows(f: object) -> bool:
     """False for a linear model on an operator, whose rows cannot be taken apart."""
-    return bool(given(f, "has_rows", True))
+    return bool(attribute(f, "has_rows", True))
 
 
 def minibatch_gradient_of(f: object) -> Callable[[Array, Indices], Array] | None:

@@ -1,8 +1,8 @@
 """Many clients as rows of one store: a client is made when it is asked for, and what is asked of all takes no loop.
 
 What a client computes by itself is computed here for blocks of clients, in the same arithmetic: the data of a block are
-one matrix in which every client has columns of its own. So the constants, gradients and fingerprints of packed clients
-are those of the same clients one by one.
+one matrix in which every client has columns of its own. So the gradients and fingerprints of packed clients are those
+of the same clients one by one; their L and mu agree up to rounding.
 """
 
 from __future__ import annotations

@@ -45,19 +45,19 @@ def largest_each(store: LinearModel, row0: Indices) -> Array:
     even = np.ptp(store.reg) == 0
     reg = np.zeros(F) if even else store.reg[:F]
     low_rank = not even and (len(row0) - 1) * float(F) ** 3 > MAX_DENSE_WORK
-    out = np.empty(len(row0) - 1)
+    values = np.empty(len(row0) - 1)
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused with a sentence
         for m, who, A, s in _blocks(store, row0):
             if low_rank and m + 1 < F <= spectrum.EXACT_UP_TO:
-                out[who] = _with_intercept(_outer(A, s, m), A, s, c, reg)
+                values[who] = _with_intercept(_outer(A, s, m), A, s, c, reg)
             elif F <= spectrum.EXACT_UP_TO and not (m < F and even):
-                out[who] = eigenvalue_each(c * _inner(A, s, m) + np.diag(reg), F - 1)
+                values[who] = eigenvalue_each(c * _inner(A, s, m) + np.diag(reg), F - 1)
             elif even and m <= spectrum.EXACT_UP_TO:
-                out[who] = c * eigenvalue_each(_outer(A, s, m), m - 1)
+                values[who] = c * eigenvalue_each(_outer(A, s, m), m - 1)
             else:  # few and large
                 cuts = [slice(k * m, k * m + m) for k in range(len(who))]
-                out[who] = [spectrum.largest(A[cut], s[cut], c, reg) for cut in cuts]
-    return out + float(store.reg[0]) if even else out
+                values[who] = [spectrum.largest(A[cut], s[cut], c, reg) for cut in cuts]
+    return values + float(store.reg[0]) if even else values
 
 
 def smallest_each(store: LinearModel, row0: Indices) -> Array:
@@ -65,16 +65,16 @@ def smallest_each(store: LinearModel, row0: Indices) -> Array:
     F, least = int(store.A.shape[1]), float(store.reg.min())
     even = np.ptp(store.reg) == 0
     costly = not even and (len(row0) - 1) * float(F) ** 3 > MAX_DENSE_WORK
-    out = np.full(len(row0) - 1, least)
+    values = np.full(len(row0) - 1, least)
     if F > spectrum.EXACT_UP_TO:
-        return out
+        return values
     with np.errstate(over="ignore", invalid="ignore"):
         for m, who, A, s in _blocks(store, row0, 1 if costly or even else 0):
             S = _inner(A, s, m) + np.diag(store.reg)
             w = eigenvalue_each(S, 0)
             w[np.abs(w) <= F * spectrum.EPS * np.abs(S).sum(axis=2).max(axis=1)] = 0.0  # within rounding
-            out[who] = np.maximum(np.maximum(w, least), 0.0)
-    return out
+            values[who] = np.maximum(np.maximum(w, least), 0.0)
+    return values
 
 
 def eigenvalue_each(S: Array, k: int) -> Array:
@@ -135,10 +135,10 @@ def _inner(A: Any, s: Array, m: int) -> Array:
 def _diagonal_blocks(M: Any, side: int) -> Array:
     """The blocks of a block-diagonal sparse matrix, dense."""
     M = scipy.sparse.csr_matrix(M)
-    out = np.zeros((M.shape[0] // side, side, side))
+    blocks = np.zeros((M.shape[0] // side, side, side))
     row = np.repeat(np.arange(M.shape[0]), np.diff(M.indptr))
-    out[row // side, row % side, M.indices % side] = M.data
-    return out
+    blocks[row // side, row % side, M.indices % side] = M.data
+    return blocks
 
 
 def _with_intercept(outer: Array, A: Any, s: Array, c: float, reg: Array) -> Array:

@@ -70,16 +70,16 @@ def scafflix(problem: Problem, alpha: npt.ArrayLike, own: npt.ArrayLike | None =
     models = _own_models(problem) if own is None else np.asarray(own, dtype=np.float64)
     if models.shape != (problem.n, problem.d):
         raise InputError(f"own has shape {models.shape}; give one model of length {problem.d} for each client.")
-    made = [Personal(f, float(a), m) for f, a, m in zip(problem.clients, alphas, models, strict=True)]
-    return Problem(made, problem.weights, problem.psi, problem.D, L_kind=problem.L_kind, info=problem.info)
+    clients = [Personal(f, float(a), m) for f, a, m in zip(problem.clients, alphas, models, strict=True)]
+    return Problem(clients, problem.weights, problem.psi, problem.D, L_kind=problem.L_kind, info=problem.info)
 
 
 def _own_models(problem: Problem) -> Array:
     """The minimizers of the clients' functions."""
-    found = []
+    models = []
     for i, f in enumerate(problem.clients):
         alone = Problem([f], d=problem.d).solution
         if alone is None:
             raise InputError(f"the minimizer of client {i} is too expensive to compute here; give own.")
-        found.append(alone.x)
-    return np.stack(found)
+        models.append(alone.x)
+    return np.stack(models)

@@ -106,18 +106,18 @@ def random_quadratics(
         diagonal: make every H diagonal.
     """
     rng = generator(seed)
-    out = []
+    quadratics = []
     for _ in range(n):
         # evenly in the logarithm, so that no method profits from a gap in the spectrum
         eigenvalues = np.geomspace(mu, L, d) if d > 1 else np.array([L])
         center = heterogeneity * rng.standard_normal(d)
         if diagonal:
             H = rng.permutation(eigenvalues)
-            out.append(Quadratic(H, H * center))
+            quadratics.append(Quadratic(H, H * center))
         else:
             # A random rotation of the same eigenvalues for each client; symmetric to the last bit.
             Q, _ = np.linalg.qr(rng.standard_normal((d, d)))
             S = (Q * eigenvalues) @ Q.T
             S = (S + S.T) / 2
-            out.append(Quadratic(S, S @ center))
-    return out
+            quadratics.append(Quadratic(S, S @ center))
+    return quadratics

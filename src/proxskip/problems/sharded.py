@@ -87,8 +87,8 @@ def look_at(source: Source, i: int) -> tuple[Any, ShardSummary]:
     """Read shard i; an error names the client and its file."""
     try:
         if isinstance(source, Function):
-            made = source.load(i)
-            return made, ShardSummary(int(made.d), None, True)
+            client = source.load(i)
+            return client, ShardSummary(int(client.d), None, True)
         assert isinstance(source, Files)
         path = source.paths[i]
         if path.endswith(".npz"):
@@ -307,10 +307,10 @@ class Elsewhere(Problem):
     @staticmethod
     def of(problem: Problem, holder: Holder) -> Problem:
         """The same problem, evaluated by the holder; its solution is computed here, before."""
-        made = object.__new__(Elsewhere)
+        elsewhere = object.__new__(Elsewhere)
         # Not by the constructor, which would check the clients again and lose what is cached.
-        made.__dict__.update(problem.__dict__, solution=problem.solution, holder=holder)
-        return made
+        elsewhere.__dict__.update(problem.__dict__, solution=problem.solution, holder=holder)
+        return elsewhere
 
     def _at(self, x: Array) -> tuple[list[float], Array]:
         """Values and gradients at x; the last ones are kept, since a record needs both."""
@@ -364,12 +364,12 @@ class Sharded(Elsewhere):
         """The same problem with all shards loaded into this process."""
         facts = [f.fact for f in self.clients if isinstance(f, RemoteClient)]
         assert self.source is not None
-        made = []
+        clients = []
         for i, known in enumerate(facts):
             data, _ = look_at(self.source, i)
             width = features_of(self.source, known)
-            made.append(load_client(self.source, i, data, width, known.classes))
-        return Problem(made, self.weights, self.psi, self.D, self.batch, self.L_kind, info=self.info)
+            clients.append(load_client(self.source, i, data, width, known.classes))
+        return Problem(clients, self.weights, self.psi, self.D, self.batch, self.L_kind, info=self.info)
 
 
 def features_of(source: Source, known: Fact) -> int:
@@ -395,15 +395,15 @@ def agree(source: Source, summaries: Sequence[ShardSummary]) -> tuple[int, tuple
     return width, tuple(sorted({v for s in summaries for v in s.labels or ()}))
 
 
-def as_source(shards: Any, n: int | None, **given: Any) -> Source:
+def as_source(shards: Any, n: int | None, **settings: Any) -> Source:
     """Files, or a function with the number of clients."""
     if callable(shards):
         if n is None or n < 1:
             raise InputError("a function that loads shards needs n, the number of clients.")
         usual = {f.name: f.default for f in fields(Files)}
-        if asked := [k for k, v in given.items() if v != usual[k]]:
+        if ignored := [k for k, v in settings.items() if v != usual[k]]:
             raise InputError(
-                f"a function makes its clients itself, so {' and '.join(asked)} would be ignored; set it there."
+                f"a function makes its clients itself, so {' and '.join(ignored)} would be ignored; set it there."
             )
         return Function(shards, n)
     if isinstance(shards, (str, os.PathLike)):
@@ -413,4 +413,4 @@ def as_source(shards: Any, n: int | None, **given: Any) -> Source:
         raise InputError("the list of shards is empty.")
     if n is not None and n != len(paths):
         raise InputError(f"n = {n} but there are {len(paths)} files, one per client.")
-    return Files(paths, **given)
+    return Files(paths, **settings)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 import scipy
 
 from proxskip.problems import oracles
 from proxskip.problems.operators import is_identity, operator_norm2
-from proxskip.types import Array, Prox
+from proxskip.types import Array
+
+Problem: TypeAlias = Any
+"""``federated.Problem``, which imports this module."""
 
 MAX_DENSE_HESSIAN = 3000
 """Up to this many unknowns, Newton's method factorises the Hessian; beyond, it uses conjugate gradients."""
@@ -20,32 +23,6 @@ MAX_UNKNOWNS = 200_000
 """Beyond this many unknowns, no reference solution is computed."""
 MAX_CERTIFICATE = 1e-10
 """A point is a solution if its gradient is this small, relative to the clients' gradients that cancel in it."""
-
-
-class Composite(Protocol):
-    """What the solver needs of a problem; ``federated.Problem`` is one."""
-
-    @property
-    def clients(self) -> Sequence[Any]: ...
-    @property
-    def weights(self) -> Array: ...
-    @property
-    def psi(self) -> Prox | None: ...
-    @property
-    def D(self) -> Any: ...
-    @property
-    def whole(self) -> Any: ...
-    @property
-    def d(self) -> int: ...
-    @property
-    def mu(self) -> float | None: ...
-    @property
-    def L_max(self) -> float: ...
-    @property
-    def L_global(self) -> float: ...
-    def gradient(self, x: Array) -> Array: ...
-    def gradient_blocks(self, x: Array) -> Iterator[tuple[slice, Array]]: ...
-    def residual(self, x: Array, gamma: float) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -72,7 +49,7 @@ class Solution:
         return self.gradients()
 
 
-def minimize(problem: Composite) -> tuple[Array, Array | None, float] | None:
+def minimize(problem: Problem) -> tuple[Array, Array | None, float] | None:
     """(x*, y*, certificate); None where no point can be certified at a reasonable cost."""
     newton = problem.psi is None and oracles.has_hessp(problem.whole) and oracles.has_rows(problem.whole)
     if problem.d > MAX_UNKNOWNS or (problem.mu is None and not (newton and problem.d <= MAX_DENSE_HESSIAN)):
@@ -86,7 +63,7 @@ def minimize(problem: Composite) -> tuple[Array, Array | None, float] | None:
         # Without mu, a small gradient may also mean a slope that only flattens out towards infinity.
         curved = problem.mu is not None or _is_curved(problem.whole.hessian(x), problem.L_global)
     elif problem.D is None or is_identity(problem.D):
-        plain: Any = problem if problem.D is None else replace(problem, D=None)  # type: ignore[type-var]
+        plain = problem if problem.D is None else replace(problem, D=None)
         x = _accelerated(plain)
         certificate = plain.residual(x, 1.0 / problem.L_global)
         y = None if problem.D is None else -problem.gradient(x)  # the optimality condition for D = I
@@ -95,7 +72,7 @@ def minimize(problem: Composite) -> tuple[Array, Array | None, float] | None:
     return (x, y, certificate) if certificate <= MAX_CERTIFICATE * scale and curved else None
 
 
-def _smooth_minimizer(problem: Composite) -> Array:
+def _smooth_minimizer(problem: Problem) -> Array:
     """x* without psi, by the best way that ``whole`` offers."""
     if problem.mu is not None and (x := oracles.minimizer_of(problem.whole)) is not None:
         return x
@@ -115,7 +92,7 @@ def _is_curved(H: Array, L: float) -> bool:
     return bool(scipy.linalg.eigvalsh(H)[0] > 1e-9 * L)
 
 
-def _scale(problem: Composite) -> float:
+def _scale(problem: Problem) -> float:
     """The root mean square of the clients' gradients at zero; at the solution they cancel."""
     squares = np.concatenate([np.sum(G * G, axis=1) for _, G in problem.gradient_blocks(np.zeros(problem.d))])
     return float(np.sqrt(problem.weights @ squares)) + 1e-300
@@ -159,12 +136,12 @@ def _newton_step(f: Any, x: Array, g: Array, d: int, first: float) -> Array:
     return np.asarray(step)
 
 
-def _fast_gradient(problem: Composite) -> Callable[[Array], Array]:
+def _fast_gradient(problem: Problem) -> Callable[[Array], Array]:
     """The gradient of the smooth part, in one pass over all rows where that is possible."""
     return problem.gradient if problem.whole is None else lambda x: np.asarray(problem.whole.gradient(x))
 
 
-def _accelerated(problem: Composite, steps: int = 100_000) -> Array:
+def _accelerated(problem: Problem, steps: int = 100_000) -> Array:
     """FISTA with the constant momentum of strong convexity, until the residual no longer falls."""
     gamma = 1.0 / (problem.L_global if problem.whole is not None else problem.L_max)
     gradient = _fast_gradient(problem)
@@ -187,7 +164,7 @@ def _accelerated(problem: Composite, steps: int = 100_000) -> Array:
     return best_x
 
 
-def _papc(problem: Composite, steps: int = 200_000) -> tuple[Array, Array, float]:
+def _papc(problem: Problem, steps: int = 200_000) -> tuple[Array, Array, float]:
     """The primal-dual method of Loris and Verhoeven (SplitSkip with p = 1), until the residual no longer falls."""
     D, psi = problem.D, problem.psi
     assert psi is not None

@@ -160,7 +160,7 @@ def measured(method: Method, problem: Problem, stop: Stop, state: ServerState) -
     size = float(problem.weights[list(state.asked)] @ np.array(sizes)) + L * float(np.linalg.norm(x))
     residual = accuracy.Bounded(float(np.linalg.norm(g)), accuracy.ASSUMED_ULPS * accuracy.UNIT * size)
     if problem.psi is not None:
-        residual = accuracy.prox_residual(problem.psi, x, g, residual.error, 1.0 / problem.L_global)
+        residual = accuracy.prox_residual(problem.psi.prox, x, g, residual.error, 1.0 / problem.L_global)
         f += float(problem.psi(x))
     norm = residual.value
     state = state.but(measured=state.round, grad_norm=norm, f=f)

@@ -19,10 +19,10 @@ def _checked(name: str, given: Sequence[Any]) -> tuple[Prox, ...]:
     parts = [as_prox(part) for part in given]
     if not parts:
         raise InputError(f"{name} needs at least one operator.")
-    found = [part for part in parts if part is not None]
-    if len(found) < len(parts):
+    operators = [part for part in parts if part is not None]
+    if len(operators) < len(parts):
         raise InputError(f"{name} was given None as an operator; use Zero() for a part without one.")
-    return tuple(found)
+    return tuple(operators)
 
 
 class Blocks(Operator):
@@ -173,9 +173,9 @@ class Sum(Iterative):
         for psi, at, change in zip(self.psis, seen, z, strict=True):
             if isinstance(psi, Inexact) and psi.last is not None:
                 inner += psi.last.accuracy
-            here, there = psi(y), psi(at)
-            if math.isfinite(here) and math.isfinite(there) and (here, there) != (0.0, 0.0):
-                total += max(t * (here - there) - float(np.vdot(change, y - at)), 0.0)
+            here, before = psi(y), psi(at)
+            if math.isfinite(here) and math.isfinite(before) and (here, before) != (0.0, 0.0):
+                total += max(t * (here - before) - float(np.vdot(change, y - at)), 0.0)
             else:
                 missed = norm(y - at)
                 weight = norm(change) or norm(z)  # a set without a multiplier may still get one

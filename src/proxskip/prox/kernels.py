@@ -299,20 +299,20 @@ def _reflect(a, b, lam, p, q, g, h):
 
 
 @njit(**_EXACT)
-def dr_gap(x, lam, p, q, y, found, flat, apart, lo, hi):
+def dr_gap(x, lam, p, q, y, primal, flat, apart, lo, hi):
     """The gap of y and (p, q), row by row, in two parts; both are sums of terms that are never negative.
 
     flat[i] <- sum_j lam |(D y)_ij| - <(p, q)_ij, (D y)_ij>;  apart[i] <- |y_i - y(p, q)_i|^2/2;
-    found <- y(p, q) = x - D'(p, q).
+    primal <- y(p, q) = x - D'(p, q).
     """
     m, n = x.shape
     for i in range(lo, hi):
-        _primal_row(x, 0.0, -np.inf, np.inf, p, q, i, found[i])
+        _primal_row(x, 0.0, -np.inf, np.inf, p, q, i, primal[i])
         here, below = y[i + 1], y[min(i + 2, m)]
         total, square = 0.0, 0.0
         for j in range(n):
             a = below[j + 1] - here[j + 1]
             b = here[j + 2] - here[j + 1] if j + 1 < n else 0.0
             total += max(lam * np.sqrt(a * a + b * b) - p[i, j] * a - q[i, j] * b, 0.0)
-            square += (here[j + 1] - found[i, j]) ** 2
+            square += (here[j + 1] - primal[i, j]) ** 2
         flat[i], apart[i] = total, 0.5 * square

@@ -24,9 +24,9 @@ class Operator:
 
     def __post_init__(self) -> None:
         """Check the fields of an operator that is a dataclass: weights may be zero, sizes may not."""
-        given = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
-        at_least_zero(self, **{k: v for k, v in given.items() if k in ("lam", "l1", "l2")})
-        positive(self, **{k: v for k, v in given.items() if k in ("radius", "alpha")})
+        values = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+        at_least_zero(self, **{k: v for k, v in values.items() if k in ("lam", "l1", "l2")})
+        positive(self, **{k: v for k, v in values.items() if k in ("radius", "alpha")})
 
     def __call__(self, x: Array) -> float:
         """psi(x)."""
@@ -130,9 +130,9 @@ def shaped(psi: Operator, x: Array, shape: tuple[int, int]) -> None:
         raise InputError(f"{type(psi).__name__} is made for shape {shape}, not for {np.shape(x)}.")
 
 
-def matrix_shape(psi: Operator, given: npt.ArrayLike) -> tuple[int, int]:
+def matrix_shape(psi: Operator, sides: npt.ArrayLike) -> tuple[int, int]:
     """The shape of a matrix as two whole numbers, or refused."""
-    shape = tuple(int(side) for side in np.atleast_1d(given))
+    shape = tuple(int(side) for side in np.atleast_1d(sides))
     if len(shape) != 2 or min(shape) < 1:
         raise InputError(f"{type(psi).__name__} needs the shape of a matrix, not {shape}.")
     return shape[0], shape[1]

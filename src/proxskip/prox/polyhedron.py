@@ -102,20 +102,20 @@ class Polyhedron(Iterative):
     def _by_rows(self, x: Array) -> tuple[Array, float, int]:
         if self._solver is None:
             self._solver = _ActiveRows(self.A, self.l, self.u)
-        found: tuple[Array, float, int] = self._solver.project(x, self.max_iterations, self.tolerance)
-        return found
+        projection: tuple[Array, float, int] = self._solver.project(x, self.max_iterations, self.tolerance)
+        return projection
 
     def _by_osqp(self, x: Array) -> tuple[Array, float, int]:
         y, accuracy, count = x, math.inf, 0
         # A warm start makes each stricter solve cheap.
         for strictness in OSQP_TOLERANCES:
-            found = self._solve(x, strictness, self.max_iterations - count)
-            count += int(found.info.iter)
-            if found.info.status_val in (3, 4):  # primal infeasible, exactly or approximately
+            solution = self._solve(x, strictness, self.max_iterations - count)
+            count += int(solution.info.iter)
+            if solution.info.status_val in (3, 4):  # primal infeasible, exactly or approximately
                 raise InputError(EMPTY)
-            reached = self._accuracy(x, found)
+            reached = self._accuracy(x, solution)
             if reached < accuracy:
-                y, accuracy = np.array(found.x), reached
+                y, accuracy = np.array(solution.x), reached
             if accuracy <= self.tolerance or count >= self.max_iterations:
                 break
         return y, accuracy, count
@@ -132,18 +132,18 @@ class Polyhedron(Iterative):
         self._solver.update_settings(eps_abs=strictness, eps_rel=strictness, max_iter=max(most, 25))
         return self._solver.solve(raise_error=False)
 
-    def _accuracy(self, x: Array, found: Any) -> float:
+    def _accuracy(self, x: Array, solution: Any) -> float:
         """The certificate in the docstring of the class."""
         from scipy.sparse.linalg import lsqr
 
-        y, z = np.asarray(found.x), np.array(found.y)
+        y, z = np.asarray(solution.x), np.array(solution.y)
         if not (np.isfinite(y).all() and np.isfinite(z).all()):
             return math.inf
         # A multiplier of an infinite bound is an error of OSQP.
         z[(z > 0) & np.isinf(self.u) | (z < 0) & np.isinf(self.l)] = 0.0
         near = x - self.A.T @ z  # the primal point of z
         gap = _gap((self.A, self.l, self.u), near, z)
-        if found.info.status_polish == 1:  # polished: the rows with a multiplier are the active ones
+        if solution.info.status_polish == 1:  # polished: the rows with a multiplier are the active ones
             rows = self.A @ near
             bound = np.where(z > 0, self.u, np.where(z < 0, self.l, np.clip(rows, self.l, self.u)))
             lack = np.where((z != 0) | (rows != bound), rows - bound, 0.0)
@@ -242,15 +242,15 @@ def _stacked(G: Any, l: Any, u: Any, E: Any, e: Any) -> tuple[Any, Array, Array]
     return scipy.sparse.csc_matrix(A), low, high
 
 
-def _matrix(name: str, given: Any) -> Any:
-    M = scipy.sparse.csc_matrix(given, dtype=np.float64)
+def _matrix(name: str, matrix: Any) -> Any:
+    M = scipy.sparse.csc_matrix(matrix, dtype=np.float64)
     if not np.isfinite(M.data).all():
         raise InputError(f"Polyhedron needs finite numbers in {name}.")
     return M
 
 
-def _bound(name: str, given: npt.ArrayLike | None, M: Any, missing: float) -> Array:
-    bound = np.asarray(missing if given is None else given, dtype=np.float64)
+def _bound(name: str, values: npt.ArrayLike | None, M: Any, missing: float) -> Array:
+    bound = np.asarray(missing if values is None else values, dtype=np.float64)
     if bound.ndim > 1 or bound.size not in (1, M.shape[0]):
         raise InputError(f"Polyhedron has {M.shape[0]} rows but {bound.size} numbers in {name}.")
     return np.array(np.broadcast_to(bound, M.shape[0]))

@@ -18,8 +18,8 @@ class Box(Operator):
     hi: float | tuple[float, ...]
 
     def __post_init__(self) -> None:
-        for name, given in (("lo", self.lo), ("hi", self.hi)):
-            bound = np.asarray(given, dtype=np.float64)
+        for name, value in (("lo", self.lo), ("hi", self.hi)):
+            bound = np.asarray(value, dtype=np.float64)
             object.__setattr__(self, name, tuple(bound.ravel().tolist()) if bound.ndim else float(bound))
         lo, hi = np.asarray(self.lo), np.asarray(self.hi)
         if lo.ndim and hi.ndim and lo.shape != hi.shape:

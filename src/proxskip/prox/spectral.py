@@ -24,8 +24,31 @@ ORDER_SYMMETRIC = (*SIGN_SYMMETRIC, NonNegative, Simplex)
 """Operators that no permutation affects; so is a Box with one lower and one upper bound."""
 
 
+class _OfSingularValues(Operator):
+    """psi of the singular values of x as a matrix; those of a matrix that is not finite are NaN."""
+
+    __slots__ = ()
+    psi: Operator
+    shape: tuple[int, int]
+
+    def __call__(self, x: Array) -> float:
+        shaped(self, x, self.shape)
+        X = np.reshape(x, self.shape)
+        if not np.isfinite(X).all():  # LAPACK would refuse it
+            return self.psi(np.full(min(X.shape), np.nan))
+        return self.psi(np.asarray(np.linalg.svd(X, compute_uv=False), dtype=np.float64))
+
+    def prox(self, x: Array, t: float) -> Array:
+        x = as_point(x, t)
+        shaped(self, x, self.shape)
+        if not np.isfinite(x).all():
+            return np.full_like(x, np.nan)
+        U, s, V = np.linalg.svd(x.reshape(self.shape), full_matrices=False)
+        return np.reshape((U * self.psi.prox(s, t)) @ V, x.shape)
+
+
 @dataclass(frozen=True, slots=True)
-class NuclearNorm(Operator):
+class NuclearNorm(_OfSingularValues):
     """``lam`` times the sum of the singular values of x as a matrix of this shape; its prox soft-thresholds them."""
 
     lam: float
@@ -35,18 +58,14 @@ class NuclearNorm(Operator):
         Operator.__post_init__(self)
         object.__setattr__(self, "shape", matrix_shape(self, self.shape))
 
-    def __call__(self, x: Array) -> float:
-        shaped(self, x, self.shape)
-        return float(self.lam * _singular_values(np.reshape(x, self.shape)).sum())
-
-    def prox(self, x: Array, t: float) -> Array:
-        x = as_point(x, t)
-        shaped(self, x, self.shape)
-        return _svd_prox(L1(self.lam), x, t, self.shape)
+    @property
+    def psi(self) -> Operator:  # type: ignore[override]
+        """The same norm of the singular values."""
+        return L1(self.lam)
 
 
 @dataclass(frozen=True, slots=True)
-class SingularValues(Operator):
+class SingularValues(_OfSingularValues):
     """psi of the singular values of x as a matrix of this shape, for a psi without preferred signs or order."""
 
     psi: Operator
@@ -60,15 +79,6 @@ class SingularValues(Operator):
                 f"SingularValues needs a psi that depends neither on signs nor on order, not {self.psi!r}."
             )
         object.__setattr__(self, "shape", matrix_shape(self, self.shape))
-
-    def __call__(self, x: Array) -> float:
-        shaped(self, x, self.shape)
-        return self.psi(_singular_values(np.reshape(x, self.shape)))
-
-    def prox(self, x: Array, t: float) -> Array:
-        x = as_point(x, t)
-        shaped(self, x, self.shape)
-        return _svd_prox(self.psi, x, t, self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,21 +113,6 @@ class Eigenvalues(Operator):
         w, V = np.linalg.eigh((X + X.T) / 2)
         P = (V * self.psi.prox(w, t)) @ V.T  # symmetric up to rounding
         return np.reshape((P + P.T) / 2, x.shape)
-
-
-def _svd_prox(psi: Operator, x: Array, t: float, shape: tuple[int, int]) -> Array:
-    """The prox of psi at the singular values of x; NaN if an entry is not finite."""
-    if not np.isfinite(x).all():
-        return np.full_like(x, np.nan)
-    U, s, V = np.linalg.svd(x.reshape(shape), full_matrices=False)
-    return np.reshape((U * psi.prox(s, t)) @ V, x.shape)
-
-
-def _singular_values(X: Array) -> Array:
-    """The singular values; NaN if an entry is not finite, which LAPACK would refuse."""
-    if not np.isfinite(X).all():
-        return np.full(min(X.shape), np.nan)
-    return np.asarray(np.linalg.svd(X, compute_uv=False), dtype=np.float64)
 
 
 def psd(n: int) -> Eigenvalues:

@@ -83,9 +83,9 @@ def _shown(form: _Form) -> str:
 def check(text: str) -> None:
     """Refuse what is wrong whatever the number of unknowns."""
     for part in _PLUS.split(text):
-        form, given = _arguments(part)
+        form, arguments = _arguments(part)
         if not form.sized:
-            form.make(*given)
+            form.make(*arguments)
 
 
 def parse(text: str, d: int) -> Prox:
@@ -94,13 +94,13 @@ def parse(text: str, d: int) -> Prox:
     >>> parse("l1:0.5", 3), parse("group:0.1,2", 4)
     (L1(lam=0.5), GroupL1(lam=0.1, groups=(2, 2)))
     """
-    made = []
+    operators = []
     for part in _PLUS.split(text):
-        form, given = _arguments(part)
-        if any(isinstance(v, tuple) and v[0] * v[1] != d for v in given):
+        form, arguments = _arguments(part)
+        if any(isinstance(v, tuple) and v[0] * v[1] != d for v in arguments):
             raise InputError(f'psi "{part}" is for another number of unknowns; here there are {d}.')
-        made.append(form.make(d, *given) if form.sized else form.make(*given))
-    return made[0] if len(made) == 1 else blocks.Sum(*made)
+        operators.append(form.make(d, *arguments) if form.sized else form.make(*arguments))
+    return operators[0] if len(operators) == 1 else blocks.Sum(*operators)
 
 
 def _arguments(text: str) -> tuple[_Form, list[Any]]:

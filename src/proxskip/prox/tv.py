@@ -168,17 +168,17 @@ class TV2D(Iterative):
         # (p, q): the dual of the vertical and horizontal differences; (g, h): see the kernel; y: framed by zeros.
         (m, n), lam, spread = self.shape, t * self.lam, self._spread
         p, q = self._started(2, t)
-        y, b, found, parts = np.zeros((m + 2, n + 2)), np.empty_like(x), np.empty_like(x), np.empty((2, m))
+        y, b, primal, parts = np.zeros((m + 2, n + 2)), np.empty_like(x), np.empty_like(x), np.empty((2, m))
         rule, rho = StoppingRule(self.tolerance, self.max_iterations), self._rho
         weight, (g, h) = _inverse_diagonal(self.shape, rho), _matched(x, p, q, rho, y)
         while True:
             if rule.iterations % 10 == 0:
-                spread(m, kernels.dr_gap, x, lam, p, q, y, found, *parts)
+                spread(m, kernels.dr_gap, x, lam, p, q, y, primal, *parts)
                 flat, apart = parts.sum(axis=1).tolist()
                 # The squared errors of y and of y(p, q) are together at most 2 (flat + apart), so the middle of the two
                 # is within the root of flat + apart/2. What is returned is y(p, q), half their distance away from it:
                 # x - y(p, q) = D'(p, q) is in the dual ball at any tolerance.
-                if rule.done(math.sqrt(flat + 0.5 * apart) + math.sqrt(0.5 * apart), found):
+                if rule.done(math.sqrt(flat + 0.5 * apart) + math.sqrt(0.5 * apart), primal):
                     break
                 rho, before = _balanced(rho, flat, apart, rule.iterations), rho
                 if rho != before:
@@ -248,15 +248,15 @@ class TV2D(Iterative):
         self._record(rule.accuracy, rule.iterations)
         return rule.y
 
-    def _spread(self, count: int, kernel: Callable[..., Any], *given: Any) -> None:
+    def _spread(self, count: int, kernel: Callable[..., Any], *arguments: Any) -> None:
         """``kernel(*given, lo, hi)`` over ``range(count)``, on several threads for large images."""
         threads = self.threads or available_cores()
         if threads == 1 or math.prod(self.shape) < MIN_PIXELS_FOR_THREADS:
-            kernel(*given, 0, count)
+            kernel(*arguments, 0, count)
             return
         # The kernels write disjoint rows, so the threads need no lock, and their number does not matter.
         ends = np.linspace(0, count, threads + 1).astype(int).tolist()
-        list(_pool(os.getpid(), threads).map(partial(kernel, *given), ends[:-1], ends[1:]))
+        list(_pool(os.getpid(), threads).map(partial(kernel, *arguments), ends[:-1], ends[1:]))
 
 
 def _matched(x: Array, p: Array, q: Array, rho: float, y: Array) -> tuple[Array, Array]:

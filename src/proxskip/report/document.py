@@ -11,24 +11,27 @@ from dataclasses import asdict
 from importlib.resources import files
 from typing import Any
 
-from proxskip.report import front, svg
+from proxskip.display import duration
+from proxskip.report import front, plots
 from proxskip.report.downsample import downsample
 from proxskip.report.figures import Claim, Experiment, Panel, ReproductionReport, Table, Verdict, to_json
-from proxskip.report.mathematics import prose
 from proxskip.report.method_styles import style, title
 from proxskip.report.plots import X_AXES, CurveStyle, curve_styles, methods_in, numbers
-from proxskip.report.text import attribute, block, data, duration, show, text
+from proxskip.report.text import attribute, block, data, sentence, show, text
 
 VERDICTS: dict[Verdict, tuple[str, str]] = {
     "PASS": ("M3 8.5L6.5 12L13 4.5", "the claim holds, by the number measured here"),
     "FAIL": ("M4 4L12 12M12 4L4 12", "the claim does not hold, by the number measured here"),
     "REPORTED": ("M8 7V12M8 4V4.5", "measured on data, or in a setting, for which the claim is not made"),
-    "NOT RUN": ("M4 8H12", "not run, or not long enough to decide"),
+    "INCONCLUSIVE": ("M4 8H12", "the runs are too short to decide"),
+    "NOT RUN": ("M4 8H12", "not run"),
 }
 """The icon of each verdict, as an SVG path, and what it means."""
+SWATCH = '<svg class="swatch" viewBox="0 0 34 16" width="34" height="16" aria-hidden="true"></svg>'
+"""A piece of a curve beside its name, which the script draws."""
 HINT = '<p class="hint">Click a name in any legend to show or hide its method in all figures; with Shift, in one.</p>'
 SINGLE_PANEL_SIZE, PANEL_SIZE = (760, 420), (540, 340)
-"""Pixels of the static picture: of the only panel of an experiment, and of one among several."""
+"""Width and height of the only panel of an experiment, and of one among several; the script fits them to the page."""
 
 
 def page(report: ReproductionReport, files_beside: bool = False) -> str:
@@ -46,12 +49,7 @@ def page(report: ReproductionReport, files_beside: bool = False) -> str:
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(css)}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
-    styles = {
-        "shapes": svg.SHAPES,
-        "dashes": svg.DASHES,
-        "panels": [[[asdict(look) for look in styles] for styles in _styles(e)] for e in shown.experiments],
-    }
-    # the static page first; its script replaces the pictures when it runs
+    styles = [[[asdict(curve_style) for curve_style in looks] for looks in _styles(e)] for e in shown.experiments]
     body = [
         _bar(shown, anchors),
         '<main id="top">',
@@ -79,16 +77,15 @@ def _hash(source: str) -> str:
 
 
 def _anchors(ids: Sequence[str]) -> list[str]:
-    """Anchors for links: the ids if they are plain words, each used once."""
-    out: list[str] = []
-    for k, name in enumerate(ids):
-        plain = re.sub(r"[^a-z0-9-]+", "-", name.lower()).strip("-")[:40]
-        # ids that the page uses itself
-        taken = plain in (*out, "top", "claims", "results", "styles") or re.match(
-            r"(title|about|clip|experiment)-\d", plain
-        )
-        out.append(plain if plain and not taken else f"experiment-{k + 1}")
-    return out
+    """Anchors for links: ids that are plain words, used once and not by the page itself; a number for the others."""
+    return [
+        name
+        if re.fullmatch(r"[a-z0-9-]+", name)
+        and ids.count(name) == 1
+        and name not in ("top", "claims", "results", "styles")
+        else f"experiment.{k + 1}"
+        for k, name in enumerate(ids)
+    ]
 
 
 def _short(e: Experiment) -> str:
@@ -121,7 +118,7 @@ def _header(report: ReproductionReport) -> str:
     )
     return (
         f'<section class="head"><h1>{text(report.title)}</h1>{quick}'
-        f'<p class="headline">{prose(text(front.headline(report)))}</p>{_tally(report)}{_hero(report)}'
+        f'<p class="headline">{sentence(front.headline(report))}</p>{_tally(report)}{_hero(report)}'
         f'<details class="about"><summary>About this run</summary><dl class="facts">{facts}</dl>'
         f"{_command(str(command))}</details></section>"
     )
@@ -134,7 +131,7 @@ def _hero(report: ReproductionReport) -> str:
         return _controls(report)
     e, k = at
     experiment = report.experiments[e]
-    panel = _panel(experiment.panels[k], f"{e}-{k}", SINGLE_PANEL_SIZE, _styles(experiment)[k])
+    panel = _panel(experiment.panels[k], f"{e}-{k}", SINGLE_PANEL_SIZE)
     return f'{_controls(report)}<div class="panels one hero">{panel}</div>'
 
 
@@ -147,16 +144,11 @@ def _controls(report: ReproductionReport) -> str:
         f"<span>{text(x.replace('-', ' '))}</span></label>"
         for x in axes
     )
-    looks: dict[str, tuple[str, str]] = {}
-    for e in report.experiments:
-        for p, styles in zip(e.panels, _styles(e), strict=True):
-            for s, look in zip(p.series, styles, strict=True):
-                if style(s.method) is not None and s.kind != "bound":
-                    looks.setdefault(s.method, (svg.swatch(look, s.kind), title(s.method)))
+    series = [s for p in panels for s in p.series if style(s.method) is not None and s.kind != "bound"]
     keys = "".join(
-        f'<button type="button" class="key" aria-pressed="true" data-method="{attribute(m)}">{swatch}'
-        f'<span class="name">{text(name)}</span></button>'
-        for m, (swatch, name) in looks.items()
+        f'<button type="button" class="key" aria-pressed="true" data-method="{attribute(m)}">{SWATCH}'
+        f'<span class="name">{text(title(m))}</span></button>'
+        for m in dict.fromkeys(s.method for s in series)
     )
     return (
         '<div class="everywhere" hidden>'
@@ -229,11 +221,11 @@ def _badge(verdict: str) -> str:
 def _claim(c: Claim, where: tuple[str, Experiment] | None) -> str:
     values = "".join(f"<span>{text(k)} <b>{show(v)}</b></span>" for k, v in c.numbers.items())
     exact = f'<details><summary>numbers</summary><span class="numbers">{values}</span></details>' if values else ""
-    note = f'<span class="aside">{prose(text(c.note))}</span>' if c.note else ""
+    note = f'<span class="aside">{sentence(c.note)}</span>' if c.note else ""
     link = f'<a href="#{where[0]}">{text(_short(where[1]))}</a>' if where else text(c.experiment)
     return (
-        f'<tr data-claim="{attribute(c.id)}"><td>{_badge(c.verdict)}</td><td>{prose(text(c.text))}</td>'
-        f'<td><span class="measured">{prose(text(c.measured))}</span>{note}{exact}</td><td>{link}</td></tr>'
+        f'<tr data-claim="{attribute(c.id)}"><td>{_badge(c.verdict)}</td><td>{sentence(c.text)}</td>'
+        f'<td><span class="measured">{sentence(c.measured)}</span>{note}{exact}</td><td>{link}</td></tr>'
     )
 
 
@@ -242,13 +234,9 @@ def _experiment(e: Experiment, index: int, anchor: str, report: ReproductionRepo
     # a single panel fills the width of the page
     size = SINGLE_PANEL_SIZE if len(e.panels) == 1 else PANEL_SIZE
     at_top = front.hero(report.experiments)
-    drawn = [
-        _panel(p, f"{index}-{k}", size, styles)
-        for k, (p, styles) in enumerate(zip(e.panels, _styles(e), strict=True))
-        if (index, k) != at_top
-    ]
+    drawn = [_panel(p, f"{index}-{k}", size) for k, p in enumerate(e.panels) if (index, k) != at_top]
     moved = (
-        '<p class="note">Its first panel is <a href="#top">at the top of the page</a>.</p>'
+        '<p class="note moved">Its first panel is <a href="#top">at the top of the page</a>.</p>'
         if at_top and at_top[0] == index
         else ""
     )
@@ -256,10 +244,11 @@ def _experiment(e: Experiment, index: int, anchor: str, report: ReproductionRepo
     verdicts = f'<a class="verdicts" href="#claims">{counted}</a>' if counted else ""
     links = (front.paper_link(e), front.downloads(e) if files_beside else "")
     parts = [
-        f'<section class="experiment" id="{anchor}"><h2>{prose(text(e.title))}</h2>',
-        f'<p class="lead">{prose(text(e.sentence))}</p>',
+        f'<section class="experiment" id="{anchor}"><h2>{sentence(e.title)}</h2>',
+        f'<p class="lead">{sentence(e.sentence)}</p>',
         f'<p class="own">{verdicts}{"".join(links)}</p>',
         moved,
+        picture(e),
         f'<div class="panels {"one" if len(drawn) == 1 else "many"}">{"".join(drawn)}</div>' if drawn else "",
         *(_table(t) for t in e.tables),
         _notes(e.notes),
@@ -275,18 +264,41 @@ def _styles(e: Experiment) -> list[list[CurveStyle]]:
     return [curve_styles(p.series, methods_in(e.panels)) for p in e.panels]
 
 
-def _panel(p: Panel, name: str, size: tuple[int, int], styles: Sequence[CurveStyle]) -> str:
+def picture(e: Experiment) -> str:
+    """The panels of an experiment for readers without scripts."""
+    if not e.panels:
+        return ""
+    source = base64.b64encode(plots.picture(plots.panel_figure(e.panels))).decode("ascii")
+    description = " ".join(_describe(p) for p in e.panels)
+    return f'<noscript><img alt="{text(description)}" src="data:image/webp;base64,{source}"></noscript>'
+
+
+def _describe(panel: Panel) -> str:
+    """The figure in a sentence, for screen readers."""
+    scales = {"log": "logarithmic", "linear": "linear"}
+    return (
+        f"{panel.y_label} ({scales[panel.y_scale]}) against {panel.xs.get(panel.x, panel.x)} ({scales[panel.x_scale]}) "
+        f"for {', '.join(s.label for s in panel.series)}."
+    )
+
+
+def _panel(p: Panel, name: str, size: tuple[int, int]) -> str:
+    """The frame of a figure, its labels and its legend; the script draws the curves."""
     e, k = name.split("-")
-    title = f"<h3>{prose(text(p.title))}</h3>" if p.title else ""
+    title = f"<h3>{sentence(p.title)}</h3>" if p.title else ""
     notes = [p.note] if p.note else []
     if p.y_floor is not None and any((numbers(s.y) < p.y_floor).any() for s in p.series):
         notes.append(f"Values below {p.y_floor:g} are drawn at {p.y_floor:g}.")
-    note = f'<p class="note">{prose(text(" ".join(notes)))}</p>' if notes else ""
+    note = f'<p class="note">{sentence(" ".join(notes))}</p>' if notes else ""
     return (
         f'<figure class="panel" data-e="{e}" data-p="{k}"><figcaption>{title}{_switch(p, name)}</figcaption>'
-        f'<div class="body"><div class="plot">{svg.figure(p, *size, name, styles)}<div class="tip" hidden></div></div>'
-        f'<div class="side"><p class="at">at the end</p><ul class="legend {"few" if len(p.series) < 5 else "more"}">'
-        f"{_legend(p, styles)}</ul></div></div>"
+        f'<div class="body"><div class="plot"><svg class="chart" viewBox="0 0 {size[0]} {size[1]}" role="img" '
+        f'data-x="{text(p.xs.get(p.x, p.x))}" data-y="{text(p.y_label)}" '
+        f'aria-labelledby="title.{name}" aria-describedby="about.{name}">'
+        f'<title id="title.{name}">{text(p.title or p.y_label)}</title>'
+        f'<desc id="about.{name}">{text(_describe(p))}</desc><clipPath id="clip.{name}"><rect/></clipPath></svg>'
+        f'<div class="tip" hidden></div></div><div class="side"><p class="at">at the end</p>'
+        f'<ul class="legend {"few" if len(p.series) < 5 else "more"}">{_legend(p)}</ul></div></div>'
         f'<p class="live" aria-live="polite"></p>{note}</figure>'
     )
 
@@ -303,17 +315,14 @@ def _switch(p: Panel, name: str) -> str:
     return f'<fieldset class="switch" hidden><legend>Against</legend>{choices}</fieldset>'
 
 
-def _legend(p: Panel, styles: Sequence[CurveStyle]) -> str:
+def _legend(p: Panel) -> str:
     """The curves with their last values, in the order of these values; bounds at the end."""
-    # nan never equals itself: the last value that can be drawn
-    last = [next((v for v in reversed(numbers(s.y).tolist()) if v == v), float("nan")) for s in p.series]
-    order = sorted(range(len(last)), key=lambda k: (p.series[k].kind == "bound", -last[k] if last[k] == last[k] else 0))
     return "".join(
         f'<li><button type="button" class="key" aria-pressed="true" data-k="{k}" '
         f'data-name="{text(p.series[k].label)}" title="{_about(p.series[k].about)}">'
-        f'{svg.swatch(styles[k], p.series[k].kind)}<span class="name">{prose(text(p.series[k].label))}</span>'
-        f'<span class="val">{show(last[k]) if last[k] == last[k] else "&ndash;"}</span></button></li>'
-        for k in order
+        f'{SWATCH}<span class="name">{sentence(p.series[k].label)}</span>'
+        f'<span class="val">{show(last) if last == last else "&ndash;"}</span></button></li>'
+        for k, last in plots.legend_order(p)
     )
 
 
@@ -325,13 +334,13 @@ def _table(t: Table) -> str:
     # a column with one word in it is set as text
     numeric = [all(not isinstance(row[k], str) for row in t.rows if k < len(row)) for k in range(len(t.columns))]
     css = ['class="n"' if n else "" for n in numeric]
-    head = "".join(f'<th scope="col" {c}>{prose(text(h))}</th>' for c, h in zip(css, t.columns, strict=True))
+    head = "".join(f'<th scope="col" {c}>{sentence(h)}</th>' for c, h in zip(css, t.columns, strict=True))
     rows = "".join(
         "<tr>" + "".join(f"<td {c}>{show(v)}</td>" for c, v in zip(css, r, strict=False)) + "</tr>" for r in t.rows
     )
-    note = f'<p class="note">{prose(text(t.note))}</p>' if t.note else ""
+    note = f'<p class="note">{sentence(t.note)}</p>' if t.note else ""
     return (
-        f'<details class="table"><summary>Table: {prose(text(t.title))}</summary>'
+        f'<details class="table"><summary>Table: {sentence(t.title)}</summary>'
         '<div class="scroll" tabindex="0" role="region" '
         f'aria-label="{attribute(t.title)}"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>{note}</details>'
     )
@@ -340,7 +349,7 @@ def _table(t: Table) -> str:
 def _notes(notes: Sequence[str]) -> str:
     if not notes:
         return ""
-    items = "".join(f"<li>{prose(text(n))}</li>" for n in notes)
+    items = "".join(f"<li>{sentence(n)}</li>" for n in notes)
     return f'<details class="notes"><summary>Remarks</summary><ul>{items}</ul></details>'
 
 
@@ -351,9 +360,9 @@ def _parameters(e: Experiment) -> str:
 
 
 def _footer(report: ReproductionReport) -> str:
-    made = f"proxskip {report.about.get('versions', {}).get('proxskip', '')}".strip()
+    version = f"proxskip {report.about.get('versions', {}).get('proxskip', '')}".strip()
     return (
-        f"<footer>Made by {text(made)}. The paper: ProxSkip, "
+        f"<footer>Made by {text(version)}. The paper: ProxSkip, "
         f'<a href="{front.PAPER}" rel="noreferrer">arXiv:2202.09357</a>. All numbers of this page are in results.json '
         "beside it; for long curves the page keeps both ends and the extremes.</footer>"
     )

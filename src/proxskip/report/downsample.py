@@ -50,12 +50,12 @@ def downsample_series(s: Series, panel: Panel, most: int = MAX_POINTS) -> Series
 def _extremes(v: Array, where: Array) -> set[int]:
     """The indices of the smallest and the largest value of each piece."""
     good = np.flatnonzero(np.isfinite(v))
-    found: set[int] = set()
+    indices: set[int] = set()
     for order in (v, -v):
         # sort by piece, then by value: the first point of each piece is its smallest (or largest)
         best = good[np.lexsort((order[good], where[good]))]
-        found.update(best[np.unique(where[best], return_index=True)[1]].tolist())
-    return found
+        indices.update(best[np.unique(where[best], return_index=True)[1]].tolist())
+    return indices
 
 
 def _pieces(x: Array, length: int, pieces: int, log: bool) -> Array:

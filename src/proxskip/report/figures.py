@@ -11,8 +11,8 @@ import io
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-Verdict = Literal["PASS", "FAIL", "REPORTED", "NOT RUN"]
-"""REPORTED: measured on data, or in a setting, for which the claim is not made."""
+Verdict = Literal["PASS", "FAIL", "REPORTED", "INCONCLUSIVE", "NOT RUN"]
+"""REPORTED: measured on data, or in a setting, for which the claim is not made; INCONCLUSIVE: it ran, and too short."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +121,8 @@ def to_json(report: ReproductionReport) -> dict[str, Any]:
 def to_csv(e: Experiment) -> str:
     """All curves of an experiment, one row per point; an axis that a curve does not have is empty."""
     axes = list(dict.fromkeys(x for p in e.panels for s in p.series for x in s.x))
-    out = io.StringIO()
-    rows = csv.writer(out, lineterminator="\n")
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["panel", "curve", *axes, "y", "low", "high"])
     for p in e.panels:
         for s in p.series:
@@ -130,7 +130,7 @@ def to_csv(e: Experiment) -> str:
             for k in range(len(s.y)):
                 values = (None if c is None or k >= len(c) else c[k] for c in columns)
                 rows.writerow([p.id, s.label, *("" if v is None else repr(float(v)) for v in values)])
-    return out.getvalue()
+    return text.getvalue()
 
 
 def from_json(data: dict[str, Any]) -> ReproductionReport:

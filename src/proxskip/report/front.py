@@ -6,9 +6,8 @@ import math
 import re
 from collections.abc import Sequence
 
-from proxskip.report.axes import number
 from proxskip.report.figures import Claim, Experiment, Panel, ReproductionReport, Series
-from proxskip.report.text import text
+from proxskip.report.text import number, text
 
 PAPER = "https://arxiv.org/abs/2202.09357"
 SECTIONS = "https://ar5iv.labs.arxiv.org/html/2202.09357"
@@ -65,10 +64,15 @@ def _first(s: Series, level: float) -> float | None:
 
 def score(claims: Sequence[Claim]) -> str:
     """How many claims there are, and how many hold by a number of this run."""
-    counts = {v: sum(c.verdict == v for c in claims) for v in ("PASS", "FAIL", "REPORTED", "NOT RUN")}
-    words = {"PASS": "pass", "FAIL": "fail", "REPORTED": "are reported", "NOT RUN": "were not run"}
-    told = [f"{n} {words[v]}" for v, n in counts.items() if n]
-    return f"Of {len(claims)} claims {', '.join(told)}." if told else ""
+    words = {
+        "PASS": "pass",
+        "FAIL": "fail",
+        "REPORTED": "are reported",
+        "INCONCLUSIVE": "are inconclusive",
+        "NOT RUN": "were not run",
+    }
+    counted = [f"{n} {word}" for v, word in words.items() if (n := sum(c.verdict == v for c in claims))]
+    return f"Of {len(claims)} claims, {', '.join(counted)}." if counted else ""
 
 
 def paper_link(e: Experiment) -> str:

@@ -6,7 +6,7 @@ const kept = { get() { try { return localStorage.getItem("theme"); } catch { ret
                set(v) { try { localStorage.setItem("theme", v); } catch { /* a page from a file may not keep it */ } } };
 if (kept.get() === "dark" || kept.get() === "light") root.dataset.theme = kept.get();
 
-// -- numbers as text: the same sums as axes.py ------------------------------------------------------------------------
+// -- numbers as text: as number() in text.py --------------------------------------------------------------------------
 const RAISED = { "-": "\u207b", 0: "\u2070", 1: "\u00b9", 2: "\u00b2", 3: "\u00b3", 4: "\u2074", 5: "\u2075", 6: "\u2076",
                  7: "\u2077", 8: "\u2078", 9: "\u2079" };
 const power = (k) => "10" + [...String(k)].map((c) => RAISED[c]).join("");
@@ -73,15 +73,32 @@ function linearTicks(low, high, most) {
 
 // -- a figure ----------------------------------------------------------------------------------------------------------
 const LEFT = 54, RIGHT = 14, TOP = 30, BOTTOM = 46, MARKERS = 8;
-const LABELS = 128, LABELS_FROM = 480, MOST_LABELS = 8, LONGEST_LABEL = 19; // as in svg.py
+// names at the ends of curves: their room, the least width, and the most curves and letters for which there are any
+const LABELS = 128, LABELS_FROM = 480, MOST_LABELS = 8, LONGEST_LABEL = 19;
+const DASHES = { "-": "", "--": "7 4", "-.": "8 3 2 3", ":": "2 3" };
+// markers around the origin, by matplotlib's letters
+const SHAPES = {
+  o: "M0-4A4 4 0 1 1 0 4A4 4 0 1 1 0-4Z",
+  s: "M-3.6-3.6H3.6V3.6H-3.6Z",
+  "^": "M0-4.6L4.4 3.4H-4.4Z",
+  v: "M0 4.6L4.4-3.4H-4.4Z",
+  "<": "M-4.6 0L3.4-4.4V4.4Z",
+  ">": "M4.6 0L-3.4-4.4V4.4Z",
+  p: "M0.0 -4.8L4.6 -1.5L2.8 3.9L-2.8 3.9L-4.6 -1.5Z",
+  8: "M1.8 -4.2L4.2 -1.8L4.2 1.8L1.8 4.2L-1.8 4.2L-4.2 1.8L-4.2 -1.8L-1.8 -4.2Z",
+  P: "M-1.7-4.6H1.7V-1.7H4.6V1.7H1.7V4.6H-1.7V1.7H-4.6V-1.7H-1.7Z",
+  X: "M-4.4-2.1L-2.1-4.4L0-2.2L2.1-4.4L4.4-2.1L2.2 0L4.4 2.1L2.1 4.4L0 2.2L-2.1 4.4L-4.4 2.1L-2.2 0Z",
+  D: "M0-5L5 0L0 5L-5 0Z",
+  "*": "M0.0 -5.4L1.3 -1.8L5.1 -1.7L2.1 0.7L3.2 4.4L0.0 2.2L-3.2 4.4L-2.1 0.7L-5.1 -1.7L-1.3 -1.8Z",
+  h: "M0.0 -4.6L4.0 -2.3L4.0 2.3L0.0 4.6L-4.0 2.3L-4.0 -2.3Z",
+};
 function make(tag, attributes, ...inside) {
   const node = document.createElementNS(document.querySelector("svg").namespaceURI, tag);
   for (const [k, v] of Object.entries(attributes)) node.setAttribute(k, v);
   node.append(...inside);
   return node;
 }
-// Letters of a label in italics, stars raised, indices lowered: as pieces() and label() of Python. A label that was typeset
-// once is typeset the same again.
+// Letters of a label in italics, stars raised, indices lowered.
 const GREEK = { alpha: "\u03b1", gamma: "\u03b3", delta: "\u03b4", kappa: "\u03ba", zeta: "\u03b6", lambda: "\u03bb", sigma: "\u03c3",
                 mu: "\u03bc", eps: "\u03b5", Psi: "\u03a8", Phi: "\u03a6", lmax: "\u03bb" };
 const LETTERS = new RegExp(`(?<![\\p{L}\\p{N}_'-])(${Object.keys(GREEK).join("|")}|[fhpqtxIKLMW\u03b1\u03b3\u03b4\u03ba\u03b6\u03bb\u03c3\u03bc\u03b5\u03a8\u03a6])(max)?(?![\\p{L}\\p{N}_'-])([*\u22c6]?)`, "gu");
@@ -109,8 +126,8 @@ function typeset(label) {
 const path = (points) => "M" + points.map(([u, v]) => u.toFixed(1) + " " + v.toFixed(1)).join("L");
 
 class Chart {
-  constructor(node, panel, looks, styles) {
-    Object.assign(this, { node, panel, looks, styles, x: panel.x, hidden: new Set(), cursor: null, near: -1 });
+  constructor(node, panel, looks) {
+    Object.assign(this, { node, panel, looks, x: panel.x, hidden: new Set(), cursor: null, near: -1 });
     this.svg = node.querySelector(".chart");
     this.tip = node.querySelector(".tip");
     this.live = node.querySelector(".live");
@@ -120,11 +137,12 @@ class Chart {
     const choices = [...node.querySelectorAll(".switch label")];
     this.labels = new Map(choices.map((l) => [l.control.value, l.title]));
     this.units = new Map(choices.map((l) => [l.control.value, l.textContent]));
-    this.labels.set(panel.x, this.svg.querySelector(".x-label").textContent);
-    this.y = this.svg.querySelector(".y-label").textContent;
+    this.labels.set(panel.x, this.svg.dataset.x);
+    this.y = this.svg.dataset.y;
     this.names = new Map(this.keys.map((b) => [Number(b.dataset.k), b.dataset.name]));
     this.still = [...this.svg.querySelectorAll("title, desc, clipPath")];
     this.ratio = this.svg.viewBox.baseVal.height / this.svg.viewBox.baseVal.width;
+    for (const key of this.keys) this.swatch(key, Number(key.dataset.k));
     this.listen();
     new ResizeObserver(() => this.draw()).observe(this.svg.parentNode);
   }
@@ -218,8 +236,9 @@ class Chart {
     svg.setAttribute("width", width);
     svg.setAttribute("height", height);
     const box = svg.querySelector("clipPath rect");
-    box.setAttribute("width", width - LEFT - this.room + 12);
-    box.setAttribute("height", height - TOP - BOTTOM + 12);
+    // a little beyond the axes, so that markers at the edge are drawn whole
+    const edges = { x: LEFT - 6, y: TOP - 6, width: width - LEFT - this.room + 12, height: height - TOP - BOTTOM + 12 };
+    for (const [k, v] of Object.entries(edges)) box.setAttribute(k, v);
     const curves = make("g", { "clip-path": `url(#${box.parentNode.id})` });
     const order = [...shown].sort((a, b) => this.looks[a].width - this.looks[b].width);
     for (const k of order) curves.append(...this.band(k));
@@ -280,21 +299,28 @@ class Chart {
   }
 
   curve(k) {
-    const s = this.panel.series[k], look = this.looks[k], points = this.pixels[k], dashes = this.styles.dashes[look.dashes];
-    const width = { bound: 1.2, points: 1 }[s.kind] || look.width;
-    const out = this.pieces(points).map((piece) => {
-      const line = make("path", { class: `line c${look.slot}`, "stroke-width": width, d: path(piece) });
-      if (dashes) line.setAttribute("stroke-dasharray", dashes);
-      return line;
-    });
+    const s = this.panel.series[k], { slot } = this.looks[k], points = this.pixels[k];
     const good = points.filter((p) => p), spread = Math.max(1, Math.floor(good.length / MARKERS));
-    const first = Math.floor((look.slot * spread) / 8);
+    // by its color each curve starts its markers elsewhere, so that they do not hide one another
+    const first = Math.floor((slot * spread) / 8);
     const marked = s.kind === "bound" ? [] : s.kind === "points" ? good : good.filter((_, i) => i >= first && (i - first) % spread === 0);
-    return out.concat(marked.map((p) => this.mark(look, p, `mark c${look.slot}${look.hollow ? " hollow" : ""}`)));
+    return this.pieces(points).map((piece) => this.line(k, piece)).concat(marked.map((p) => this.mark(k, p)));
   }
 
-  mark(look, [u, v], css) {
-    return make("path", { class: css, transform: `translate(${u.toFixed(1)} ${v.toFixed(1)})`, d: this.styles.shapes[look.marker] || "" });
+  line(k, points) {
+    const look = this.looks[k], width = { bound: 1.2, points: 1 }[this.panel.series[k].kind] || look.width, dashes = DASHES[look.dashes];
+    return make("path", { class: `line c${look.slot}`, "stroke-width": width, d: path(points), ...(dashes && { "stroke-dasharray": dashes }) });
+  }
+
+  mark(k, [u, v]) {
+    const { slot, hollow, marker } = this.looks[k], css = `mark c${slot}${hollow ? " hollow" : ""}`;
+    return make("path", { class: css, transform: `translate(${u.toFixed(1)} ${v.toFixed(1)})`, d: SHAPES[marker] || "" });
+  }
+
+  // a short piece of the line beside its name in a legend
+  swatch(key, k) {
+    const marks = this.panel.series[k].kind === "bound" ? [] : [this.mark(k, [17, 8])];
+    key.querySelector(".swatch").replaceChildren(this.line(k, [[1, 8], [33, 8]]), ...marks);
   }
 
   band(k) {
@@ -411,10 +437,10 @@ class Chart {
 // -- the page ----------------------------------------------------------------------------------------------------------
 document.addEventListener("DOMContentLoaded", () => {
   const read = (id) => JSON.parse(document.getElementById(id).textContent);
-  const results = read("results"), styles = read("styles");
+  const results = read("results"), looks = read("styles");
   const charts = [...document.querySelectorAll("figure.panel")].map((node) => {
     const e = Number(node.dataset.e), p = Number(node.dataset.p);
-    const chart = new Chart(node, results.experiments[e].panels[p], styles.panels[e][p], styles);
+    const chart = new Chart(node, results.experiments[e].panels[p], looks[e][p]);
     chart.draw();
     return chart;
   });
@@ -429,7 +455,12 @@ document.addEventListener("DOMContentLoaded", () => {
     charts.forEach((c) => c.method(method, on));
   };
   charts.forEach((c) => { c.everywhere = switched; });
-  for (const key of shared) key.addEventListener("click", () => switched(key.dataset.method, key.getAttribute("aria-pressed") === "false"));
+  for (const key of shared) {
+    const { method } = key.dataset, of = (c) => c.panel.series.findIndex((s) => s.method === method && s.kind !== "bound");
+    const chart = charts.find((c) => of(c) >= 0);
+    chart.swatch(key, of(chart));
+    key.addEventListener("click", () => switched(method, key.getAttribute("aria-pressed") === "false"));
+  }
   // a link to the claims opens those of its figure
   for (const link of document.querySelectorAll("a.verdicts")) link.addEventListener("click", () => {
     const id = link.closest("section").id;

@@ -1,22 +1,28 @@
-"""Figures from traces: reads run folders, runs nothing, and leaves the global state of matplotlib alone."""
+"""Figures with matplotlib: results and run folders as panels, and panels as PNG, PDF and SVG files.
+
+Nothing here runs a method or changes the global state of matplotlib.
+"""
 
 from __future__ import annotations
 
-import json
+import io
+import re
 import textwrap
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
+from proxskip.registry import title
 from proxskip.report.figures import Panel, Series
-from proxskip.report.mathematics import mathtext
-from proxskip.report.method_styles import CYCLE, PALETTE, style, title
+from proxskip.report.method_styles import CYCLE, PALETTE, style
+from proxskip.report.text import GREEK
+from proxskip.results.load import load
+from proxskip.results.result import Result, Summary
 from proxskip.results.trace import Trace
-from proxskip.seam import Style
 from proxskip.types import Array, InputError
 
 if TYPE_CHECKING:
@@ -49,219 +55,150 @@ Y_AXES = {
 
 _DASHES = ("-", "--", "-.", ":")
 MARKERS_PER_CURVE = 8
-_LEGEND: dict[str, Any] = {"frameon": False, "fontsize": 9, "handlelength": 3.2}
+LEGEND: dict[str, Any] = {"frameon": False, "fontsize": 9, "handlelength": 3.2}
+OF_A_PROBLEM = ("data", "data_sha256", "samples", "d", "clients", "split", "weights", "lambda", "loss", "psi")
+"""Fields of a summary that say which problem was solved."""
+_NOT_A_SETTING = frozenset({
+    "seed", "rounds", "status", "success", "message", "warnings", "cluster", "versions", "f_star", "zeta", "delta",
+    "L", "L_max", "L_global", "mu", "kappa", "labels", "passes", "seconds", "f", "gap", "grad_norm", "sum_h",
+    "forecast", "sim_seconds", "sim_computing", "late", "lost", "void",
+    "lyapunov", "lyapunov_bound", "iterations", "exchanges", "edge_messages", "local_steps", "grad_evals", "prox_evals",
+    *(f"{what}_{way}" for what in ("vectors", "floats", "bytes", "bits") for way in ("up", "down")),
+})  # fmt: skip
 
 
-# -- run folders -------------------------------------------------------------------------------------------------------
+# -- runs --------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The runs of one method: one trace per seed."""
+    """The runs of one setting: one trace per seed."""
 
     label: str
     traces: tuple[Trace, ...]
     method: str = ""
 
 
-def load_run(folder: str | Path) -> Curve:
-    """The curve of one run folder, or of a folder whose ``seed-...`` folders hold the runs of one method."""
-    path = Path(folder)
-    if not path.is_dir():
-        raise InputError(f"{path} is not a folder; give a run folder.")
-    if (path / "trace.npz").is_file():
-        method = _method(path)
-        return Curve(title(method), (Trace.from_npz(path / "trace.npz"),), method)
-    # a folder of one method with several seeds has its runs one level below
-    seeds = [load_run(p) for p in _children(path) if p.name.startswith("seed-")]
-    if not seeds:
-        raise InputError(f"{path} holds no finished run (there is no trace.npz in it); give a run folder.")
-    return replace(seeds[0], traces=tuple(t for s in seeds for t in s.traces))
+def curves_of(results: Any, warn: bool = False) -> list[Curve]:
+    """One curve for each setting of results, run folders, or a mapping from labels to these.
 
+    Runs that differ in their seed alone make one curve. Its label names the settings that differ.
 
-def load_runs(folders: Sequence[str | Path]) -> list[Curve]:
-    """The curves of run folders, or of folders that contain run folders; equal labels get the name of their folder."""
-    found = [p for folder in folders for p in _run_folders(Path(folder))]
-    curves = [load_run(p) for p in found]
-    data = [_data(p) for p in found]
-    if len(set(data)) > 1:  # curves of different problems are not to be compared unawares
-        curves = [replace(c, label=f"{c.label}, {name}") for c, name in zip(curves, data, strict=True)]
-    labels = [c.label for c in curves]
+    Args:
+        warn: warn of runs that solve different problems.
+    """
+    if isinstance(results, Mapping):
+        groups = {str(label): _flat(runs) for label, runs in results.items()}
+        if empty := [label for label, runs in groups.items() if not runs]:
+            raise InputError(f'there are no results under "{empty[0]}".')
+        labels = list(groups)
+    else:
+        groups = {}
+        for result in _flat(results):
+            groups.setdefault(repr(_setting(result.summary())), []).append(result)
+        if not groups:
+            raise InputError("there are no results to plot.")
+        labels = _labels([runs[0].summary() for runs in groups.values()])
+    if warn:
+        _warn_of_problems([runs[0].summary() for runs in groups.values()])
     return [
-        replace(c, label=f"{c.label} ({p.name})") if labels.count(c.label) > 1 else c
-        for c, p in zip(curves, found, strict=True)
+        Curve(label, tuple(r.trace for r in runs), str(runs[0].summary()["method"]))
+        for label, runs in zip(labels, groups.values(), strict=True)
     ]
 
 
-def _run_folders(path: Path) -> list[Path]:
-    children = _children(path) if path.is_dir() else []
-    if (path / "trace.npz").is_file() or any(_is_seed(p) for p in children):
-        return [path]
-    inner = [p for p in children if (p / "trace.npz").is_file() or any(_is_seed(s) for s in _children(p))]
-    return inner or [path]
+def _flat(results: Any) -> list[Result]:
+    if isinstance(results, Result):
+        return [results]
+    if isinstance(results, (str, Path)):
+        return _flat(load(results))
+    if not isinstance(results, Iterable):
+        raise InputError(f"{type(results).__name__} cannot be plotted; give results of run, or run folders.")
+    return [result for item in results for result in _flat(item)]
 
 
-def _is_seed(path: Path) -> bool:
-    return path.name.startswith("seed-") and (path / "trace.npz").is_file()
+def _setting(s: Summary) -> dict[str, Any]:
+    """Everything that was asked for, except the seed."""
+    return {k: v for k, v in s.items() if k not in _NOT_A_SETTING}
 
 
-def _children(path: Path) -> list[Path]:
-    # by length first, so that seed-10 follows seed-9
-    return sorted((p for p in path.iterdir() if p.is_dir()), key=lambda p: (len(p.name), p.name))
+def _labels(about: Sequence[Summary]) -> list[str]:
+    """Each method with those of its settings that differ among the runs of that method, or among all problems."""
+    labels = []
+    named = [k for k in OF_A_PROBLEM if k != "data_sha256"]
+    for s in about:
+        same = [other for other in about if other["method"] == s["method"]]
+        own = [k for k in _setting(s) if k != "data_sha256" and any(other.get(k) != s[k] for other in same)]
+        # a curve of another problem says so even where its method occurs once
+        own += [k for k in named if k not in own and any(other.get(k) != s.get(k) for other in about)]
+        words = [f"{k} = {_short(s[k])}" for k in own if s.get(k) is not None]
+        labels.append(", ".join([title(str(s["method"])), *words]))
+    return labels
 
 
-def _data(path: Path) -> str:
-    """The data set of a run folder, or of its first seed's."""
-    for p in (path, *_children(path)):
-        try:
-            return str(json.loads((p / "summary.json").read_text(encoding="utf-8"))["data"])
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-    return "unknown data"
+def _short(v: Any) -> str:
+    if isinstance(v, list) and v and all(isinstance(u, (int, float)) for u in v):
+        return f"{min(v):.3g} to {max(v):.3g}"
+    return f"{v:.3g}" if isinstance(v, float) else str(v) if not isinstance(v, dict) else " ".join(map(str, v.values()))
 
 
-def _method(path: Path) -> str:
-    try:
-        return str(json.loads((path / "summary.json").read_text(encoding="utf-8"))["method"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path / 'summary.json'} does not say which method ran ({type(error).__name__}).") from None
+def _warn_of_problems(about: Sequence[Summary]) -> None:
+    """Curves of different problems are drawn, with a warning."""
+    differ = [k for k in OF_A_PROBLEM if len({repr(s.get(k)) for s in about}) > 1]
+    stars = [s["f_star"] for s in about if s.get("f_star") is not None]
+    if not differ and len(stars) > 1 and not np.allclose(stars, stars[0], rtol=1e-6, atol=1e-12):
+        differ = ["f*"]
+    if differ:
+        warnings.warn(
+            f"these runs solve different problems (they differ in {', '.join(differ)}), so their curves should not be "
+            "compared.",
+            UserWarning,
+            stacklevel=4,
+        )
 
 
-# -- curves ------------------------------------------------------------------------------------------------------------
-def curves(runs: Sequence[Curve], x: str = "rounds", y: str = "gap", heading: str = "") -> Figure:
-    """One panel with a logarithmic y axis: for each curve the median over its seeds, and a band from min to max."""
-    return panels(runs, (x,), y, heading)
-
-
-def panels(runs: Sequence[Curve], xs: Sequence[str], y: str = "gap", heading: str = "", note: str = "") -> Figure:
-    """Panels side by side with different x axes, one y axis and one legend, which lists the highest curve first."""
-    from matplotlib.figure import Figure
-
-    for x in xs:
-        _known(x, X_AXES, "x")
-    _known(y, Y_AXES, "y")
+def curve_panels(curves: Sequence[Curve], xs: Sequence[str], y: str = "gap", note: str = "") -> list[Panel]:
+    """One panel for each x axis: the median of each curve over its seeds, with a band from the least to the largest."""
+    axes: list[tuple[str, str, Mapping[str, Any]]] = [*(("x", x, X_AXES) for x in xs), ("y", y, Y_AXES)]
+    for name, choice, choices in axes:
+        if choice not in choices:
+            raise InputError(f'{name} = "{choice}" cannot be drawn; choose one of {", ".join(choices)}.')
     # f - f* is nan everywhere if f* is unknown
-    shown = [c for c in runs if any(np.isfinite(t[y]).any() for t in c.traces)]
+    shown = [c for c in curves if any(np.isfinite(t[y]).any() for t in c.traces)]
     if not shown:
-        raise InputError(f"no run has a value of {y}; choose another --y, such as grad_norm.")
-    figure = Figure(figsize=(4.6 * len(xs) + 2.6, 4.1), layout="constrained")
-    # one y axis for all panels, so that heights can be compared
-    axes = figure.subplots(1, len(xs), sharey=True, squeeze=False)[0]
-    styles = _styles(shown)
-    floor = Y_AXES[y][1]
-    for ax, x in zip(axes, xs, strict=True):
-        for k, curve in enumerate(shown):
-            _draw(ax, curve, x, y, floor, styles[k], k / len(shown))
-        _dress(ax, x, X_AXES[x][1])
-    axes[0].set_ylabel(mathtext(Y_AXES[y][0]))
-    _legend(figure, axes[-1], shown, y)
-    if heading:
-        figure.suptitle(heading, fontsize=11)
+        raise InputError(f"no run has a value of {y}; choose another y, such as grad_norm.")
     notes = [note] if note else []
-    if missing := [c.label for c in runs if c not in shown]:
+    if missing := [c.label for c in curves if c not in shown]:
         notes.append(f"Not shown, since there are no values: {', '.join(missing)}.")
     if max(len(c.traces) for c in shown) > 1:
         notes.append("Lines are medians over the seeds; bands extend from the smallest to the largest value.")
-    if any(np.nanmin(t[y]) < floor for c in shown for t in c.traces if np.isfinite(t[y]).any()):
-        notes.append(f"Values below {floor:g}, which are rounding errors, are drawn at {floor:g}.")
-    if notes:
-        figure.supxlabel("\n".join(notes), fontsize=8, color="#444444")
-    return figure
+    label, floor = Y_AXES[y]
+    return [
+        Panel(
+            x, "", [_series(c, x, y) for c in shown], x, {x: X_AXES[x][1]}, label, y_floor=floor, note=" ".join(notes)
+        )
+        for x in xs
+    ]
 
 
-def draw_on(ax: Axes, runs: Sequence[Curve], x: str, y: str) -> None:
-    """The curves on axes of the caller, with labels and a legend inside."""
-    _known(x, X_AXES, "x")
-    _known(y, Y_AXES, "y")
-    shown = [c for c in runs if any(np.isfinite(t[y]).any() for t in c.traces)]
-    if not shown:
-        raise InputError(f'no run has a value of {y}; choose another y, such as "grad_norm".')
-    styles, floor = _styles(shown), Y_AXES[y][1]
-    for k, curve in enumerate(shown):
-        _draw(ax, curve, x, y, floor, styles[k] | {"label": _plain(curve.label)}, k / len(shown))
-    _dress(ax, x, X_AXES[x][1])
-    ax.set_ylabel(mathtext(Y_AXES[y][0]))
-    ax.legend(**_LEGEND)
-
-
-def median_and_band(curve: Curve, x: str, y: str, floor: float) -> tuple[Array, Array, Array, Array]:
-    """(x, median, min, max) over the seeds, up to the last x that all reached; interpolated in log y if x differ."""
-    lines = [_line(t, x, y, floor) for t in curve.traces]
-    lines = [(u, v) for u, v in lines if len(u)]
+def _series(curve: Curve, x: str, y: str) -> Series:
+    """The median and the band, up to the last x that all seeds reached; interpolated in log y if their x differ."""
+    lines = [(_column(t, x)[good], t[y][good]) for t in curve.traces if (good := np.isfinite(t[y])).any()]
+    if len(lines) == 1:
+        return Series(curve.label, {x: lines[0][0].tolist()}, lines[0][1].tolist(), curve.method)
     end = min(u[-1] for u, _ in lines)
     # every x at which some seed has a record; between records the others are interpolated
     grid = np.unique(np.concatenate([u for u, _ in lines]))
     grid = grid[grid <= end]
-    logs = np.stack([np.interp(grid, u, v) for u, v in lines])
-    return grid, *(np.exp(f(logs, axis=0)) for f in (np.median, np.min, np.max))
+    logs = np.stack([np.interp(grid, u, np.log(np.maximum(v, Y_AXES[y][1]))) for u, v in lines])
+    middle, low, high = (np.exp(f(logs, axis=0)).tolist() for f in (np.median, np.min, np.max))
+    return Series(curve.label, {x: grid.tolist()}, middle, curve.method, low, high)
 
 
-def _line(trace: Trace, x: str, y: str, floor: float) -> tuple[Array, Array]:
+def _column(trace: Trace, x: str) -> Array:
     if x == "sim_seconds" and x not in trace:
         raise InputError(
             "a run has no sim_seconds, the time over a network; run it with network=, or choose another x."
         )
-    u = np.sum([trace[column] for column in X_AXES[x][0]], axis=0)
-    good = np.isfinite(trace[y])
-    return u[good], np.log(np.maximum(trace[y][good], floor))
-
-
-def _draw(ax: Axes, curve: Curve, x: str, y: str, floor: float, line: dict[str, Any], shift: float) -> None:
-    # markers of different curves are shifted against each other, so that they do not hide one another
-    u, middle, low, high = median_and_band(curve, x, y, floor)
-    spread = max(1, len(u) // MARKERS_PER_CURVE)
-    ax.semilogy(u, middle, markevery=(int(shift * spread), spread), **line)
-    if len(curve.traces) > 1:
-        ax.fill_between(u, low, high, color=line["color"], alpha=0.18, linewidth=0, zorder=1)
-
-
-def _styles(shown: Sequence[Curve]) -> list[dict[str, Any]]:
-    own = [entry for c in shown if (entry := style(c.method)) is not None]
-    # every method its own style, or all by position where two would have the same color
-    distinct = len({entry.color for entry in own}) == len(shown)
-    return [
-        _look(entry, 2.4 if entry.highlighted else 1.5, not distinct and k >= len(CYCLE))
-        for k, entry in enumerate(own if distinct else [CYCLE[k % len(CYCLE)] for k in range(len(shown))])
-    ]
-
-
-def _look(given: Style | CurveStyle, width: float, hollow: bool) -> dict[str, Any]:
-    """The style of a line as matplotlib's keywords; thick lines are drawn on top."""
-    look = {"color": given.color, "linestyle": given.dashes, "marker": given.marker, "markersize": 5.0}
-    face = "white" if hollow else given.color
-    return look | {"markerfacecolor": face, "linewidth": width, "zorder": 4 if width > 2 else 3}
-
-
-def _dress(ax: Axes, x: str, label: str, scale: str = "linear") -> None:
-    from matplotlib.ticker import EngFormatter
-
-    ax.set_xlabel(mathtext(label))
-    if scale == "linear":
-        # costs start at zero, where every curve begins
-        ax.set_xlim(left=min(0.0, ax.get_xlim()[0]) if ax.dataLim.xmin < 0 else 0.0)
-    if x != "seconds" and scale == "linear":
-        ax.xaxis.set_major_formatter(EngFormatter(sep=""))
-    ax.grid(True, which="major", color="#DDDDDD", linewidth=0.6)
-    ax.set_axisbelow(True)
-    ax.spines[["top", "right"]].set_visible(False)
-
-
-def _legend(figure: Figure, ax: Axes, shown: Sequence[Curve], y: str) -> None:
-    """Outside the axes, in the order of the curves' last values."""
-    # the legend in the order in which the curves end
-    last = [np.median([_last(t[y]) for t in c.traces]) for c in shown]
-    order = np.argsort(-np.asarray(last), kind="stable")
-    handles = [ax.lines[i] for i in order]
-    labels = [shown[i].label for i in order]
-    figure.legend(handles, labels, loc="outside right center", **_LEGEND)
-
-
-def _last(v: Array) -> float:
-    good = v[np.isfinite(v)]
-    return float(good[-1]) if len(good) else np.inf
-
-
-def _known(given: str, axes: dict[str, Any], name: str) -> None:
-    if given not in axes:
-        raise InputError(f'{name} = "{given}" cannot be drawn; choose one of {", ".join(axes)}.')
+    return np.asarray(np.sum([trace[column] for column in X_AXES[x][0]], axis=0))
 
 
 # -- panels of a report ------------------------------------------------------------------------------------------------
@@ -297,43 +234,28 @@ def curve_styles(series: Sequence[Series], figure: Collection[str] = ()) -> list
     keys = _keys(measured)
     named = {name for name in (*figure, *keys) if style(name)}
     slots = _slots(keys, named)
-    out, seen, by_method = list[CurveStyle](), list[str](), dict[str, CurveStyle]()
+    drawn, by_method = list[CurveStyle](), dict[str, CurveStyle]()
     for s, key in zip(measured, keys, strict=True):
-        slot, again = slots[key] % len(PALETTE), seen.count(key)
-        own = style(key)
+        slot, own = slots[key] % len(PALETTE), style(key)
         base = own or CYCLE[slot]
-        strong = own is not None and own.highlighted and not again
-        # the second curve of a method, and a second turn through the palette, get other dashes and hollow markers
-        first = _DASHES.index(base.dashes) if base.dashes in _DASHES else 0
-        dashes = _DASHES[(first + again + slots[key] // len(PALETTE)) % len(_DASHES)]
-        hollow = again > 0 or slots[key] >= len(PALETTE) or (bool(named) and own is None)
-        look = _unlike(CurveStyle(slot, dashes, base.marker, 2.4 if strong else 1.6, hollow), out)
-        if s.hollow is not None:
-            look = replace(look, hollow=s.hollow)
-        seen.append(key)
-        by_method.setdefault(s.method or s.label, look)
-        out.append(look)
+        # the second curve of a color gets other dashes and hollow markers
+        alike = [other for other in drawn if other.slot == slot]
+        first = alike[0].dashes if alike else base.dashes
+        dashes = _DASHES[((_DASHES.index(first) if first in _DASHES else 0) + len(alike)) % len(_DASHES)]
+        hollow = bool(alike) or (bool(named) and own is None)
+        width = 2.4 if own is not None and own.highlighted and not alike else 1.6
+        drawn.append(CurveStyle(slot, dashes, base.marker, width, hollow if s.hollow is None else s.hollow))
+        by_method.setdefault(s.method or s.label, drawn[-1])
     # bounds without a curve of their own are black, told apart by their dashes
-    given, loose = iter(out), (CurveStyle(2, _DASHES[1 + k % 3], "", 1.1) for k in range(len(series)))
+    curves, loose = iter(drawn), (CurveStyle(2, _DASHES[1 + k % 3], "", 1.1) for k in range(len(series)))
     return [
-        next(given)
+        next(curves)
         if s.kind != "bound"
         else replace(by_method[s.method], dashes="--", marker="", width=1.1)
         if s.method in by_method
         else next(loose)
         for s in series
     ]
-
-
-def _unlike(look: CurveStyle, others: Sequence[CurveStyle]) -> CurveStyle:
-    """The same, or with other dashes and hollow markers where one of the others looks like it."""
-    used = {(other.slot, other.dashes, other.hollow) for other in others}
-    first = _DASHES.index(look.dashes) if look.dashes in _DASHES else 0
-    for hollow in (look.hollow, True):
-        for dashes in (*_DASHES[first:], *_DASHES[:first]):
-            if (look.slot, dashes, hollow) not in used:
-                return replace(look, dashes=dashes, hollow=hollow)
-    return look
 
 
 def _keys(measured: Sequence[Series]) -> list[str]:
@@ -344,7 +266,6 @@ def _keys(measured: Sequence[Series]) -> list[str]:
 
 def _slots(keys: Sequence[str], named: Collection[str]) -> dict[str, int]:
     """Methods keep their own color where it is free; the others take what is left, unused colors first."""
-    out: dict[str, int] = {}
     own = {
         name: PALETTE.index(entry.color)
         for name in (*keys, *named)
@@ -353,13 +274,10 @@ def _slots(keys: Sequence[str], named: Collection[str]) -> dict[str, int]:
     # colors of methods elsewhere in the figure are used last
     theirs = {own[name] for name in named if name in own}
     order = [*sorted(range(len(PALETTE)), key=theirs.__contains__), *range(len(PALETTE), len(PALETTE) + len(keys))]
-    for key in dict.fromkeys(keys):
-        if key in own and own[key] not in out.values():
-            out[key] = own[key]
-    for key in dict.fromkeys(keys):
-        if key not in out:
-            out[key] = next(k for k in order if k not in out.values())
-    return out
+    slots: dict[str, int] = {}
+    for key in sorted(dict.fromkeys(keys), key=lambda key: key not in own):
+        slots[key] = next(k for k in (own.get(key, order[0]), *order) if k not in slots.values())
+    return slots
 
 
 def numbers(values: Sequence[float | None]) -> Array:
@@ -390,17 +308,17 @@ def panel_figure(panels: Sequence[Panel], heading: str = "") -> Figure:
     ]
     notes: list[str] = []
     for k, (ax, panel) in enumerate(zip(axes, panels, strict=False)):
-        notes += [n for n in _draw_panel(ax, panel, methods_in(panels)) if n not in notes]
+        notes += [n for n in draw_panel(ax, panel, methods_in(panels)) if n not in notes]
         if len(panels) > 1:
             ax.set_title(mathtext(textwrap.fill(_plain(panel.title), 60)), fontsize=10)
         if not shared:
             beside = panels[k - k % across : k - k % across + across]
             entries = _padded(*_entries(ax, panel), max(len(p.series) for p in beside))
-            parts[k].legend(*entries, loc="outside lower center", ncols=2, columnspacing=1.2, **_LEGEND)
+            parts[k].legend(*entries, loc="outside lower center", ncols=2, columnspacing=1.2, **LEGEND)
     for ax in axes[len(panels) :]:
         ax.set_visible(False)
     if shared:
-        figure.legend(*_entries(axes[0], panels[0]), loc="outside right center", **_LEGEND)
+        figure.legend(*_entries(axes[0], panels[0]), loc="outside right center", **LEGEND)
     if heading:
         figure.suptitle(_plain(heading), fontsize=11)
     if notes:
@@ -409,24 +327,34 @@ def panel_figure(panels: Sequence[Panel], heading: str = "") -> Figure:
     return figure
 
 
-def _draw_panel(ax: Axes, panel: Panel, figure: Collection[str]) -> list[str]:
+def draw_panel(ax: Axes, panel: Panel, figure: Collection[str] = ()) -> list[str]:
     """Draw the series and the axes; returns the notes that the figure must print."""
+    from matplotlib.ticker import EngFormatter
+
     notes = [panel.note] if panel.note else []
     floored = False
-    for s, look in zip(panel.series, curve_styles(panel.series, figure), strict=True):
+    for s, curve_style in zip(panel.series, curve_styles(panel.series, figure), strict=True):
         x, y = numbers(s.x.get(panel.x, [None] * len(s.y))), numbers(s.y)
         floored |= panel.y_floor is not None and bool(np.any(y < panel.y_floor))
         low, high = (None if v is None else at_floor(numbers(v), panel) for v in (s.low, s.high))
         if low is not None and high is not None:
-            ax.fill_between(x, low, high, color=look.color, alpha=0.18, linewidth=0, zorder=1)
-        ax.plot(x, at_floor(y, panel), **_line_style(s, look, len(y)))
-    ax.set_xscale(panel.x_scale)
-    ax.set_yscale(panel.y_scale)
-    _dress(ax, panel.x, _plain(panel.xs.get(panel.x, panel.x)), panel.x_scale)
-    ax.set_ylabel(mathtext(_plain(panel.y_label)))
-    _plain_counts(ax)
+            ax.fill_between(x, low, high, color=curve_style.color, alpha=0.18, linewidth=0, zorder=1)
+        ax.plot(x, at_floor(y, panel), label=_plain(s.label), **_line(s, curve_style))
     if floored:
         notes.append(f"Values below {panel.y_floor:g} are drawn at {panel.y_floor:g}.")
+    ax.set_xscale(panel.x_scale)
+    ax.set_yscale(panel.y_scale)
+    ax.set_xlabel(mathtext(_plain(panel.xs.get(panel.x, panel.x))))
+    ax.set_ylabel(mathtext(_plain(panel.y_label)))
+    if panel.x_scale == "linear":
+        # costs start at zero, where every curve begins
+        ax.set_xlim(left=min(0.0, ax.get_xlim()[0]) if ax.dataLim.xmin < 0 else 0.0)
+        if panel.x != "seconds":
+            ax.xaxis.set_major_formatter(EngFormatter(sep=""))
+    _plain_counts(ax)
+    ax.grid(True, which="major", color="#DDDDDD", linewidth=0.6)
+    ax.set_axisbelow(True)
+    ax.spines[["top", "right"]].set_visible(False)
     return notes
 
 
@@ -449,20 +377,33 @@ def at_floor(y: Array, panel: Panel) -> Array:
     return np.where(y > 0, y, np.nan) if panel.y_scale == "log" else y
 
 
-def _line_style(s: Series, look: CurveStyle, points: int) -> dict[str, Any]:
-    line = _look(look, look.width, look.hollow)
-    if s.kind == "points":
-        line |= {"linewidth": 0.9, "markersize": 6.0, "markevery": None}
-    else:
-        spread = max(1, points // MARKERS_PER_CURVE)
-        line["markevery"] = ((look.slot * spread) // len(PALETTE), spread)
-    return line
+def _line(s: Series, curve_style: CurveStyle) -> dict[str, Any]:
+    """The style of a line as matplotlib's keywords; thick lines are drawn on top."""
+    # by its color each curve starts its markers elsewhere, so that they do not hide one another
+    spread = max(1, len(s.y) // MARKERS_PER_CURVE)
+    points = s.kind == "points"
+    return {
+        "color": curve_style.color,
+        "linestyle": curve_style.dashes,
+        "linewidth": 0.9 if points else curve_style.width,
+        "marker": curve_style.marker,
+        "markersize": 6.0 if points else 5.0,
+        "markerfacecolor": "white" if curve_style.hollow else curve_style.color,
+        "markevery": None if points else ((curve_style.slot * spread) // len(PALETTE), spread),
+        "zorder": 4 if curve_style.width > 2 else 3,
+    }
+
+
+def legend_order(panel: Panel) -> list[tuple[int, float]]:
+    """The curves in the order in which they end, each with its last value, or nan; bounds are behind the others."""
+    last = [next((v for v in reversed(numbers(s.y).tolist()) if v == v), np.nan) for s in panel.series]
+    order = sorted(range(len(last)), key=lambda k: (panel.series[k].kind == "bound", -np.nan_to_num(last[k])))
+    return [(k, last[k]) for k in order]
 
 
 def _entries(ax: Axes, panel: Panel) -> tuple[list[Line2D], list[str]]:
-    """Lines and labels in the order of the curves' last values, bounds at the end."""
-    last = [_last(numbers(s.y)) for s in panel.series]
-    order = sorted(range(len(last)), key=lambda k: (panel.series[k].kind == "bound", -last[k]))
+    """Lines and labels of the legend."""
+    order = [k for k, _ in legend_order(panel)]
     return [ax.lines[k] for k in order], [mathtext(textwrap.fill(_plain(panel.series[k].label), 34)) for k in order]
 
 
@@ -481,20 +422,45 @@ def _plain(text: str) -> str:
     return f" {shown}" if shown.startswith("_") else shown
 
 
+_LETTER = re.compile(rf"(?<![\w'-])({GREEK}|lmax|[fhpqtxIKLMW])(?![\w'-])([*\u22c6]?)")
+
+
+def mathtext(label: str) -> str:
+    """A label whose letters matplotlib typesets; one with a dollar sign stays as it is."""
+
+    def typeset(match: re.Match[str]) -> str:
+        names = {"lmax": r"\lambda_\mathrm{max}", "eps": r"\epsilon"}
+        letter = names.get(match[1], match[1] if len(match[1]) == 1 else f"\\{match[1]}")
+        return f"${letter}^\\star$" if match[2] else f"${letter}$"
+
+    return label if "$" in label else _LETTER.sub(typeset, label)
+
+
 # -- files -------------------------------------------------------------------------------------------------------------
 def save(figure: Figure, path: str | Path, svg: bool = False) -> list[Path]:
-    """Write a PNG, and a PDF (and an SVG, if asked) beside it; equal figures give equal files."""
-    import matplotlib
-
+    """Write a PNG, and a PDF (and an SVG, if wanted) beside it; equal figures give equal files."""
     target = Path(path)
     if target.suffix.lower() not in ("", ".png", ".pdf"):
         raise InputError(f"{target} must end in .png or .pdf; both are written.")
     target.parent.mkdir(parents=True, exist_ok=True)
     stem = target.with_suffix("") if target.suffix else target
-    written = [stem.with_name(stem.name + ending) for ending in (".png", ".pdf", *([".svg"] if svg else []))]
-    said = ({"Software": "proxskip"}, {"CreationDate": None}, {"Date": None})
+    written = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "pdf", *(["svg"] if svg else []))]
+    metadata = ({"Software": "proxskip"}, {"CreationDate": None}, {"Date": None})
+    for file, fields in zip(written, metadata, strict=False):
+        _write(figure, file, dpi=160 if file.suffix == ".png" else "figure", metadata=fields)
+    return written
+
+
+def picture(figure: Figure) -> bytes:
+    """A figure as a small WebP image."""
+    image = io.BytesIO()
+    _write(figure, image, format="webp", pil_kwargs={"quality": 80})
+    return image.getvalue()
+
+
+def _write(figure: Figure, target: Path | BinaryIO, **how: Any) -> None:
+    import matplotlib
+
     with matplotlib.rc_context({"pdf.fonttype": 42, "svg.hashsalt": "proxskip"}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # the file shows a box in its place
-        for file, metadata in zip(written, said, strict=False):
-            figure.savefig(file, dpi=160 if file.suffix == ".png" else "figure", metadata=metadata)
-    return written
+        figure.savefig(target, **how)

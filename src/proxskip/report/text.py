@@ -5,13 +5,16 @@ from __future__ import annotations
 import html
 import json
 import math
+import re
 import unicodedata
 from numbers import Real
 from typing import Any
 
-from proxskip.report.axes import number
-
 _DIRECTION_MARKS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+GREEK = "alpha|gamma|delta|kappa|zeta|lambda|sigma|mu|eps|Psi|Phi"
+"""Names of letters in sentences and labels, as a pattern."""
+_LETTER = re.compile(rf"(?<![\w&'-])({GREEK})(?![\w;'-])")
 
 
 def text(value: str) -> str:
@@ -25,6 +28,12 @@ def attribute(value: str) -> str:
     return html.escape(plain, quote=True).replace("\r", "&#13;").replace("\n", "&#10;")
 
 
+def sentence(value: str) -> str:
+    """Escaped as by ``text``; the Greek letters are shown as such, and f* with its star."""
+    letters = _LETTER.sub(lambda m: f"&{'epsilon' if m[1] == 'eps' else m[1]};", text(value))
+    return re.sub(r"\b([fhx])\*", r"\1&Star;", letters)
+
+
 def _visible(c: str) -> str:
     if c.isspace():
         return " "
@@ -36,9 +45,9 @@ def _visible(c: str) -> str:
 
 def block(data: Any) -> str:
     """JSON for a script element: nothing in it can end the element; nan and infinities become null."""
-    out = json.dumps(finite(data), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    plain = json.dumps(finite(data), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     # JSON may write any character as an escape, so the data stay the same
-    return out.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return plain.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def finite(data: Any) -> Any:
@@ -79,10 +88,19 @@ def data(value: Any, shown: str) -> str:
     return f'<data value="{json.dumps(finite(value))}">{shown}</data>'
 
 
-def duration(seconds: float) -> str:
-    """Seconds for readers: 12.3 s, 25 min, 2 h 5 min."""
-    if seconds < 100:
-        return f"{seconds:.3g} s"
-    if seconds < 6000:
-        return f"{seconds / 60:.0f} min"
-    return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min"
+def number(v: float) -> str:
+    """A value for readers: 212, 104,857, 0.4971, 6.2e-4, 1.05e8."""
+    if not math.isfinite(v):
+        return "\u2013"
+    if v == 0:
+        return "0"
+    if 1e3 <= abs(v) < 1e7 or (v == math.floor(v) and abs(v) < 1e3):
+        return f"{v:,.0f}"
+    if not 1e-3 <= abs(v) < 1e7:
+        digits, exponent = f"{v:.2e}".split("e")
+        return f"{_trim(digits)}e{int(exponent)}"
+    return _trim(f"{v:.4g}")
+
+
+def _trim(text: str) -> str:
+    return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text

@@ -22,9 +22,9 @@ try:
     from sklearn.utils.validation import validate_data
 except ImportError:  # before scikit-learn 1.6
 
-    def validate_data(estimator: Any, *args: Any, **given: Any) -> Any:
+    def validate_data(estimator: Any, *args: Any, **options: Any) -> Any:
         """The older name of the same function."""
-        return estimator._validate_data(*args, **given)
+        return estimator._validate_data(*args, **options)
 
 
 class SparseEstimator(BaseEstimator):
@@ -84,11 +84,11 @@ def classified(estimator: Any, X: Any, y: Any) -> tuple[Any, Array]:
 
 def seed_of(estimator: Any) -> int:
     """The seed that ``random_state`` stands for: a number itself, 0 for None, otherwise drawn from it."""
-    given = estimator.random_state
-    if given is None or isinstance(given, (int, np.integer)):
+    state = estimator.random_state
+    if state is None or isinstance(state, (int, np.integer)):
         # None is a fixed seed here, so that a fit can be repeated unless somebody asks otherwise
-        return int(given or 0)
-    return int(check_random_state(given).randint(2**31))
+        return int(state or 0)
+    return int(check_random_state(state).randint(2**31))
 
 
 def warn_unless(done: bool, message: str, advice: str) -> None:

@@ -89,8 +89,8 @@ class FederatedClassifier(LinearClassifier):
         # two classes share one row of coefficients, otherwise each class has its own
         rows = 1 if kind is Logistic else len(self.classes_)
         means = self._means(X)
-        given = _with_ones(X - means if means.any() else X) if self.fit_intercept else X
-        model: Any = kind(given, codes, l2=self.l2, l2_relative=self.l2_relative)
+        columns = _with_ones(X - means if means.any() else X) if self.fit_intercept else X
+        model: Any = kind(columns, codes, l2=self.l2, l2_relative=self.l2_relative)
         owners = np.zeros(len(codes), dtype=int) if groups is None else np.asarray(groups)
         if owners.shape != codes.shape:
             raise ValueError(f"groups has shape {owners.shape}; give one group for each of {len(codes)} rows.")
@@ -98,15 +98,15 @@ class FederatedClassifier(LinearClassifier):
         problem = split(model, by="group", groups=clients)
         # tol is relative to the gradient at zero, or absolute where that vanishes
         slope = float(np.linalg.norm(model.gradient(np.zeros(model.d))))
-        found: Result = run(
+        result: Result = run(
             self.method, problem, tol=self.tol * (slope or 1.0), rounds=self.max_iter, seed=seed_of(self),
             cohort=self.cohort, engine=self.engine, x0=self._start(rows, means), progress=False,
         )  # fmt: skip
-        self.result_ = found
+        self.result_ = result
         # scikit-learn asks for at least one iteration, also where a warm start was at the solution
-        self.n_iter_ = max(1, found.rounds)
-        warn_unless(found.success, found.message, "Raise max_iter or tol, or scale the features.")
-        W = found.x.reshape(rows, -1)
+        self.n_iter_ = max(1, result.rounds)
+        warn_unless(result.success, result.message, "Raise max_iter or tol, or scale the features.")
+        W = result.x.reshape(rows, -1)
         self.coef_ = W[:, :d]
         self.intercept_ = W[:, d] - self.coef_ @ means if self.fit_intercept else np.zeros(rows)
         return self

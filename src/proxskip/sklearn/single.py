@@ -161,7 +161,7 @@ def _solved(estimator: Any, model: LinearModel, rows: int) -> Array:
     width = model.d // rows
     free = int(model.intercept)
     slope = float(np.linalg.norm(model.gradient(np.zeros(model.d))))
-    found: Minimum = minimize(
+    result: Minimum = minimize(
         model,
         _penalty(estimator.penalty, rows, width - free, free),
         _start(estimator, rows, width, free),
@@ -171,16 +171,16 @@ def _solved(estimator: Any, model: LinearModel, rows: int) -> Array:
         max_iter=estimator.max_iter,
         progress=False,
     )
-    estimator.result_ = found
+    estimator.result_ = result
     # scikit-learn asks for at least one iteration
-    estimator.n_iter_ = max(1, found.nit)
-    warn_unless(found.success, found.message, ADVICE)
-    return found.x.reshape(rows, width)
+    estimator.n_iter_ = max(1, result.nit)
+    warn_unless(result.success, result.message, ADVICE)
+    return result.x.reshape(rows, width)
 
 
-def _penalty(given: Any, rows: int, d: int, free: int) -> Any:
+def _penalty(penalty: Any, rows: int, d: int, free: int) -> Any:
     """The penalty of each class's coefficients; copies, since some operators remember their last call."""
-    psi = as_prox(given)
+    psi = as_prox(penalty)
     if psi is None or (rows == 1 and not free):
         return copy.deepcopy(psi)
     # unknowns are laid out class by class, the intercept after its coefficients and free

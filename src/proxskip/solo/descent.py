@@ -23,7 +23,6 @@ from proxskip.seam import Method
 from proxskip.solo import functions
 from proxskip.solo.exchange import LimitReached, Overflow, SoloExchange, TooSteep, client_of
 from proxskip.solo.functions import CURVATURE_SLACK, Linear, Smooth
-from proxskip.solo.fused import round_of
 from proxskip.types import Array, InputError, UnsafeStepWarning
 
 COLUMNS = ("iteration", "ngrad", "passes", "nprox", "seconds", "certificate", "fun")
@@ -79,12 +78,6 @@ def skip_probability(method: Method) -> float | None:
     return p
 
 
-class _LastProx(NamedTuple):
-    """The prox of a certificate, which is counted and has an accuracy of its own."""
-
-    prox: Callable[[Array, float], Array]
-
-
 class Descent:
     """The state between rounds. ``advance`` makes one round; ``certify`` measures a point.
 
@@ -128,7 +121,6 @@ class Descent:
             self.solo.inner.reset()
             if inner_tol is not None:
                 self.solo.inner.tolerance = inner_tol
-        self.solo.watched = self.plain and task.batch is None and self.solo.inner is None
         self._begin(x0, dual)
         self.x0, self.best = x0, Point(math.inf, x0, dual, 0)
         self.bound = math.inf
@@ -147,10 +139,7 @@ class Descent:
             if note not in self.notes:
                 self.notes.append(note)
                 warnings.warn(note, UnsafeStepWarning, stacklevel=5)
-        self.plain = not self.method.remembers and self.task.D is None
-        self.maps = self.plain and self.task.psi is not None and self.task.batch is None
-        # minibatches are drawn by the client's descend, which the fused rounds do not call
-        self.method_round = round_of(self.method) if self.task.batch is None else self.method.round
+        self.maps = not (self.method.remembers or self.task.D or self.task.psi is None or self.task.batch)
         self.gamma = float(self.method.gamma)
         self.too_steep = math.inf if self.backtrack else (self.f.L or 0.0) * (1 + CURVATURE_SLACK)
         # a round of many gradients is worth a product with D
@@ -178,7 +167,6 @@ class Descent:
             dual = -np.asarray(self.solo.subgradient) if self.solo.last is not None else None
         self.make = make
         self._set_method()
-        self.solo.watched = self.plain and self.task.batch is None and self.solo.inner is None
         self.watch = self.watch.anew(self.solo.iterations, self.solo.inner_failures)
         self._begin(x, dual)
 
@@ -198,7 +186,7 @@ class Descent:
         server, memory, solo = self.server, self.solo.memory, self.solo
         solo.round = solo.client.round = self.round
         try:
-            self.server = self.method_round(server, solo)
+            self.server = self.method.round(server, solo)
             self.round += 1
             return (self.always or self._due()) and self._bound()
         except TooSteep as steep:
@@ -242,14 +230,9 @@ class Descent:
             x = self.server["x"]
             # x = T(start) with the prox-gradient map T, which is nonexpansive: |T(x) - x| <= |x - start|, a bound
             # without another gradient
-            raw = (kernels.distance(solo.start, x) if solo.moved is None else solo.moved) / self.gamma
-            solo.moved = None
-            if not math.isfinite(raw):
-                solo.blame()
+            raw = kernels.distance(solo.start, x) / self.gamma
         else:
             x = self.x
-            if solo.watched:
-                solo.blame()
             g = self.client.gradient(x)
             self.checked_rows = self.client.rows
             raw = self._residual(x, g)
@@ -270,9 +253,9 @@ class Descent:
 
     def _check_norm(self, y: Array, back: Array) -> None:
         """Refuse a D_norm below |D'y|/|y|, which bounds the norm of D from below."""
-        given, size = self.task.D_norm, float(np.linalg.norm(y))
-        if given is not None and (seen := float(np.linalg.norm(back))) > given * size * (1 + 1e-9) and size > 0:
-            raise InputError(functions.too_small(given, seen / size))
+        norm, size = self.task.D_norm, float(np.linalg.norm(y))
+        if norm is not None and (seen := float(np.linalg.norm(back))) > norm * size * (1 + 1e-9) and size > 0:
+            raise InputError(functions.too_small(norm, seen / size))
 
     def _judge(self, x: Array) -> None:
         """Keep the best point, and tie the accuracy of the next inner solve to this bound."""
@@ -355,47 +338,41 @@ class Descent:
         with np.errstate(all="ignore"):
             self.client.gradient(point.x, hold=False)  # looks at the curvature there
             try:
-                found = self._certificate(point, extended=False)
-                if found.value - found.error <= self.tol < found.most and accuracy.can_extend([self.f.of]):
-                    found = min(found, self._certificate(point, extended=True), key=lambda b: b.most)
+                certificate = self._certificate(point)
             except Overflow:
-                found = accuracy.Bounded(math.nan, math.nan)
+                certificate = accuracy.Bounded(math.nan, math.nan)
         self.spent += running_seconds() - start
-        self.rounding = found.error
-        return found.most
+        self.rounding = certificate.error
+        return certificate.most
 
-    def _certificate(self, point: Point, extended: bool) -> accuracy.Bounded:
+    def _certificate(self, point: Point) -> accuracy.Bounded:
         x, D = point.x, self.task.D
-        g, error = self._accurate(x, extended)
+        g, error = self._accurate(x)
         if self.task.psi is None:
-            return accuracy.Bounded(float(np.linalg.norm(np.asarray(g, dtype=np.float64))), error)
+            return accuracy.Bounded(float(np.linalg.norm(g)), error)
         if D is None:
             seen = self.client.steepest  # what was measured overrides an L that is too small
             gamma = 1.0 / max(self.f.L or 1.0, seen if math.isfinite(seen) else 0.0)
-            last = self._as_prox(gamma)
-            found = accuracy.prox_residual(last, x, g, error, gamma)
-            return accuracy.Bounded(found.value + self._accuracy() / gamma, found.error)
+            residual = accuracy.prox_residual(self._last_prox(gamma), x, g, error, gamma)
+            return accuracy.Bounded(residual.value + self._accuracy() / gamma, residual.error)
         assert point.dual is not None
-        found = accuracy.dual_residual(self._as_prox(1.0), D, x, point.dual, g, error)
-        return accuracy.Bounded(found.value + self._accuracy(), found.error)
+        residual = accuracy.dual_residual(self._last_prox(1.0), D, x, point.dual, g, error)
+        return accuracy.Bounded(residual.value + self._accuracy(), residual.error)
 
-    def _accurate(self, x: Array, extended: bool) -> tuple[Any, float]:
-        """grad f(x) with a bound on its error; of a user's own f, with an estimate."""
-        f = self.f.of
-        if isinstance(f, (LinearModel, Quadratic)):
-            return accuracy.gradient(f, x, extended)
+    def _accurate(self, x: Array) -> tuple[Array, float]:
+        """grad f(x) with its error."""
+        if isinstance(self.f.of, (LinearModel, Quadratic)):
+            return accuracy.gradient(self.f.of, x)
         g = self.client.gradient(x, hold=False)
         size = float(np.linalg.norm(g)) + (self.f.L or 0.0) * float(np.linalg.norm(x))
         return g, accuracy.ASSUMED_ULPS * self.client.eps / 2 * size
 
-    def _as_prox(self, scale: float) -> _LastProx:
-        return _LastProx(lambda m, t: self._last_prox(m, t, scale))
-
-    def _last_prox(self, m: Array, t: float, scale: float) -> Array:
+    def _last_prox(self, scale: float) -> accuracy.Prox:
+        """The prox of a certificate, which has an accuracy of its own."""
         inner = self.solo.inner
         if inner is not None and self.solo.inner_tol is None:
             inner.tolerance = 0.1 * max(min(self.best.bound, 1e300), self.tol or 0.0) * scale
-        return self.solo.last_prox(m, t)
+        return self.solo.last_prox
 
     def _accuracy(self) -> float:
         last = None if self.solo.inner is None else self.solo.inner.last

@@ -32,7 +32,6 @@ from proxskip.problems.glm import LinearModel
 from proxskip.problems.oracles import dtype_of
 from proxskip.randomness import minibatch, stream
 from proxskip.seam import ClientHalf, Pull, SettleHalf
-from proxskip.solo import kernels
 from proxskip.solo.functions import CURVATURE_SLACK, Smooth, curvature
 from proxskip.types import Array, Indices, InputError, Vectors
 
@@ -102,38 +101,21 @@ class SoloClient:
         self, x: Array, h: Array | float, gamma: Any, K: Any, *, pull: Pull | None = None, momentum: float = 0.0
     ) -> Array:
         """K times  x <- x - gamma (g(x) - h), or with a pull and momentum as in ``seam.Client``."""
-        if pull is not None:
-            return self._pulled(x, h, gamma, K, pull, momentum)
-        if self.batch is not None:
+        if self.batch is not None and pull is None:
             return self._sample(x, h, gamma, K)
-        g = self.gradient(x)
-        left = K - 1
+        # y: the iterate; z: the point ahead of it, with its gradient g
+        y, z, g, left = x, x, self.gradient(x), K - 1
         for k in range(K - 1):
             if k and k % STEPS_BETWEEN_LIMIT_CHECKS == 0:
                 left -= STEPS_BETWEEN_LIMIT_CHECKS
                 self._pause(STEPS_BETWEEN_LIMIT_CHECKS)
-            new = x - gamma * (g - h)
-            there = self.f.gradient(new)
+            y, ahead = _step(z, g, h, gamma, y, pull, momentum)
+            g_ahead = self.f.gradient(ahead)
             if self.backtrack:
-                self._steep(x, g, new, there)
-            x, g = new, there
+                self._steep(z, g, ahead, g_ahead)
+            z, g = ahead, g_ahead
         self._count(left)
-        return _step(x, g, h, gamma)
-
-    def _pulled(self, x: Array, h: Any, gamma: float, K: int, pull: Pull, momentum: float) -> Array:
-        """K accelerated steps on  f(y) - <h, y> + tau/2 |y - centre|^2, two passes over the vectors for each."""
-        (tau, centre), y, z, g, left = pull, x, x, self.gradient(x), K - 1
-        for k in range(K - 1):
-            if k and k % STEPS_BETWEEN_LIMIT_CHECKS == 0:
-                left -= STEPS_BETWEEN_LIMIT_CHECKS
-                self._pause(STEPS_BETWEEN_LIMIT_CHECKS)
-            y, ahead = _pulled_step(z, g, h, centre, y, tau, gamma, momentum)
-            there = self.f.gradient(ahead)
-            if self.backtrack:
-                self._steep(z, g, ahead, there)
-            z, g = ahead, there
-        self._count(left)
-        return _pulled_step(z, g, h, centre, y, tau, gamma, momentum)[0]
+        return _step(z, g, h, gamma, y, pull, momentum)[0]
 
     def _count(self, steps: int) -> None:
         self.calls += steps
@@ -205,7 +187,7 @@ class CompiledClient(SoloClient):
             return super().descend(x, h, gamma, K, pull=pull, momentum=momentum)
         left = K
         if self.batch is None:
-            x, left = _step(x, self.gradient(x), h, gamma), K - 1
+            x, left = _step(x, self.gradient(x), h, gamma)[0], K - 1
         if left == 0:
             return x
         H = np.broadcast_to(np.asarray(h, dtype=np.float64), (1, len(x)))
@@ -250,8 +232,6 @@ class SoloExchange:
         self.hope = math.inf
         """The certificate that the next prox should not spoil."""
         self.start: Array | None = None
-        self.moved: float | None = None
-        """How far a fused round went from its start, if it has measured that."""
         self.last: tuple[Array, Array, float] | None = None
         self.call: tuple[Array, Array, float] | None = None
         self.earlier: tuple[Array, Array, float] | None = None
@@ -261,8 +241,6 @@ class SoloExchange:
         self.spoiled = 0.0
         """What the inexactness of the last prox adds to the bound."""
         self.L = 0.0
-        self.watched = False
-        """Whether the caller looks at the outcome of every prox, and calls ``blame`` where it is not finite."""
         self.prox_times: list[float] | None = None
         """Seconds of each prox, if a list is put here."""
 
@@ -289,7 +267,7 @@ class SoloExchange:
         raise InputError("a graph needs clients; use run.")
 
     def prox(self, x: Array, t: float) -> Array:
-        new = self._exact(x, t) if self.inner is None else self._prox(x, t, self.L + abs(self.L - 1.0 / t))
+        new = self._prox(x, t, self.L + abs(self.L - 1.0 / t))
         self.earlier, self.last = self.call, (x, new, t)
         self.call = self.last
         return new
@@ -311,11 +289,15 @@ class SoloExchange:
         return (m - new) / t
 
     # -- one prox ------------------------------------------------------------------------------------------------------
-    def _prox(self, x: Array, t: float, spoils: float) -> Array:
+    def _prox(self, x: Array, t: float, spoils: float, check: bool = False) -> Array:
+        """The prox of psi; an error e of it moves the bound by at most spoils * e."""
+        count = self.proxes
+        self.proxes = count + 1
         if self.inner is None:
-            return self._exact(x, t)
-        self.proxes += 1
-        # an error e of the prox moves the bound by at most spoils * e: allow it a share of the certificate
+            # a check costs more than many a prox, so later ones are sampled, in pairs (two points are compared)
+            check = check or count < CHECKED_FIRST or count % CHECK_PERIOD < 2
+            return self._plain(self.checked if check else self.psi, x, t)
+        # the error may take a share of the certificate
         if self.inner_tol is None and self.hope < math.inf:
             self.inner.tolerance = INNER_ERROR_SHARE * self.hope / spoils
         missed = self.inner.failures
@@ -329,32 +311,12 @@ class SoloExchange:
             self.inner_iterations += last.iterations
         return new
 
-    def _exact(self, x: Array, t: float) -> Array:
-        n = self.proxes
-        self.proxes = n + 1
-        # a check costs more than many a prox, so later ones are sampled, in pairs (two points are compared)
-        return self._plain(self.checked if n < CHECKED_FIRST or n % CHECK_PERIOD < 2 else self.psi, x, t)
-
     def last_prox(self, x: Array, t: float) -> Array:
         """The prox of a certificate: always checked, and not tied to the accuracy of the iterates."""
-        if self.inner is None:
-            self.proxes += 1
-            return self._plain(self.checked, x, t)
         (hope, self.hope), error = (self.hope, math.inf), self.call_error
-        new = self._prox(x, t, 1.0)
+        new = self._prox(x, t, 1.0, check=True)
         self.hope, self.call_error = hope, error
         return new
-
-    def blame(self) -> None:
-        """Raise if the last prox was not finite although its input was."""
-        if self.last is None or _finite(self.last[1]):
-            return
-        m, _, t = self.last
-        self.watched, watched = False, self.watched
-        try:
-            self._plain(self.checked, m, t)
-        finally:
-            self.watched = watched
 
     def _plain(self, psi: Any, x: Array, t: float) -> Array:
         if self.shape is not None:
@@ -366,7 +328,7 @@ class SoloExchange:
                 then = running_seconds()
                 new = psi.prox(x, t)
                 self.prox_times.append(running_seconds() - then)
-            if new.shape != x.shape or not (self.watched or _finite(new)):
+            if new.shape != x.shape or not _finite(new):
                 self.checked.prox(x, t)  # type: ignore[union-attr]  # says what is wrong with it
         except AttributeError:  # no array
             new = self.checked.prox(x, t)  # type: ignore[union-attr]
@@ -374,23 +336,17 @@ class SoloExchange:
             if not _finite(x):
                 raise Overflow from None
             raise
-        out: Array = new if self.shape is None else new.ravel()
-        return out
+        flat: Array = new if self.shape is None else new.ravel()
+        return flat
 
 
-def _step(x: Array, g: Array, h: Array | float, gamma: Any) -> Array:
-    """x - gamma (g - h), without a difference where h is zero."""
-    new: Array = x - gamma * (g if type(h) is float and h == 0.0 else g - h)
-    return new
-
-
-def _pulled_step(
-    z: Array, g: Array, h: Any, centre: Array | float, y: Array, tau: float, gamma: float, momentum: float
+def _step(
+    z: Array, g: Array, h: Any, gamma: Any, y: Array | None = None, pull: Pull | None = None, momentum: float = 0.0
 ) -> tuple[Array, Array]:
     """y+ = z - gamma (g - h + tau (z - centre)), and the point ahead of it, y+ + momentum (y+ - y)."""
-    new, ahead = np.empty_like(z), np.empty_like(z)
-    kernels.pulled_step(z, g, h, centre, y, tau, gamma, momentum, new, ahead)
-    return new, ahead
+    slope = g if type(h) is float and h == 0.0 else g - h
+    new: Array = z - gamma * (slope if pull is None else slope + pull[0] * (z - pull[1]))
+    return new, new if y is None or momentum == 0.0 else new + momentum * (new - y)
 
 
 def _finite(x: Array) -> bool:

@@ -151,8 +151,8 @@ def first_L(f: Smooth, x: Array, g: Array) -> tuple[float, int]:
     """A first guess for backtracking, and the gradients that it cost."""
     if isinstance(f.of, LinearModel):  # products with its Hessian at x
         k = min(f.d, FIRST_PRODUCTS)
-        found = spectrum.lanczos(lambda v: f.of.hessp(x, v), f.d, k)
-        return (1.0 + FIRST_SLACK) * found if found > 0 else 1.0, k
+        largest = spectrum.lanczos(lambda v: f.of.hessp(x, v), f.d, k)
+        return (1.0 + FIRST_SLACK) * largest if largest > 0 else 1.0, k
     return _over_a_step(f, x, g), 1
 
 

@@ -21,17 +21,19 @@ from proxskip.solo.descent import Task
 from proxskip.solo.functions import Linear, Smooth
 from proxskip.types import Array, InputError, is_sparse
 
-METHOD_NAMES = (
-    "auto", "proxgd", "fista", "fista-restart", "proxskip", "sproxskip", "apda", "splitskip", "papc", "pdhg",
-)  # fmt: skip
-SOLVE_D = ("splitskip", "papc", "pdhg")
-"""Methods for psi(D x) alone; apda and auto solve both."""
-WITHOUT_P = ("proxgd", "fista", "fista-restart", "apda", "papc", "pdhg")
-"""Methods without a probability."""
-WITHOUT_DUAL = ("proxgd", "fista", "fista-restart")
-"""Methods without h or y."""
-TAKE_P_FROM_MU = ("proxskip", "sproxskip", "splitskip")
-IGNORE_MU = ("proxgd", "fista-restart", "papc")
+METHODS = {
+    "auto": {"psi(x)", "psi(D x)", "p", "dual", "mu"},
+    "proxgd": {"psi(x)", "batch"},
+    "fista": {"psi(x)", "mu"},
+    "fista-restart": {"psi(x)"},
+    "proxskip": {"psi(x)", "p", "dual", "mu", "batch"},
+    "sproxskip": {"psi(x)", "p", "dual", "mu", "batch"},
+    "apda": {"psi(x)", "psi(D x)", "dual", "mu"},
+    "splitskip": {"psi(D x)", "p", "tau", "dual", "mu", "batch"},
+    "papc": {"psi(D x)", "tau", "dual", "batch"},
+    "pdhg": {"psi(D x)", "tau", "dual", "mu"},
+}
+"""What each method solves, which parameters it has, and whether it uses mu and minibatches."""
 NEED_CLIENTS = (methods.FiveGCS, methods.GradSkip, methods.LoCoDL, methods.ProxSkipVR, methods.ScaffnewVR)
 """Methods that ask a client for more than steps and gradients: anchors, codecs, early ends."""
 
@@ -42,12 +44,13 @@ def prepare(
 ) -> tuple[Task, Array]:
     """The problem and where to start; raises for all that can be refused without work."""
     psi = as_prox(psi)
-    if name in METHOD_NAMES:
+    if name in METHODS:
         _check_name(name, psi, D, batch, eps)
     start = _start(f, x0)
     # computing mu may cost an eigenvalue problem, so an f is asked for it only where a method uses it
-    takes_p = name in TAKE_P_FROM_MU and p is None
-    uses_mu = name not in IGNORE_MU and (takes_p or name not in TAKE_P_FROM_MU or eps is not None)
+    has = METHODS.get(name, {"mu"})
+    takes_p = "p" in has and p is None and name != "auto"
+    uses_mu = "mu" in has and (p is None or "p" not in has or eps is not None)
     smooth = functions.as_smooth(f, start.shape, L, mu, mu_needed=uses_mu, hurry=name == "auto")
     if takes_p and smooth.mu is None:
         raise InputError(
@@ -74,13 +77,13 @@ def _start(f: Any, x0: Any) -> Array:
     return start
 
 
-def _numbers(name: str, given: Any) -> Array:
+def _numbers(name: str, values: Any) -> Array:
     """A copy as an array of real numbers."""
     try:
-        if not np.iscomplexobj(given):
-            return np.array(given, dtype=np.float64)
+        if not np.iscomplexobj(values):
+            return np.array(values, dtype=np.float64)
     except (TypeError, ValueError):
-        raise InputError(f"{name} is no array of numbers but {given!r:.40}.") from None
+        raise InputError(f"{name} is no array of numbers but {values!r:.40}.") from None
     raise InputError(f"{name} is complex; it must be real.")
 
 
@@ -88,13 +91,13 @@ def _check_name(name: str, psi: Any, D: Any, batch: Any, eps: Any) -> None:
     """Refuse a named method for a problem that it does not solve."""
     if D is not None and psi is None:
         raise InputError("D was given without psi; the problem is f(x) + psi(D x).")
-    if D is not None and name not in (*SOLVE_D, "apda", "auto"):
+    if D is not None and "psi(D x)" not in METHODS[name]:
         raise InputError(f'{name} cannot solve psi(D x); use "apda", "splitskip", "papc" or "pdhg".')
-    if D is None and name in SOLVE_D:
+    if D is None and "psi(x)" not in METHODS[name]:
         raise InputError(f'{name} is for psi(D x) and no D was given; use "proxskip" for psi(x).')
     if name == "sproxskip" and batch is None:
         raise InputError('sproxskip is for stochastic gradients; give batch, or use "proxskip".')
-    if batch is not None and name not in ("proxgd", "proxskip", "sproxskip", "splitskip", "papc"):
+    if batch is not None and "batch" not in METHODS[name]:
         raise InputError(f'{name} needs full gradients; leave out batch, or use "sproxskip".')
     if eps is not None and name != "sproxskip":
         raise InputError("eps is the accuracy of sproxskip's corollary; give tol instead.")
@@ -113,12 +116,9 @@ def check_arguments(method: Any, p: Any, gamma: Any, tau: Any, dual: Any, eps: A
         return
     if eps is not None and (p is not None or gamma is not None):
         raise InputError("eps lets the corollary choose p and gamma; leave them out.")
-    if p is not None and method in WITHOUT_P:
-        raise InputError(f"{method} has no p; leave it out.")
-    if tau is not None and method not in SOLVE_D:
-        raise InputError(f"{method} has no tau; leave it out.")
-    if dual is not None and method in WITHOUT_DUAL:
-        raise InputError(f"{method} has no dual variable; leave dual out.")
+    for name, value in (("p", p), ("tau", tau), ("dual", dual)):
+        if value is not None and name not in METHODS.get(method, {name}):
+            raise InputError(f"{method} has no {'dual variable' if name == 'dual' else name}; leave {name} out.")
 
 
 def check_method(method: Method, task: Task) -> None:
@@ -145,8 +145,8 @@ def method_maker(
     name: str, *, p: float | None = None, gamma: float | None = None, tau: float | None = None
 ) -> Callable[[Problem, Smooth], Method]:
     """A function that makes the method of this name once L is known; arguments override its theorem's choices."""
-    if name not in METHOD_NAMES or name == "auto":
-        raise InputError(f'method "{name}" is not known; use {", ".join(METHOD_NAMES)}, or a method object.')
+    if name not in METHODS or name == "auto":
+        raise InputError(f'method "{name}" is not known; use {", ".join(METHODS)}, or a method object.')
 
     def make(problem: Problem, f: Smooth) -> Method:
         step = 1.0 / problem.L if gamma is None else gamma

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from proxskip.solo.auto import MIN_EXPENSIVE, AutoDescent
+from proxskip.solo.auto import EXPENSIVE, AutoDescent
 from proxskip.solo.descent import Descent, Task
 from proxskip.types import Array, Vectors
 
@@ -28,17 +28,17 @@ class TurnsDescent(AutoDescent):
 
     arms = ("papc", "apda", "pdhg")
 
-    def __init__(self, task: Task, x0: Array, **given: Any) -> None:
-        self.y0 = given.get("dual")
+    def __init__(self, task: Task, x0: Array, **settings: Any) -> None:
+        self.y0 = settings.get("dual")
         self.kept: dict[str, tuple[float | None, Vectors, Vectors, float]] = {}
         self.out: set[str] = set()
         self.turn_began = self.first_turn = 0.0
         self.own = dict.fromkeys(self.arms, 0.0)  # seconds
         self.lowest = dict.fromkeys(self.arms, math.inf)  # bounds
         self.past: dict[str, list[tuple[float, float]]] = {name: [] for name in self.arms}  # both, now and then
-        super().__init__(task, x0, **given)
+        super().__init__(task, x0, **settings)
 
-    def _first(self, task: Task, dual: Array | None) -> str:
+    def _first(self, dual: Array | None) -> str:
         return self.arms[0]
 
     def advance(self) -> bool:
@@ -78,17 +78,17 @@ class TurnsDescent(AutoDescent):
         """Whether a prox of PAPC's first rounds was, which is asked once."""
         if self.solo.prox_times is None:
             return False
-        prox, gradient = self.cost()
+        cost = self.prox_cost()
         self.solo.prox_times = None
-        return prox > MIN_EXPENSIVE * gradient
+        return cost > EXPENSIVE
 
-    def _take(self, name: str, share: float = 1.0) -> None:
+    def _take(self, name: str) -> None:
         if not self.first_turn and self.round >= FIRST_TURN.get(self.arm, 0):
             self.first_turn = self.spent
         length = max(SHORTEST * self.first_turn, TURN * self.spent)
         if self._remaining(name) < min(self._remaining(other) for other in self.arms if other != name):
             length *= AHEAD
-        self.until = self.spent + share * length
+        self.until = self.spent + length
         if name != self.arm:
             self.kept[self.arm] = (self.f.L, self.server, self.solo.memory, self.solo.hope)
             self.arm = name

@@ -62,10 +62,10 @@ def fault(run: Descent, point: Point, f_value: float, psi_value: float) -> Fault
     with np.errstate(all="ignore"):
         if not _is_ours(task.f.of):
             place = _place(run, point, f_value, extra.left - needed)
-            if said := _wrong_gradient(extra, task.f.value, *place, run.f.L or 1.0, run.client.eps > DOUBLE):
-                return said, GradientWarning
-        if extra.left >= needed > 0 and (said := _wrong_prox(extra, run, known)):
-            return said, ProxWarning
+            if sentence := _wrong_gradient(extra, task.f.value, *place, run.f.L or 1.0, run.client.eps > DOUBLE):
+                return sentence, GradientWarning
+        if extra.left >= needed > 0 and (sentence := _wrong_prox(extra, run, known)):
+            return sentence, ProxWarning
     return None
 
 
@@ -84,10 +84,10 @@ class _Extra:
             return math.nan
 
 
-def _is_ours(given: Any) -> bool:
+def _is_ours(part: Any) -> bool:
     """Whether f or psi, and all that psi is made of, are the library's own."""
-    parts = given._parts() if isinstance(given, Operator) else ()
-    ours = type(given).__module__.startswith("proxskip.") and not isinstance(given, Adapted)
+    parts = part._parts() if isinstance(part, Operator) else ()
+    ours = type(part).__module__.startswith("proxskip.") and not isinstance(part, Adapted)
     return ours and all(map(_is_ours, parts))
 
 

@@ -1,7 +1,5 @@
 """Theorems as functions: step sizes, probabilities, rates, complexities, Lyapunov functions."""
 
-from proxskip.theory.cohort_floor import *  # noqa: F403
-from proxskip.theory.compressed import *  # noqa: F403
 from proxskip.theory.follow_ups import *  # noqa: F403
 from proxskip.theory.local_solver import *  # noqa: F403
 from proxskip.theory.numbers import *  # noqa: F403

@@ -1,4 +1,4 @@
-"""Theorems of the papers that followed ProxSkip: GradSkip, variance reduction, random gossip.
+"""Theorems of the papers that followed ProxSkip: GradSkip, variance reduction, LoCoDL, random gossip, and of cohorts.
 
 Of these papers we could read abstracts and introductions. The statements here were derived again, each in its
 docstring's few lines, and the tests check them as eigenvalues with all randomness enumerated.
@@ -10,13 +10,13 @@ import math
 
 import numpy as np
 
-from proxskip.theory.numbers import known, nonnegative, positive, probability
-from proxskip.theory.theorems import Numbers
-from proxskip.types import Array
+from proxskip.theory.numbers import accuracy, known, nonnegative, positive, probability, whole
+from proxskip.theory.theorems import Numbers, best_p, sharp_rate
+from proxskip.types import Array, InputError
 
 __all__ = [
-    "gradskip_L", "gradskip_q", "gradskip_zeta", "lsvrg_constants", "lsvrg_q", "lsvrg_step",
-    "random_gossip_omega", "random_gossip_tau",
+    "cohort_rounds", "cohort_sentence", "gradskip_L", "gradskip_q", "gradskip_zeta", "locodl_p", "locodl_zeta",
+    "lsvrg_constants", "lsvrg_q", "lsvrg_step", "random_gossip_omega", "random_gossip_tau",
 ]  # fmt: skip
 
 
@@ -106,3 +106,46 @@ def random_gossip_omega(gamma: float, mu: float | None, delta: float, lmax: floa
     goal = positive("delta", delta) / (positive("gamma", gamma) * known(mu))
     b = lmax + 2.0 * w
     return max(0.0, (math.sqrt(b * b + 8.0 * w * max(goal - lmax, 0.0)) - b) / (4.0 * w))
+
+
+# -- LoCoDL: arXiv:2403.04348, with the weights w_i, and a codec of variance omega -------------------------------------
+def locodl_zeta(gamma: float, mu: float, L: float, p: float, omega: float, rho: float) -> float:
+    """``1 - max((1 - gamma mu)^2, (gamma L - 1)^2, 1 - p^2 rho/(1 + 2 omega))``, for rho <= 1/(1 + omega max_i w_i).
+
+    mu and L are those of the functions F_i and of g.
+    """
+    share = probability("rho", rho) / (1.0 + 2.0 * nonnegative("omega", omega))
+    return sharp_rate(gamma, mu, L, probability("p", p) * math.sqrt(share))
+
+
+def locodl_p(gamma: float, mu: float, omega: float, rho: float) -> float:
+    """The p that balances the two parts of ``locodl_zeta``, at most 1."""
+    both = 1.0 - (1.0 - best_p(gamma, mu) ** 2) ** 2
+    return min(1.0, math.sqrt(both * (1.0 + 2.0 * nonnegative("omega", omega)) / probability("rho", rho)))
+
+
+# -- cohorts: how many rounds they need whatever the method's parameters are -------------------------------------------
+def cohort_rounds(n: int, c: float, eps: float) -> float:
+    """``log(1/eps) / -log(1 - c/n)``, about (n/c) log(1/eps): rounds in which |h - h*|^2 can fall by eps, whatever p.
+
+    With uniform cohorts of c of n clients, a client is in none of R cohorts with probability (1 - c/n)^R. What it
+    remembers (its h_i) has not changed until then, so the mean of |h_i - h_i*|^2 is at least (1 - c/n)^R of what it was
+    at the start. No choice of p or gamma changes that. It bounds h, not x, and says nothing where h begins at h*, as
+    zero does for identical clients. 0 for c = n.
+
+    Args:
+        c: clients per round, or their mean number.
+    """
+    n = whole("n", n)
+    if not 0 < c <= n:
+        raise InputError(f"a cohort of {c:g} cannot be drawn from {n} clients; choose from 1 to {n}.")
+    return math.log(1.0 / accuracy(eps)) / -math.log1p(-c / n) if c < n else 0.0
+
+
+def cohort_sentence(n: int, c: float, eps: float) -> str:
+    """``cohort_rounds`` in words."""
+    return (
+        f"With cohorts of {c:g} of {n:,} clients the squared error of what clients remember takes about "
+        f"(n/c) log(1/eps) rounds whatever p, here {math.ceil(cohort_rounds(n, c, eps)):,} to fall by {eps:.2g}: it "
+        "changes only when a client takes part. Only clients that are alike need fewer."
+    )

@@ -88,7 +88,7 @@ def below_two_over_L(gamma: float, L: float) -> float:
     """gamma * L, refused unless 0 < gamma < 2/L: beyond it a gradient step expands."""
     gamma, L = positive("gamma", gamma), positive("L", L)
     if gamma * L >= 2:
-        raise InputError(f"gamma = {gamma:g} is not below 2/L = {2 / L:g}; take gamma = 1/L = {1 / L:g}.")
+        raise InputError(f"gamma = {gamma:g} is too large: it must be below 2/L = {2 / L:g}. Use 1/L = {1 / L:g}.")
     return gamma * L
 
 

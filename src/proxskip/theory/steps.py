@@ -81,21 +81,24 @@ def check_limits(
 ) -> list[str]:
     """Refuse gamma at or above ``refuse_at`` unless the caller insists; return a warning where one is due.
 
-    L only serves the sentence, which then also says how many 1/L gamma is.
+    L only serves the sentence, which then also gives step sizes in units of 1/L.
     """
     gamma = positive("gamma", gamma)
     if limits is None:
         return []
     # all digits where the two numbers would look equal
     digits = "g" if f"{gamma:g}" != f"{limits.warn_above:g}" else ".17g"
-    given = f"gamma = {gamma:{digits}}" + ("" if L is None else f" = {gamma * positive('L', L):.3g}/L")
+
+    def shown(step: float) -> str:
+        return f"{step:{digits}}" + ("" if L is None else f" ({step * positive('L', L):.3g}/L)")
+
     if gamma >= limits.refuse_at and not insist:
         raise InputError(
-            f"{given} is not below {limits.refuse_at:g}, from which on {method} can diverge; "
-            f"take {limits.figure:g}, or allow an unsafe step (allow_unsafe_step, --allow-unsafe-step)."
+            f"gamma = {shown(gamma)} is too large: {method} can diverge from {shown(limits.refuse_at)} on. "
+            f"Use {shown(limits.figure)}, or allow an unsafe step (allow_unsafe_step, --allow-unsafe-step)."
         )
     if gamma > limits.warn_above:
-        return [f"{given} is above {limits.warn_above:{digits}}, up to where {method} is known to work."]
+        return [f"gamma = {shown(gamma)} is above {shown(limits.warn_above)}, the largest known to work for {method}."]
     return []
 
 
