@@ -18,7 +18,7 @@ import scipy.sparse
 import proxskip as ps
 from proxskip.engines.gpu import engine as gpu
 from proxskip.engines.gpu.launch import Launches, LocalSteps
-from proxskip.sweep import sweep
+from proxskip.sweeping import sweep
 
 REPEATS = 7
 

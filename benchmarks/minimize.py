@@ -15,7 +15,7 @@ import numpy as np
 
 import proxskip as ps
 from proxskip import prox
-from proxskip.plan import _candidates, plan_task
+from proxskip.planner import _candidates, plan_task
 from proxskip.solo.descent import Descent
 from proxskip.solo.setup import method_maker, prepare
 

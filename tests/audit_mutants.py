@@ -22,7 +22,7 @@ import numpy as np
 import proxskip as ps
 from chaos import tell
 from proxskip.results.result import Result, Status
-from proxskip.run import make_engine
+from proxskip.running import make_engine
 from proxskip.types import UnsafeStepWarning
 
 ENGINES = ("cpu", "reference", "torch", "ray", "gpu")

@@ -41,7 +41,7 @@ from proxskip.links.cohorts import Bernoulli, Everyone, Uniform, as_participatio
 from proxskip.links.gossip import AwakeLinks, RandomLinks
 from proxskip.loop.line import Line
 from proxskip.problems.federated import Problem
-from proxskip.run import prepare
+from proxskip.running import prepare
 from proxskip.seam import Method, Request, Work
 from proxskip.types import Array, Indices, InputError, Prox, UnsafeStepWarning, Vectors
 

@@ -18,7 +18,7 @@ import proxskip as ps
 from proxskip import display
 from proxskip.loop import progress
 from proxskip.problems.federated import Problem
-from proxskip.tune import grid, halve, rungs_of
+from proxskip.tuning import grid, halve, rungs_of
 from proxskip.types import InputError
 
 mpl.use("Agg")

@@ -32,8 +32,8 @@ from proxskip.engines.gpu.tiles import ClientRows, Layout, untangle
 from proxskip.links.codecs import Key, Natural, read_back
 from proxskip.links.sums import weighted_sum
 from proxskip.randomness import minibatch
-from proxskip.run import make_engine
-from proxskip.sweep import sweep
+from proxskip.running import make_engine
+from proxskip.sweeping import sweep
 from proxskip.types import InputError, UnsafeStepWarning
 
 LEFT_OUT = (

@@ -14,7 +14,7 @@ import scipy.sparse
 import proxskip as ps
 from proxskip import prox
 from proxskip.cli import main
-from proxskip.plan import _candidates, plan_task
+from proxskip.planner import _candidates, plan_task
 from proxskip.planning import forecast
 from proxskip.planning.forecast import Plan, PlanRow, predict, slope, together
 from proxskip.planning.pilots import Network, candidates, clients_gradient

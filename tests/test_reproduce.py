@@ -34,7 +34,7 @@ from proxskip.loop import progress
 from proxskip.report import figures, page, plots
 from proxskip.report.figures import Claim, Experiment, Panel, ReproductionReport, Series
 from proxskip.results import description
-from proxskip.tune import grid
+from proxskip.tuning import grid
 
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("reproduce")]
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from proxskip.on_demand.names import define
+from proxskip.on_demand.names import lazy_names
 from proxskip.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
         SProxSkip,
         Tamuna,
     )
-    from proxskip.minimize import End, Minimum, minimize
-    from proxskip.plan import plan
+    from proxskip.minimizing import End, Minimum, minimize
+    from proxskip.planner import plan
     from proxskip.planning.forecast import Plan
-    from proxskip.plot import plot
+    from proxskip.plotting import plot
     from proxskip.problems.federated import Problem
     from proxskip.problems.glm import LeastSquares, Logistic
     from proxskip.problems.personal import scafflix
@@ -57,13 +57,13 @@ if TYPE_CHECKING:
     from proxskip.results.load import load
     from proxskip.results.result import Result, Results, Status
     from proxskip.results.trace import Trace
-    from proxskip.run import resume, run
+    from proxskip.running import resume, run
     from proxskip.seam import About, Claims, Method, Style
-    from proxskip.sweep import compare, sweep
-    from proxskip.tune import Tuned, tune
+    from proxskip.sweeping import compare, sweep
+    from proxskip.tuning import Tuned, tune
     from proxskip.types import EngineError, InputError, NoTheoremWarning, UnsafeStepWarning
 
-define(__name__, {
+__getattr__, __dir__ = lazy_names(__name__, {
     "proxskip.callbacks": "callbacks",
     "proxskip.prox": "prox",
     "proxskip.theory": "theory",
@@ -80,10 +80,10 @@ define(__name__, {
         "LocalGD LoCoDL ProxGD ProxSkip ProxSkipVR RandomGossip Scaffnew ScaffnewVR Scaffold SLocalGD "
         "SplitSkip SProxSkip Tamuna"
     ),
-    "proxskip.minimize": "End Minimum minimize",
-    "proxskip.plan": "plan",
+    "proxskip.minimizing": "End Minimum minimize",
+    "proxskip.planner": "plan",
     "proxskip.planning.forecast": "Plan",
-    "proxskip.plot": "plot",
+    "proxskip.plotting": "plot",
     "proxskip.problems.federated": "Problem",
     "proxskip.problems.glm": "LeastSquares Logistic",
     "proxskip.problems.personal": "scafflix",
@@ -95,10 +95,10 @@ define(__name__, {
     "proxskip.results.load": "load",
     "proxskip.results.result": "Result Results Status",
     "proxskip.results.trace": "Trace",
-    "proxskip.run": "resume run",
+    "proxskip.running": "resume run",
     "proxskip.seam": "About Claims Method Style",
-    "proxskip.sweep": "compare sweep",
-    "proxskip.tune": "Tuned tune",
+    "proxskip.sweeping": "compare sweep",
+    "proxskip.tuning": "Tuned tune",
     "proxskip.types": "EngineError InputError NoTheoremWarning UnsafeStepWarning",
 })  # fmt: skip
 

@@ -22,7 +22,7 @@ from proxskip.problems.federated import Problem
 from proxskip.report import plots
 from proxskip.results import folder, text
 from proxskip.results.atomic import atomic_write_json
-from proxskip.run import resume
+from proxskip.running import resume
 from proxskip.theory.table1 import table1
 from proxskip.types import EngineError, InputError, UnsafeStepWarning, printable
 from proxskip.version import __version__

@@ -18,7 +18,7 @@ from proxskip.problems.federated import Problem
 from proxskip.problems.glm import Logistic
 from proxskip.problems.split import split
 from proxskip.results.result import Result
-from proxskip.run import run
+from proxskip.running import run
 from proxskip.seam import Method
 from proxskip.types import UnsafeStepWarning
 from proxskip.version import __version__

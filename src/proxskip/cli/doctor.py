@@ -19,7 +19,7 @@ from proxskip.cores import available_cores
 from proxskip.data import datasets
 from proxskip.problems.federated import Problem
 from proxskip.problems.quadratic import random_quadratics
-from proxskip.run import run
+from proxskip.running import run
 from proxskip.types import InputError
 from proxskip.version import __version__
 

@@ -11,7 +11,7 @@ from proxskip.cli.runs import DONE, NOT_REACHED
 from proxskip.experiments import settings
 from proxskip.links.network import Network
 from proxskip.loop.progress import stage
-from proxskip.plan import plan
+from proxskip.planner import plan
 from proxskip.planning.forecast import Plan
 from proxskip.problems.federated import Problem
 from proxskip.prox import text as prox_text

@@ -18,7 +18,7 @@ from proxskip.problems.federated import Problem
 from proxskip.registry import METHODS
 from proxskip.results import description, folder, lock
 from proxskip.results.result import Result, Status
-from proxskip.run import make_engine, participants, prepare, resume, run
+from proxskip.running import make_engine, participants, prepare, resume, run
 from proxskip.seam import Engine, Method
 from proxskip.types import InputError
 

@@ -13,7 +13,7 @@ from proxskip.experiments.workspace import CachedRun, RunRequest, Workspace
 from proxskip.report.figures import Panel, Series
 from proxskip.report.plots import X_AXES, Y_AXES
 from proxskip.results.trace import Trace
-from proxskip.tune import local_steps_flag
+from proxskip.tuning import local_steps_flag
 from proxskip.types import Array
 
 AXES = (

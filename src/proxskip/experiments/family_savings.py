@@ -18,7 +18,7 @@ from proxskip.problems.glm import Logistic
 from proxskip.report.figures import Claim, Experiment, Panel, Series, Table
 from proxskip.report.method_styles import title
 from proxskip.report.plots import Y_AXES
-from proxskip.run import run
+from proxskip.running import run
 
 AXES = ("bits-up", "bits-down", "rounds", "passes", "iterations", "seconds")
 

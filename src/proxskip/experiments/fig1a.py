@@ -15,7 +15,7 @@ from proxskip.experiments.workspace import CachedRun, RunRequest, Workspace
 from proxskip.problems.federated import Problem
 from proxskip.report.figures import Claim, Experiment, Panel, Series
 from proxskip.report.method_styles import title
-from proxskip.tune import Candidate, grid, local_steps_flag
+from proxskip.tuning import Candidate, grid, local_steps_flag
 
 METHODS = ("local-gd", "scaffold", "fedlin", "s-local-gd", "scaffnew", "gd", "accelerated")
 NOT_SHOWN = ("title", "shows", "must_show", "notes", "share", "l2", "l2_relative", "L")

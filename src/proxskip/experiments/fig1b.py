@@ -9,7 +9,7 @@ from proxskip.experiments.curves_from_runs import panel, series
 from proxskip.experiments.workspace import CachedRun, RunRequest, Workspace
 from proxskip.report.figures import Claim, Experiment, Panel, Table
 from proxskip.report.method_styles import title
-from proxskip.tune import local_steps_flag
+from proxskip.tuning import local_steps_flag
 
 METHODS = ("local-gd", "scaffold", "fedlin", "s-local-gd", "gd", "accelerated", "scaffnew")
 HEADINGS = {"figure": "the figure's constants, L of the average", "theorem": "the theorems' constants, L = max L_i"}

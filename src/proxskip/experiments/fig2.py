@@ -13,7 +13,7 @@ from proxskip.experiments.workspace import CachedRun, RunRequest, Workspace
 from proxskip.problems.federated import Problem
 from proxskip.report.figures import Claim, Experiment, Series, Table
 from proxskip.report.method_styles import title
-from proxskip.tune import Candidate, grid, local_steps
+from proxskip.tuning import Candidate, grid, local_steps
 
 METHODS = ("local-gd", "scaffold", "fedlin", "s-local-gd", "scaffnew")
 STEP_KINDS = {"decaying": "a decaying step, as in the notebook", "constant": "a constant step, as in the theorem"}

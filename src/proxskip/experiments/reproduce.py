@@ -25,7 +25,7 @@ from proxskip.report import figures, plots
 from proxskip.report.figures import Claim, Experiment, ReproductionReport
 from proxskip.results import checkpoint, description, lock
 from proxskip.results.atomic import atomic_write_json, atomic_write_text
-from proxskip.run import make_engine
+from proxskip.running import make_engine
 from proxskip.types import InputError
 
 STAMP = "reproduction.json"

@@ -10,7 +10,7 @@ from proxskip.experiments.claims import first_below
 from proxskip.experiments.workspace import Workspace
 from proxskip.report.figures import Series, Table
 from proxskip.report.method_styles import title
-from proxskip.tune import Candidate, local_steps, survivors
+from proxskip.tuning import Candidate, local_steps, survivors
 
 LADDER = (1, 3, 10, 30, 100, 300, 1000, 3000)
 """The numbers of local steps by which a grid grows."""

@@ -22,9 +22,9 @@ from proxskip.report.figures import Experiment, Panel, Table
 from proxskip.results import checkpoint, description, lock
 from proxskip.results.atomic import atomic_write_json
 from proxskip.results.result import Result, Status
-from proxskip.run import resume, run
+from proxskip.running import resume, run
 from proxskip.seam import Method
-from proxskip.tune import trials
+from proxskip.tuning import trials
 from proxskip.types import UnsafeStepWarning
 
 __all__ = ["VERSION", "CachedRun", "Interrupted", "RunRequest", "Workspace"]

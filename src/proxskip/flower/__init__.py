@@ -19,7 +19,7 @@ try:
 except ImportError as error:  # pragma: no cover
     raise ImportError('proxskip.flower needs flwr; install it with pip install "proxskip[flower]".') from error
 
-from proxskip.on_demand.names import define
+from proxskip.on_demand.names import lazy_names
 
 TASK = "flwr.supernode.runtime.run_clientapp"
 """The module by which a SuperNode runs the app, in a process of its own for every message."""
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 # a client's process needs none of the server's modules; ``Outcome``, ``Remote``, ``Network`` and ``TorchOracle`` are
 # the names of version 0.1, for programs that import them
-define(__name__, {
+__getattr__, __dir__ = lazy_names(__name__, {
     "proxskip.flower.client": "client_app",
     "proxskip.flower.federated_client": "FederatedClient Remote=FederatedClient",
     "proxskip.flower.federation_run": "FederationResult Outcome=FederationResult",

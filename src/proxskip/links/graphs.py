@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 
-from proxskip.on_demand import scipy
 from proxskip.randomness import python_generator
 from proxskip.types import Array, Indices, InputError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from proxskip.on_demand.names import define
+from proxskip.on_demand.names import lazy_names
 
 if TYPE_CHECKING:
     from proxskip.methods.accelerated import Accelerated
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from proxskip.methods.variance_reduced import ProxSkipVR, ScaffnewVR
 
 # a worker runs the halves of one method, and loads its file alone
-define(__name__, {
+__getattr__, __dir__ = lazy_names(__name__, {
     "proxskip.methods.accelerated": "Accelerated",
     "proxskip.methods.apda": "APDA",
     "proxskip.methods.built_in": "BUILT_IN",

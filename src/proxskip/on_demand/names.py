@@ -1,51 +1,32 @@
-"""Packages whose public names are imported when they are first asked for, so that a part can be imported alone."""
+"""Names of a package that are imported when they are first used, so that a part can be imported alone."""
 
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Mapping
-from types import ModuleType
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
-class PackageOnDemand(ModuleType):
-    """A package that knows in which modules its names are defined.
+def lazy_names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """``__getattr__`` and ``__dir__`` of a package (PEP 562) whose names these modules define.
 
-    Where a name is that of a submodule too (``proxskip.run`` is a function in a module of that name), it stands for
-    what the module defines, whoever imported the module first.
-    """
-
-    _where: Mapping[str, tuple[str, str]]
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in self._where:
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        module, its_name = self._where[name]
-        found = importlib.import_module(module)
-        is_the_module = module.endswith(f".{its_name}") and its_name not in vars(found)
-        value = vars(self)[name] = found if is_the_module else getattr(found, its_name)
-        return value
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not (isinstance(value, ModuleType) and name in vars(self).get("_where", ())):
-            super().__setattr__(name, value)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """A module travels by its name, also within a function of a user's that goes to another process."""
-        return importlib.import_module, (self.__name__,)
-
-    def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *self._where})
-
-
-def define(package: str, modules: Mapping[str, str]) -> None:
-    """Let a package have the names that these modules define.
+    A name must not be that of another submodule of the package: whoever imports that module would replace the name.
 
     Args:
-        modules: by module its names, separated by spaces; ``new=old`` for another name of something.
+        modules: by module its names, separated by spaces; ``new=old`` for another name of something, and a module's
+            own last name for the module itself.
     """
-    here = sys.modules[package]
     pairs = ((module, word.partition("=")) for module, words in modules.items() for word in words.split())
-    vars(here)["_where"] = {name: (module, old or name) for module, (name, _, old) in pairs}
-    here.__class__ = PackageOnDemand
+    where = {name: (module, original or name) for module, (name, _, original) in pairs}
+
+    def load(name: str) -> Any:
+        if name not in where:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        path, original = where[name]
+        module = importlib.import_module(path)
+        value = module if path.endswith(f".{original}") and original not in vars(module) else getattr(module, original)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return load, lambda: sorted({*vars(sys.modules[package]), *where})

@@ -21,7 +21,7 @@ from proxskip.methods import GD, Accelerated, FiveGCS, LoCoDL, ProxGD, Scaffnew,
 from proxskip.planning.forecast import PlanRow, predict
 from proxskip.problems.federated import Problem
 from proxskip.results.result import Result, Status
-from proxskip.run import run
+from proxskip.running import run
 from proxskip.seam import Method
 from proxskip.types import InputError, NoTheoremWarning, UnsafeStepWarning
 

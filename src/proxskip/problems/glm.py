@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 
-from proxskip.on_demand import scipy
 from proxskip.problems import spectrum
 from proxskip.problems.operators import check_adjoint, is_complex, is_operator
 from proxskip.types import Array, Indices, InputError, is_sparse

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import scipy
 
-from proxskip.on_demand import scipy
 from proxskip.problems import spectrum
 from proxskip.randomness import generator
 from proxskip.types import Array, InputError

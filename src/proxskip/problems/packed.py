@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, overload
 
 import numpy as np
+import scipy
 
-from proxskip.on_demand import scipy
 from proxskip.problems import oracles
 from proxskip.problems.clients import NUMBERS_AT_ONCE, Clients, Listed
 from proxskip.problems.glm import LeastSquares, LinearModel

@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+import scipy
 
 from proxskip.cores import available_cores
-from proxskip.on_demand import scipy
 from proxskip.problems import spectrum
 from proxskip.problems.glm import LinearModel
 from proxskip.types import Array, Indices, InputError

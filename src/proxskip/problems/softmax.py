@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 
-from proxskip.on_demand import scipy
 from proxskip.problems.glm import LinearModel, area_under_curve, label_values
 from proxskip.types import Array, Indices, InputError
 

@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
+import scipy
 
-from proxskip.on_demand import scipy
 from proxskip.problems import oracles
 from proxskip.problems.operators import is_identity, operator_norm2
 from proxskip.types import Array, Prox

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+import scipy
 
 from proxskip.cores import available_cores
-from proxskip.on_demand import scipy
 from proxskip.randomness import generator
 from proxskip.types import Array, InputError, is_sparse
 

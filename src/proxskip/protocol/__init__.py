@@ -18,7 +18,7 @@ Drivers write a state to disk before the messages of that step leave.
 
 from typing import TYPE_CHECKING
 
-from proxskip.on_demand.names import define
+from proxskip.on_demand.names import lazy_names
 
 if TYPE_CHECKING:
     from proxskip.protocol.client import ClientNode, ClientState
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     Client = ClientNode
 
-define(__name__, {
+__getattr__, __dir__ = lazy_names(__name__, {
     "proxskip.protocol.client": "Client=ClientNode ClientNode ClientState",
     "proxskip.protocol.events": "Again Arrived Begin Deadline Restarted",
     "proxskip.protocol.server": "Server",

@@ -26,7 +26,7 @@ from proxskip.protocol.replay import Asker, Call, Done, Mean, MeansSoFar, advanc
 from proxskip.protocol.state import Answers, Outcome, Reply, ServerState
 from proxskip.protocol.wire import Answer, Ask
 from proxskip.results.result import Status
-from proxskip.run import checked_x0, prepare
+from proxskip.running import checked_x0, prepare
 from proxskip.seam import Method
 from proxskip.seam.idle import Route
 from proxskip.types import Array, InputError

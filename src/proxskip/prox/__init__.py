@@ -12,7 +12,7 @@ accuracy is requested, certified and recorded, since an inexact prox limits the 
 
 from typing import TYPE_CHECKING
 
-from proxskip.on_demand.names import define
+from proxskip.on_demand.names import lazy_names
 
 if TYPE_CHECKING:
     from proxskip.prox.adapted import Adapted, as_prox
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from proxskip.prox.spectral import Eigenvalues, NuclearNorm, SingularValues, nuclear_ball, psd, spectral_ball
     from proxskip.prox.tv import TV1D, TV2D
 
-define(__name__, {
+__getattr__, __dir__ = lazy_names(__name__, {
     "proxskip.prox.adapted": "Adapted as_prox",
     "proxskip.prox.blocks": "Blocks Sum intersection",
     "proxskip.prox.contract": "Checked Inexact Inner Iterative ProxWarning accuracy_of inner_state",

@@ -12,7 +12,7 @@ from proxskip.problems.glm import Logistic
 from proxskip.problems.softmax import Softmax
 from proxskip.problems.split import split
 from proxskip.results.result import Result
-from proxskip.run import run
+from proxskip.running import run
 from proxskip.sklearn.conventions import LinearClassifier, classified, seed_of, warn_unless
 from proxskip.types import Array
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import scipy
 
 from proxskip.engines.cpu import anchored, kernels
 from proxskip.engines.cpu.drawing import Drawing
@@ -20,7 +21,6 @@ from proxskip.engines.cpu.kernels import NO_PICKS
 from proxskip.engines.cpu.minibatches import draw_rows, weigh_rows
 from proxskip.engines.cpu.tiles import ROWS_PER_TILE, row_tiles, width
 from proxskip.engines.rows import merged_rows, ranges
-from proxskip.on_demand import scipy
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.packed import Packed, stores_of

@@ -16,9 +16,9 @@ from proxskip import display, registry, theory
 from proxskip.loop.progress import OverallProgress, is_wanted
 from proxskip.problems.federated import Problem
 from proxskip.results.result import Result, Status
-from proxskip.run import as_problem, run
+from proxskip.running import as_problem, run
 from proxskip.seam import Method
-from proxskip.sweep import sweep
+from proxskip.sweeping import sweep
 from proxskip.types import InputError, Oracle, UnsafeStepWarning
 
 POWERS = tuple(range(-4, 4))

@@ -20,7 +20,7 @@ from proxskip.problems.federated import Problem
 from proxskip.results import folder
 from proxskip.results.atomic import atomic_write_json
 from proxskip.results.result import Result, Results, Status
-from proxskip.run import as_method, as_network, as_problem, participants, prepare, run
+from proxskip.running import as_method, as_network, as_problem, participants, prepare, run
 from proxskip.seam import Method
 from proxskip.types import InputError, Oracle, UnsafeStepWarning
 
