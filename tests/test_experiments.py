@@ -23,7 +23,6 @@ from proxskip.experiments.closed_form_quadratics import (
     fastest_engine,
     filling,
     rounds_to,
-    slope,
 )
 from proxskip.experiments.workspace import Workspace
 from proxskip.loop.line import Ledger
@@ -157,7 +156,7 @@ def test_a_diverging_method_never_arrives() -> None:
 
 def test_slope() -> None:
     x = np.geomspace(1, 1e4, 7)
-    assert slope(x, 3 * x**0.5) == pytest.approx(0.5)
+    assert claims.slope(x, 3 * x**0.5) == pytest.approx(0.5)
 
 
 # -- Psi at a fixed t --------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import pytest
 import proxskip as ps
 from proxskip import experiments
 from proxskip.cli.commands import main
-from proxskip.experiments import family, family_savings
+from proxskip.experiments import family, sleeping
 from proxskip.experiments.curves_from_runs import panel, series
 from proxskip.experiments.family import Tried
 from proxskip.experiments.processes import Processes
@@ -110,7 +110,7 @@ def test_processes_find_what_one_finds(tmp_path: Path) -> None:
         with Processes(2) as pool:
             space = Workspace(tmp_path / str(jobs), "digits", preset=small("sleeping", seeds=1), threads=1)
             space.pool = pool if jobs > 1 else None
-            made, claims = family_savings.sleeping(space)
+            made, claims = sleeping.run(space)
             stop = {"rounds": 30, "every": 1}
             runs = space.runs([RunRequest(name, name, {}, {"l2": 1e-2}, stop) for name in ("gd", "scaffnew")])
             found.append([[s.y for s in made.panels[0].series], claims, [r.trace["gap"].tolist() for r in runs]])

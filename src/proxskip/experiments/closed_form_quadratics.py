@@ -347,10 +347,5 @@ class _ConstantGenerator:
         return self.u
 
 
-def slope(x: Sequence[float] | Array, y: Sequence[float] | Array) -> float:
-    """The slope of log y over log x, by least squares."""
-    return float(np.polyfit(np.log(np.asarray(x, dtype=float)), np.log(np.asarray(y, dtype=float)), 1)[0])
-
-
 def _multiply(Q: Array, x: Array) -> Array:
     return np.asarray((Q @ x[..., None])[..., 0])

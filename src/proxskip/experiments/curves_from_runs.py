@@ -68,16 +68,18 @@ def common_rounds(traces: Sequence[Trace], arrived: Sequence[bool]) -> Array:
     return np.asarray(every[np.all(known, axis=0)])
 
 
-def with_seeds(workspace: Workspace, jobs: Sequence[RunRequest], upto: float) -> list[list[CachedRun]]:
-    """Each request with the preset's ``seeds``, or ``seeds_of_long_runs``; once if its method draws nothing."""
-    start = workspace.progress.inside
-    first = workspace.runs(jobs, start + 0.3 * (upto - start))
+def with_seeds(workspace: Workspace, requests: Sequence[RunRequest], upto: float) -> list[list[CachedRun]]:
+    """Each request with the preset's ``seeds``, or ``seeds_of_long_runs``; once if nothing is drawn."""
+    start, preset = workspace.progress.inside, workspace.preset
+    first = workspace.runs(requests, start + 0.3 * (upto - start))
     rest = []
-    for job, run in zip(jobs, first, strict=True):
-        rows = run.summary["iterations"] * (workspace.problem(**job.problem).N or 0)
-        count = workspace.preset["seeds_of_long_runs" if rows > LONG else "seeds"]
-        rest.append([replace(job, seed=k) for k in range(1, count if local_steps_flag(job.method) == "p" else 1)])
-    others = iter(workspace.runs([job for more in rest for job in more], upto))
+    for request, run in zip(requests, first, strict=True):
+        rows = run.summary["iterations"] * (workspace.problem(**request.problem).N or 0)
+        is_long = rows > LONG and "seeds_of_long_runs" in preset
+        count = preset["seeds_of_long_runs"] if is_long else preset.get("seeds", 1)
+        draws = local_steps_flag(request.method) == "p" or request.problem.get("batch") is not None
+        rest.append([replace(request, seed=k) for k in range(1, count if draws else 1)])
+    others = iter(workspace.runs([request for more in rest for request in more], upto))
     return [[run, *(next(others) for _ in more)] for run, more in zip(first, rest, strict=True)]
 
 

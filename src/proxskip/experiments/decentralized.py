@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from proxskip.experiments import claims
-from proxskip.experiments.closed_form_quadratics import AffineMap, Stepper, filling, rounds_to, slope
+from proxskip.experiments.closed_form_quadratics import AffineMap, Stepper, filling, rounds_to
 from proxskip.experiments.workspace import Workspace
 from proxskip.links.graphs import Graph, graph
 from proxskip.methods import EXTRA, DecentralizedScaffnew, DIGing
@@ -159,7 +159,7 @@ def judged(experiment: Experiment) -> list[Claim]:
 
 def _regime(id: str, points: Sequence[tuple[float, float]], power: float, text: str) -> Claim:
     # a slope needs at least three graphs
-    found = slope(*zip(*points, strict=True)) if len(points) > 2 else None
+    found = claims.slope(*zip(*points, strict=True)) if len(points) > 2 else None
     ok = None if found is None else abs(found - power) <= SLOPE_TOLERANCE
     full = f"{text}: log-log slope within {SLOPE_TOLERANCE} of {power:g}."
     measured = f"Slope {found:.2f} over {len(points)} graphs." if found is not None else "Too few graphs."

@@ -6,19 +6,21 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
-from proxskip.experiments import claims, claims_fig1
+from proxskip.experiments import claims
 from proxskip.experiments.curves_from_runs import panel, series, with_seeds
 from proxskip.experiments.successive_halving import beyond, grid_table, tune, winners_table
-from proxskip.experiments.workspace import CachedRun, RunRequest, Workspace
+from proxskip.experiments.toml_figures import resolved
+from proxskip.experiments.workspace import PAPER_DATA, CachedRun, RunRequest, Workspace
 from proxskip.problems.federated import Problem
 from proxskip.report.figures import Claim, Experiment, Panel, Series
 from proxskip.report.method_styles import title
 from proxskip.tuning import Candidate, grid, local_steps_flag
 
 METHODS = ("local-gd", "scaffold", "fedlin", "s-local-gd", "scaffnew", "gd", "accelerated")
-NOT_SHOWN = ("title", "shows", "must_show", "notes", "share", "l2", "l2_relative", "L")
+NOT_SHOWN = ("id", "title", "shows", "notes", "share", "claims", "promised_on", "l2", "l2_relative", "L")
 """Entries of the preset that are no parameters of the experiment, or are shown otherwise."""
 
 
@@ -43,7 +45,7 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     ]
     experiment = workspace.experiment("fig1a", parameters, panels, tables)
     experiment = replace(experiment, notes=[*experiment.notes, *_seen(drawn, problem.L_max, asked["eps"])])
-    return claims.with_findings(experiment, claims_fig1.fig1a(experiment, workspace.asserted))
+    return claims.with_findings(experiment, judged(experiment, resolved(asked)["claims"], workspace.data))
 
 
 def _tuned(workspace: Workspace, problem: Problem) -> tuple[dict[str, list[Candidate]], dict[str, Candidate]]:
@@ -117,3 +119,33 @@ def _tradeoff(workspace: Workspace, flags: dict[str, Any], L: float) -> Panel:
     runs = workspace.runs(jobs, 1.0)
     drawn = [series(r.job.label, [r], gamma_L=2.0**k) for r, k in zip(runs, asked["tradeoff_powers"], strict=True)]
     return panel("tradeoff", f"LocalGD, K = {asked['tradeoff_K']}, with different step sizes", drawn)
+
+
+# -- judging -----------------------------------------------------------------------------------------------------------
+def judged(experiment: Experiment, entries: Sequence[Any], data: str) -> list[Claim]:
+    """The claims of the file, and that LocalGD is biased."""
+    tradeoff = claims.panel_of(experiment, "tradeoff")
+    return [*claims.judged(experiment, entries, data), _biased(tradeoff, data == PAPER_DATA)]
+
+
+def _biased(panel: Panel, asserted: bool, above: float = 1e-4) -> Claim:
+    """No step size takes LocalGD to the solution; of the runs that have settled, larger steps settled higher."""
+    ends = [(s, s.y[-1], claims.value_at(s, s.x["rounds"][-1] / 2)) for s in panel.series]
+    # in the second half of the run it moved by less than five percent
+    settled = [(s, end) for s, end, half in ends if half is not None and abs(end / half - 1) < 0.05]
+    rising = all(a <= b * 1.001 for (_, a), (_, b) in pairwise(settled))
+    arrived = any(end <= above or claims.stays_below(s, above) for s, end, _ in ends)
+    holds = False if arrived or not rising else True if len(settled) > 1 else None
+    words = ", ".join(f"{claims.number(end)} at gamma L = {s.about['gamma_L']:.3g}" for s, end in settled)
+    least, ran = min(end for _, end, _ in ends), max(s.x["rounds"][-1] for s in panel.series)
+    within = f"within {ran:.0f} rounds, no run came below {claims.number(least)}."
+    text = (
+        f"LocalGD stalls above {above:g}: the larger its step size, the higher it stalls; smaller steps only get "
+        "there later."
+    )
+    measured = within[0].upper() + within[1:]
+    if settled:
+        measured = f"Settled (changing by less than 5 % in the second half of the run) at f - f* = {words}; {within}"
+    numbers = {f"gamma_L={s.about['gamma_L']:.4g}": end for s, end, _ in ends}
+    short = "the runs are too short to have settled"
+    return claims.claim("fig1a-biased", text, holds, measured, numbers, asserted, undecided=short)

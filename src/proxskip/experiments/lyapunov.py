@@ -30,7 +30,7 @@ from proxskip.types import Array
 SEEDS_PER_FILE = 10
 """Seeds whose values are cached together."""
 STANDARD_ERRORS = 3.0
-_NOT_IN_KEY = ("title", "shows", "must_show", "notes", "share", "seeds", "sampling_seeds", "data_seeds", "points")
+_NOT_IN_KEY = ("id", "title", "shows", "notes", "share", "seeds", "sampling_seeds", "data_seeds", "points")
 """Entries of the preset that do not change the values of a seed."""
 LEARNT_BELOW = 1e-3
 """The relative error of h at the end that counts as convergence."""

@@ -12,7 +12,7 @@ import scipy.linalg
 
 from proxskip import prox
 from proxskip.experiments import claims
-from proxskip.experiments.closed_form_quadratics import Stepper, distance2, slope
+from proxskip.experiments.closed_form_quadratics import Stepper, distance2
 from proxskip.experiments.curves_from_runs import panel, series
 from proxskip.experiments.workspace import RunRequest, Workspace
 from proxskip.methods import Accelerated, ProxGD, ProxSkip
@@ -123,7 +123,7 @@ def _kappa_panel(q: Mapping[str, Any], found: Mapping[str, Rows]) -> Panel:
     drawn = []
     for name, (_, power) in COMPARED.items():
         y = [r["prox"] for r in found[name]]
-        about = {"slope": slope(x["kappa"], y), "expected": power}
+        about = {"slope": claims.slope(x["kappa"], y), "expected": power}
         drawn.append(Series(title(name), x, y, name, kind="points", about=about))
     log = math.log(1.0 / q["eps"])
     for power, words in ((1.0, "kappa log(1/eps)"), (0.5, "sqrt(kappa) log(1/eps)")):
@@ -188,7 +188,7 @@ def judged(experiment: Experiment) -> list[Claim]:
 
 def _slopes(experiment: Experiment) -> Claim:
     drawn = {s.method: s for s in claims.panel_of(experiment, "kappa").series if s.kind == "points"}
-    found = {name: slope(s.x["kappa"], s.y) for name, s in drawn.items()}
+    found = {name: claims.slope(s.x["kappa"], s.y) for name, s in drawn.items()}
     ok = all(name in found and abs(found[name] - power) <= SLOPE_TOLERANCE for name, (_, power) in COMPARED.items())
     text = "Prox evaluations grow like kappa for ProxGD and like sqrt(kappa) for accelerated ProxGD and ProxSkip: "
     text += f"slopes within {SLOPE_TOLERANCE}."

@@ -17,6 +17,7 @@ from typing import Any
 
 from proxskip import experiments, report
 from proxskip.data import datasets
+from proxskip.experiments import toml_figures
 from proxskip.experiments.processes import Processes
 from proxskip.experiments.progress_estimate import ProgressEstimate, Show
 from proxskip.experiments.settings import check_folder
@@ -72,13 +73,21 @@ def available() -> list[str]:
 
 
 def check_names(names: Sequence[str]) -> list[str]:
-    """The named experiments in the order of the report; all of them if none is named."""
+    """The named experiments in the order of the report, then the figures of files; all experiments if none is named."""
     more = experiments.FAMILY | experiments.NETWORKS
     known = [*available(), *(name for name in more if name in names)]
+    files = [name for name in names if experiments.is_file(name)]
     for name in names:
-        if name not in known:
-            raise InputError(f'experiment "{name}" is not known; the experiments are {", ".join(known)}.')
-    return [name for name in known if not names or name in names]
+        if name not in known and name not in files:
+            raise InputError(
+                f'experiment "{name}" is not known; the experiments are {", ".join(known)}, or give the TOML file of a '
+                "figure."
+            )
+    for name in files:
+        if (id := experiments.id_of(name)) in (*experiments.FUNCTIONS, *more):
+            raise InputError(f"{name} has the name of the experiment {id}; give the file another name.")
+        toml_figures.check(toml_figures.resolved(experiments.preset(name)))
+    return [name for name in known if not names or name in names] + files
 
 
 def check_torch(names: Sequence[str], options: ReproductionOptions) -> None:
@@ -110,7 +119,9 @@ def reproduce(names: Sequence[str], options: ReproductionOptions, show: Show | N
     if not set(chosen) <= set(experiments.NETWORKS):
         make_engine(options.engine, options.threads)  # refuse a missing engine before anything is written
     presets = {name: experiments.preset(name, options.quick) for name in chosen}
-    progress = ProgressEstimate({name: float(p.get("share", 1.0)) for name, p in presets.items()}, show)
+    progress = ProgressEstimate(
+        {experiments.id_of(name): float(p.get("share", 1.0)) for name, p in presets.items()}, show
+    )
     workspace = make_workspace(options, progress)
     write_stamp(options, workspace.data_sha256)  # reads the data first, so that a bad file leaves no folder behind
     spaces = [replace(workspace, preset=presets[name]) for name in chosen]
@@ -123,7 +134,7 @@ def reproduce(names: Sequence[str], options: ReproductionOptions, show: Show | N
 
 def _one_by_one(names: Sequence[str], options: ReproductionOptions, spaces: Sequence[Workspace]) -> ReproductionReport:
     for name, workspace in zip(names, spaces, strict=True):
-        workspace.progress.enter(name)
+        workspace.progress.enter(experiments.id_of(name))
         made = _one(name, options, workspace)
     return made
 
@@ -136,7 +147,7 @@ def _at_once(
     try:
         waiting = []
         for name, space in zip(names, spaces, strict=True):
-            progress, priority = space.progress.branch(name), float(space.preset.get("share", 1.0))
+            progress, priority = space.progress.branch(experiments.id_of(name)), float(space.preset.get("share", 1.0))
             own = replace(space, pool=pool, progress=progress, priority=priority, spent=[])
             waiting.append(threads.submit(_one, name, options, own))
         for done in as_completed(waiting):
@@ -149,12 +160,12 @@ def _at_once(
 
 def _one(name: str, options: ReproductionOptions, workspace: Workspace) -> ReproductionReport:
     """Run one experiment and add it to results.json."""
-    with stopwatch(options.out, name, workspace) as spent:
+    with stopwatch(options.out, experiments.id_of(name), workspace) as spent:
         experiment, claims = experiments.function(name)(workspace)
     seconds, cpu_seconds = spent()
     experiment = replace(experiment, seconds=seconds, cpu_seconds=cpu_seconds, command=options.command([name]))
     with workspace.lock:
-        made = add_results(options, workspace, {name: (experiment, claims)})
+        made = add_results(options, workspace, {experiment.id: (experiment, claims)})
     workspace.progress.leave()
     return made
 
@@ -291,7 +302,7 @@ def write_results(
 ) -> ReproductionReport:
     """Write results.json with these experiments."""
     every = experiments.FUNCTIONS | experiments.FAMILY | experiments.NETWORKS
-    chosen = [kept[name] for name in every if name in kept]
+    chosen = [kept[name] for name in (*every, *(name for name in kept if name not in every)) if name in kept]
     seconds, cpu_seconds = total(options.out)
     only_networks = set(kept) <= set(experiments.NETWORKS)
     made = ReproductionReport(

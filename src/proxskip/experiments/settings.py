@@ -40,7 +40,7 @@ DEFAULTS: dict[str, Any] = {
 """What holds for a flag that is not given."""
 LIMITS = ("rounds", "iterations", "seconds", "tol", "target")
 """The flags that say when a run stops."""
-_OF_A_PROBLEM = (
+PROBLEM_FLAGS = (
     *("data", "data_dir", "loss", "l2", "l2_relative", "intercept", "psi", "D", "dtype", "clients", "split", "alpha"),
     *("split_seed", "weights", "L", "batch"),
 )
@@ -58,7 +58,7 @@ def own_flags() -> dict[str, str]:
     return found
 
 
-def _takes(name: str) -> tuple[str, ...]:
+def flags_taken(name: str) -> tuple[str, ...]:
     """The flags that a method takes."""
     kind = METHODS[name]
     return (*kind.flags(), "D") if "D" in kind.handles else kind.flags()
@@ -97,8 +97,8 @@ def check_flags(names: Sequence[str], o: Namespace) -> None:
         )
     given = vars(o)
     for flag in (*_OF_A_METHOD, *own_flags()):
-        if given[flag] is not None and not any(flag in _takes(name) for name in names):
-            takers = ", ".join(name for name in METHODS if flag in _takes(name))
+        if given[flag] is not None and not any(flag in flags_taken(name) for name in names):
+            takers = ", ".join(name for name in METHODS if flag in flags_taken(name))
             who = f"{names[0]} does not take" if len(names) == 1 else f"none of {', '.join(names)} takes"
             raise InputError(f"{who} --{flag.replace('_', '-')}; it belongs to {takers}.")
     if o.psi is None and (dual := [name for name in names if "D" in METHODS[name].handles]):
@@ -137,7 +137,7 @@ def spec_of(names: Sequence[str], o: Namespace) -> dict[str, Any]:
         clients = CLIENTS
     # on a graph the methods average without weights
     equal = any("graph" in METHODS[name].handles or METHODS[name].about.equal_weights for name in names)
-    return {k: vars(o)[k] for k in _OF_A_PROBLEM} | {
+    return {k: vars(o)[k] for k in PROBLEM_FLAGS} | {
         "data": os.path.abspath(o.data) if is_file else o.data,
         "data_dir": None if o.data_dir is None else os.path.abspath(o.data_dir),
         "D": (o.D or "difference") if any("D" in METHODS[name].handles for name in names) else None,

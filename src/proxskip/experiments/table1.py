@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from proxskip.experiments import claims
-from proxskip.experiments.closed_form_quadratics import AffineMap, RandomFactors, Stepper, filling, rounds_to, slope
+from proxskip.experiments.closed_form_quadratics import AffineMap, RandomFactors, Stepper, filling, rounds_to
 from proxskip.experiments.workspace import CachedRun, RunRequest, Workspace
 from proxskip.methods import GD, Accelerated, FedLin, LocalGD, Scaffnew, Scaffold, SLocalGD
 from proxskip.problems.federated import Problem
@@ -126,7 +126,7 @@ def _series(entry: Table1Entry, kappas: Sequence[float], rows: Sequence[Mapping[
     about: dict[str, Any] = {"expected": entry.exponent, "floats per round": rows[0]["floats"]}
     about["exchanges per round"] = rows[0]["exchanges"]
     if len(y) > 1:
-        about["slope"] = slope([k for k, _ in reached], y)
+        about["slope"] = claims.slope([k for k, _ in reached], y)
     if entry.exponent is None:
         about |= {"kappa": list(kappas), "floor": [r["floor"] for r in rows]}
     return Series(
@@ -282,7 +282,7 @@ def _slopes(panel: Panel, kappas: int, power: float, id: str, text: str) -> Clai
     """The slopes, fitted to the curves that have a point for every kappa."""
     drawn = [s for s in panel.series if s.kind == "points" and s.about.get("expected") == power]
     asked = [e.label for e in ENTRIES if e.exponent == power]
-    found = {s.label: slope(s.x["kappa"], s.y) for s in drawn if 1 < len(s.y) == kappas}
+    found = {s.label: claims.slope(s.x["kappa"], s.y) for s in drawn if 1 < len(s.y) == kappas}
     ok = all(name in found and abs(found[name] - power) <= SLOPE_TOLERANCE for name in asked)
     full = f"{text}: log-log slopes on the quadratics within {SLOPE_TOLERANCE} of {power:g}."
     return claims.claim(id, full, ok, _in_words(found), found)

@@ -23,6 +23,7 @@ VERDICTS: dict[Verdict, tuple[str, str]] = {
     "PASS": ("M3 8.5L6.5 12L13 4.5", "the claim holds, by the number measured here"),
     "FAIL": ("M4 4L12 12M12 4L4 12", "the claim does not hold, by the number measured here"),
     "REPORTED": ("M8 7V12M8 4V4.5", "measured on data, or in a setting, for which the claim is not made"),
+    "INCONCLUSIVE": ("M4 8H12", "the runs are too short to decide"),
     "NOT RUN": ("M4 8H12", "not run, or not long enough to decide"),
 }
 """The icon of each verdict, as an SVG path, and what it means."""

@@ -11,8 +11,8 @@ import io
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-Verdict = Literal["PASS", "FAIL", "REPORTED", "NOT RUN"]
-"""REPORTED: measured on data, or in a setting, for which the claim is not made."""
+Verdict = Literal["PASS", "FAIL", "REPORTED", "INCONCLUSIVE", "NOT RUN"]
+"""REPORTED: measured where the claim is not made. INCONCLUSIVE: too short to decide (NOT RUN in earlier versions)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,8 +65,9 @@ def _first(s: Series, level: float) -> float | None:
 
 def score(claims: Sequence[Claim]) -> str:
     """How many claims there are, and how many hold by a number of this run."""
-    counts = {v: sum(c.verdict == v for c in claims) for v in ("PASS", "FAIL", "REPORTED", "NOT RUN")}
-    words = {"PASS": "pass", "FAIL": "fail", "REPORTED": "are reported", "NOT RUN": "were not run"}
+    words = {"PASS": "pass", "FAIL": "fail", "REPORTED": "are reported", "INCONCLUSIVE": "are inconclusive"}
+    words["NOT RUN"] = "were not run"
+    counts = {v: sum(c.verdict == v for c in claims) for v in words}
     told = [f"{n} {words[v]}" for v, n in counts.items() if n]
     return f"Of {len(claims)} claims {', '.join(told)}." if told else ""
 
