@@ -293,7 +293,7 @@ def test_an_experiment_goes_on_where_it_was(name: str, made: Any, monkeypatch: p
         raise AssertionError("computed again")
 
     monkeypatch.setattr(Stepper, "step", again)
-    monkeypatch.setattr("proxskip.experiments.workspace.run", again)
+    monkeypatch.setattr("proxskip.experiments.workspace.run_task", again)
     other, verdicts = experiments.function(name)(workspace_of(name, folder))
     assert other.panels == experiment.panels
     assert verdicts == found

@@ -18,8 +18,8 @@ from proxskip.cli.commands import main
 from proxskip.experiments import family, sleeping
 from proxskip.experiments.curves_from_runs import panel, series
 from proxskip.experiments.family import Tried
-from proxskip.experiments.processes import Processes
 from proxskip.experiments.workspace import RunRequest, Workspace
+from proxskip.processes import Processes
 from proxskip.registry import METHODS
 from proxskip.report import plots, svg
 
@@ -117,7 +117,7 @@ def test_processes_find_what_one_finds(tmp_path: Path) -> None:
     assert found[0] == found[1]
 
 
-def interrupted(about: Any, item: Path) -> None:
+def interrupted(item: Path) -> None:
     if item.name == "first":
         while not item.with_name("begun").exists():
             time.sleep(0.01)
@@ -134,7 +134,7 @@ def interrupted(about: Any, item: Path) -> None:
 def test_an_interrupt_ends_the_processes(tmp_path: Path) -> None:
     before = set(multiprocessing.active_children())
     with pytest.raises(KeyboardInterrupt), Processes(2) as pool:
-        list(pool.each(interrupted, {}, [tmp_path / "first", tmp_path / "second"]))
+        list(pool.each(interrupted, [tmp_path / "first", tmp_path / "second"]))
     deadline = time.monotonic() + 60  # the pool's own thread waits for them too, so that join has no answer
     while set(multiprocessing.active_children()) - before:
         assert time.monotonic() < deadline

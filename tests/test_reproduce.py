@@ -27,7 +27,7 @@ from proxskip.experiments import fig1a as figure_1a
 from proxskip.experiments import fig2c as figure_2c
 from proxskip.experiments import settings as build
 from proxskip.experiments import workspace as workspace_module
-from proxskip.experiments.progress_estimate import ProgressEstimate
+from proxskip.experiments.progress_estimate import ProgressEstimate, WorkPart
 from proxskip.experiments.reproduce import ReproductionOptions
 from proxskip.experiments.workspace import Interrupted, RunRequest, Workspace
 from proxskip.loop import progress
@@ -156,9 +156,7 @@ def test_every_figure_ends_in_a_report(made: Made) -> None:
     assert shares[-1] == pytest.approx(1.0)
     assert any(left is not None for *_, left in said)
     words = " ".join(text for text, *_ in said)
-    assert all(
-        part in words for part in ("fig1a: tuning FedLin", "fig1b: Scaffold (2 of 7)", "fig2c: M = 3 (18 of 18)")
-    )
+    assert all(part in words for part in ("fig1a: tuning FedLin", "fig1b: Scaffold (2 of 7)", "fig2c: M = 3 (9 of 9)"))
 
 
 def test_the_grid_and_the_winner_are_recorded(made: Made) -> None:
@@ -238,8 +236,7 @@ def test_the_same_command_again_runs_nothing(made: Made, small: None, monkeypatc
     def forbidden(*args: Any, **named: Any) -> None:
         raise AssertionError("a run was made again")
 
-    monkeypatch.setattr(workspace_module, "run", forbidden)
-    monkeypatch.setattr(workspace_module, "resume", forbidden)
+    monkeypatch.setattr(workspace_module, "run_task", forbidden)
     reproduce.reproduce(FIGURES, made.options)
     assert without_times(results(made.options.out)) == without_times(first)
 
@@ -317,24 +314,11 @@ def test_two_calls_on_one_folder_keep_each_others_experiments(
     assert [e["id"] for e in results(options.out)["experiments"]] == ["fig1b", "fig1c"]
 
 
-def test_a_finished_stopwatch_does_not_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr(reproduce.time, "monotonic", lambda: now[0])
-
-    def work(seconds: float, end: type[BaseException] | None = None) -> float:
-        workspace = Workspace(tmp_path, "digits", spent=[2 * seconds])
-        with reproduce.stopwatch(tmp_path, "x", workspace) as spent:
-            now[0] += seconds
-            if end is not None:
-                raise end
-        assert spent()[1] == pytest.approx(2 * spent()[0], abs=0.5)
-        return spent()[0]
-
-    with pytest.raises(KeyboardInterrupt):
-        work(10.0, KeyboardInterrupt)
-    assert work(5.0) == 15.0
-    assert work(1.0) == 15.0
-    assert work(20.0) == 20.0
+def test_what_is_only_read_again_keeps_its_seconds(made: Made, small: None) -> None:
+    before = [e["seconds"] for e in results(made.options.out)["experiments"]]
+    assert all(before)
+    reproduce.reproduce(["fig1b"], made.options)
+    assert [e["seconds"] for e in results(made.options.out)["experiments"]] == before
 
 
 # -- stop and continue -------------------------------------------------------------------------------------------------
@@ -412,7 +396,7 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(
     (folder,) = (tmp_path / "b" / "runs").iterdir()
     assert json.loads((folder / "summary.json").read_text())["status"] == "INTERRUPTED"
     again = Workspace(tmp_path / "b", data)
-    monkeypatch.setattr(workspace_module, "run", None)  # only resume may be called
+    monkeypatch.setattr("proxskip.many_runs.run", None)  # only resume may be called
     kept = again.runs([job])[0]
     assert kept.folder == folder
     np.testing.assert_array_equal(kept.x, straight.x)
@@ -420,7 +404,7 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(
 
 
 def interrupt_at(words: str) -> Any:
-    def say(text: str, upto: float | None = None) -> None:
+    def say(experiment: str, text: str) -> None:
         if words in text:
             os.kill(os.getpid(), signal.SIGINT)
 
@@ -495,15 +479,16 @@ def test_a_decaying_step_is_the_formulas() -> None:
 def test_a_value_is_computed_once_for_its_parameters(data: str, tmp_path: Path) -> None:
     calls: list[int] = []
 
-    def compute(k: int) -> Any:
-        return lambda: calls.append(k) or {"k": k, "bad": float("nan")}
+    def compute(workspace: Workspace, about: Any) -> Any:
+        calls.append(about["k"])
+        return about | {"bad": float("nan")}
 
     workspace = Workspace(tmp_path, data)
     for k in (1, 2, 1):
-        assert workspace.cached_value("thing", {"k": k}, compute(k)) == {"k": k, "bad": None}
+        assert workspace.cached_values("thing", [{"k": k}], compute) == [{"k": k, "bad": None}]
     assert calls == [1, 2]
     Path(data).write_text(Path(data).read_text().replace("1:", "1:1", 1))
-    assert Workspace(tmp_path, data).cached_value("thing", {"k": 1}, compute(1)) == {"k": 1, "bad": None}
+    assert Workspace(tmp_path, data).cached_values("thing", [{"k": 1}], compute) == [{"k": 1, "bad": None}]
     assert calls == [1, 2, 1]  # other data under the same name
 
 
@@ -516,7 +501,7 @@ def test_candidates_that_blow_up_are_cut(data: str, tmp_path: Path, monkeypatch:
     assert good is not None
     method = workspace.method("gd", problem, **tried[0][1])
     assert good == pytest.approx(ps.run(method, problem, rounds=80).summary()["gap"])
-    monkeypatch.setattr(workspace_module, "trials", None)
+    monkeypatch.setattr(workspace_module, "run_task", None)
     assert workspace.final_gaps({"loss": "squares"}, tried, 80, ["trying"] * 2) == [good, None]
 
 
@@ -542,18 +527,16 @@ def test_time_to_go_counts_new_work_only(monkeypatch: pytest.MonkeyPatch) -> Non
     now = [0.0]
     monkeypatch.setattr("proxskip.experiments.progress_estimate.time.monotonic", lambda: now[0])
     progress = ProgressEstimate({"a": 30.0, "b": 10.0})
-    progress.enter("a")
-    with progress.part(1.0, 3) as part:
-        part.skip("found")
-        assert progress.left is None
-        part.begin("made")
-        now[0] = 5.0
-        part.close()
-    # 10 of 40 shares took 5 seconds; b's 10 are left
-    progress.leave()
-    progress.enter("b")
-    assert progress.done == pytest.approx(0.75)
-    assert progress.left == pytest.approx(5.0)
+    part = WorkPart(progress, "a", 1.0, ["one", "two", "three"])
+    part.skip()
+    assert progress.left is None
+    part.begin()
+    now[0] = 5.0
+    part.end()
+    assert progress.done == pytest.approx(0.5)
+    assert progress.left == pytest.approx(10.0)  # 10 of 40 shares took 5 seconds, and 20 are left
+    progress.advance("b", 0.5, is_found=True)
+    assert progress.left == pytest.approx(7.5)
 
 
 def test_progress_says_what_runs_and_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:

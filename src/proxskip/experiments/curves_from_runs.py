@@ -70,7 +70,7 @@ def common_rounds(traces: Sequence[Trace], arrived: Sequence[bool]) -> Array:
 
 def with_seeds(workspace: Workspace, requests: Sequence[RunRequest], upto: float) -> list[list[CachedRun]]:
     """Each request with the preset's ``seeds``, or ``seeds_of_long_runs``; once if nothing is drawn."""
-    start, preset = workspace.progress.inside, workspace.preset
+    start, preset = workspace.inside, workspace.preset
     first = workspace.runs(requests, start + 0.3 * (upto - start))
     rest = []
     for request, run in zip(requests, first, strict=True):

@@ -8,7 +8,7 @@ import json
 import os
 import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -18,10 +18,10 @@ from typing import Any
 from proxskip import experiments, report
 from proxskip.data import datasets
 from proxskip.experiments import toml_figures
-from proxskip.experiments.processes import Processes
 from proxskip.experiments.progress_estimate import ProgressEstimate, Show
 from proxskip.experiments.settings import check_folder
 from proxskip.experiments.workspace import VERSION, Workspace
+from proxskip.processes import Processes
 from proxskip.report import figures, plots
 from proxskip.report.figures import Claim, Experiment, ReproductionReport
 from proxskip.results import checkpoint, description, lock
@@ -126,17 +126,13 @@ def reproduce(names: Sequence[str], options: ReproductionOptions, show: Show | N
     write_stamp(options, workspace.data_sha256)  # reads the data first, so that a bad file leaves no folder behind
     spaces = [replace(workspace, preset=presets[name]) for name in chosen]
     with clock(options.out, progress), Processes(options.jobs) if options.jobs > 1 else nullcontext() as pool:
-        made = _one_by_one(chosen, options, spaces) if pool is None else _at_once(chosen, options, spaces, pool)
-        progress.enter("")
-        draw(made, options.out, progress, pool)
+        if pool is None:
+            for name, space in zip(chosen, spaces, strict=True):
+                report = _one(name, options, space)
+        else:
+            report = _at_once(chosen, options, spaces, pool)
+        draw(report, options.out, progress, pool)
     return write_page(options, workspace)
-
-
-def _one_by_one(names: Sequence[str], options: ReproductionOptions, spaces: Sequence[Workspace]) -> ReproductionReport:
-    for name, workspace in zip(names, spaces, strict=True):
-        workspace.progress.enter(experiments.id_of(name))
-        made = _one(name, options, workspace)
-    return made
 
 
 def _at_once(
@@ -145,29 +141,32 @@ def _at_once(
     """All experiments together: a thread of each waits for the processes, which do the work."""
     threads = ThreadPoolExecutor(len(names))
     try:
-        waiting = []
-        for name, space in zip(names, spaces, strict=True):
-            progress, priority = space.progress.branch(experiments.id_of(name)), float(space.preset.get("share", 1.0))
-            own = replace(space, pool=pool, progress=progress, priority=priority, spent=[])
-            waiting.append(threads.submit(_one, name, options, own))
-        for done in as_completed(waiting):
-            made = done.result()
+        waiting = [
+            threads.submit(_one, name, options, replace(space, pool=pool, spent=[]))
+            for name, space in zip(names, spaces, strict=True)
+        ]
+        for ended in as_completed(waiting):
+            report = ended.result()
     finally:
         # after an interrupt their processes end, and they with them
         threads.shutdown(wait=False, cancel_futures=True)
-    return made
+    return report
 
 
 def _one(name: str, options: ReproductionOptions, workspace: Workspace) -> ReproductionReport:
     """Run one experiment and add it to results.json."""
-    with stopwatch(options.out, experiments.id_of(name), workspace) as spent:
-        experiment, claims = experiments.function(name)(workspace)
-    seconds, cpu_seconds = spent()
-    experiment = replace(experiment, seconds=seconds, cpu_seconds=cpu_seconds, command=options.command([name]))
+    # a thread that waits for processes has little time of its own
+    cpu_clock = time.thread_time if workspace.pool is not None else time.process_time
+    began = time.monotonic(), cpu_clock()
+    experiment, claims = experiments.function(name)(workspace)
+    seconds, cpu_seconds = time.monotonic() - began[0], cpu_clock() - began[1] + sum(workspace.spent)
+    workspace.progress.advance(experiment.id, 1.0)
     with workspace.lock:
-        made = add_results(options, workspace, {experiment.id: (experiment, claims)})
-    workspace.progress.leave()
-    return made
+        # an experiment that is only read again takes little time: the longer of the two counts
+        if (before := earlier(options).get(experiment.id)) is not None:
+            seconds, cpu_seconds = max(seconds, before[0].seconds), max(cpu_seconds, before[0].cpu_seconds)
+        experiment = replace(experiment, seconds=seconds, cpu_seconds=cpu_seconds, command=options.command([name]))
+        return add_results(options, workspace, {experiment.id: (experiment, claims)})
 
 
 def make_workspace(options: ReproductionOptions, progress: ProgressEstimate | None = None) -> Workspace:
@@ -226,34 +225,6 @@ def read_json(path: Path) -> Any:
         return None
     except ValueError:
         raise InputError(f"{path} is damaged; remove it, and run the command again.") from None
-
-
-@contextmanager
-def stopwatch(out: Path, name: str, workspace: Workspace) -> Iterator[Callable[[], tuple[float, float]]]:
-    """Seconds spent on an experiment, on the clock and by all processors, in this call and in interrupted ones before.
-
-    If an earlier call finished it, both start again, and the longer of the two times counts.
-    """
-    path = out / "cache" / f"seconds-{name}.json"
-    found = read_json(path) or {"seconds": 0.0, "done": False}
-    # a finished experiment is only read again, which takes little time
-    earlier, done = (found["seconds"], found.get("cpu_seconds", 0.0)), found["done"]
-    # a thread that waits for processes has little time of its own
-    used = time.thread_time if workspace.pool is not None else time.process_time
-    began = time.monotonic(), used()
-
-    def spent() -> tuple[float, float]:
-        now = time.monotonic() - began[0], used() - began[1] + sum(workspace.spent)
-        a, b = (max(x, y) if found["done"] else x + y for x, y in zip(earlier, now, strict=True))
-        return float(a), float(b)
-
-    try:
-        yield spent
-        done = True
-    finally:
-        seconds, cpu_seconds = spent()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write_json(path, {"seconds": seconds, "cpu_seconds": cpu_seconds, "done": done})
 
 
 @contextmanager
@@ -378,16 +349,17 @@ def draw(made: ReproductionReport, out: Path, progress: ProgressEstimate, pool: 
     """Write the figures as PNG, PDF, SVG and CSV."""
     shown = [e for e in made.experiments if e.panels]
     if pool is not None:
-        progress.say("drawing")
-        list(pool.each(draw_one, out, shown))
+        progress.say("", "drawing")
+        list(pool.each(draw_one, [(out, e) for e in shown]))
         return
     for e in shown:
-        progress.say(f"drawing {e.id}")
-        draw_one(out, e)
+        progress.say("", f"drawing {e.id}")
+        draw_one((out, e))
 
 
-def draw_one(out: Path, e: Experiment) -> None:
+def draw_one(work: tuple[Path, Experiment]) -> None:
     """One of them."""
+    out, e = work
     plots.save(plots.panel_figure(e.panels, e.title), out / "figures" / f"{e.id}.png", svg=True)
     atomic_write_text(out / "figures" / f"{e.id}.csv", figures.to_csv(e))
 

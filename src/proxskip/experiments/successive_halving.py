@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from proxskip.experiments.claims import first_below
 from proxskip.experiments.workspace import Workspace
 from proxskip.report.figures import Series, Table
 from proxskip.report.method_styles import title
-from proxskip.tuning import Candidate, local_steps, survivors
+from proxskip.tuning import Candidate, halve, local_steps
 
 LADDER = (1, 3, 10, 30, 100, 300, 1000, 3000)
 """The numbers of local steps by which a grid grows."""
@@ -55,17 +56,16 @@ def tune(
     Args:
         problem: the flags of the problem.
     """
-    start, left = workspace.progress.inside, {name: list(found) for name, found in grids.items()}
-    for k, (rounds, keep) in enumerate(rungs):
-        asked = [(name, c) for name, found in left.items() for c in found]
-        texts = {m: f"tuning {title(m)}, {len(found)} candidates for {rounds} rounds" for m, found in left.items()}
-        done = start + (upto - start) * (k + 1) / len(rungs)
+    start, step = workspace.inside, (upto - workspace.inside) / len(rungs)
+    parts = iter(range(1, len(rungs) + 1))
+
+    def measured(asked: Sequence[tuple[str, Candidate]], rounds: int) -> list[float | None]:
+        counts = Counter(name for name, _ in asked)
+        labels = [f"tuning {title(name)}, {counts[name]} candidates for {rounds} rounds" for name, _ in asked]
         tried = [(name, c.flags) for name, c in asked]
-        gaps = workspace.final_gaps(problem, tried, rounds, [texts[name] for name, _ in asked], done)
-        for (_, c), gap in zip(asked, gaps, strict=True):
-            c.gaps[rounds] = gap
-        left = {name: survivors(found, keep) for name, found in left.items()}
-    return left
+        return workspace.final_gaps(problem, tried, rounds, labels, start + next(parts) * step)
+
+    return halve(grids, rungs, measured)
 
 
 def grid_table(id: str, tried: Mapping[str, Sequence[Candidate]], won: Mapping[str, Candidate]) -> Table:

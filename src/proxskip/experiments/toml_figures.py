@@ -225,7 +225,7 @@ def _runs(
     """The runs of every curve: first those that depend on no other."""
     later = [k for k, c in enumerate(curves) if "like" in c.entry or "times_best" in c.entry]
     first = [k for k in range(len(curves)) if k not in later]
-    start = workspace.progress.inside
+    start = workspace.inside
     share = len(first) / len(curves)
     runs = dict(
         zip(
@@ -261,7 +261,7 @@ def _tuned(
 ) -> tuple[list[Curve], list[dict[str, Any]], list[Table]]:
     """Every curve with the best step size of the grid 2^k/L, what the page says of it, and the table of the grid."""
     problem = curves[0].request.problem
-    L, start = smoothness(workspace.problem(**problem)), workspace.progress.inside
+    L, start = smoothness(workspace.problem(**problem)), workspace.inside
     grids = {c.request.method: _grid(c.request, L, panel["tune"]["powers"]) for c in curves}
     finalists = tune(workspace, problem, grids, panel["tune"]["rungs"], start + 0.4 * (upto - start))
     winners = {method: left[0] for method, left in finalists.items()}
