@@ -15,7 +15,6 @@ import numpy as np
 
 import proxskip as ps
 from proxskip import prox
-from proxskip.planner import _candidates, plan_task
 from proxskip.solo.descent import Descent
 from proxskip.solo.setup import method_maker, prepare
 
@@ -103,71 +102,10 @@ def overhead(d: int = 100) -> list[str]:
     ]
 
 
-# -- the planner -------------------------------------------------------------------------------------------------------
-def problems(quick: bool) -> dict[str, tuple[Any, Any]]:
-    from sklearn.datasets import load_breast_cancer
-
-    out: dict[str, tuple[Any, Any]] = {}
-    for seed in (0,) if quick else (0, 1):
-        for kappa in (1e2, 1e3) if quick else (1e2, 1e3, 1e4):
-            out[f"l1, kappa = {kappa:g}, seed {seed}"] = (quadratic(kappa, seed=seed), ps.prox.L1(1e-3))
-            out[f"x >= 0, kappa = {kappa:g}, seed {seed}"] = (quadratic(kappa, seed=seed), ps.prox.NonNegative())
-    if not quick:
-        A, b = load_breast_cancer(return_X_y=True)
-        A = (A - A.mean(axis=0)) / A.std(axis=0)
-        out["logistic l1, breast cancer"] = (ps.Logistic(A, b, l2=1e-3, l2_relative=True), ps.prox.L1(1e-3))
-        X, y = ps.datasets.load("digits")
-        out["logistic l1, digits"] = (ps.Logistic(X, y, l2=1e-4, l2_relative=True), ps.prox.L1(1e-4))
-        out["least squares on the l1 ball, digits"] = (
-            ps.LeastSquares(X, y, l2=1e-4, l2_relative=True), ps.prox.L1Ball(1.0),
-        )  # fmt: skip
-    return out
-
-
-def truth(f: Any, psi: Any) -> tuple[Any, Any, dict[Any, tuple[float, int]]]:
-    """Iterations and proxes that every candidate really needs."""
-    task, x0 = prepare(f, psi, None, "auto", D=None, L=None, mu=None, D_norm=None, batch=None, eps=None, p=None)
-    out: dict[Any, tuple[float, int]] = {}
-    for name, p in _candidates(task):
-        run = Descent(task, method_maker(name, p=p), x0, tol=EPS)
-        while run.best.bound > EPS and run.solo.iterations < 400_000 and not run.stalled:
-            run.advance()
-        out[name, p] = (run.solo.iterations if run.best.bound <= EPS else math.inf, run.solo.proxes)
-        run.close()
-    return task, x0, out
-
-
-def planner(quick: bool) -> list[str]:
-    """The choice's true cost over the best candidate's, for imposed costs of a prox in gradients."""
-    lines = [f"## The planner: true cost of its choice over that of the best candidate, to {EPS:g}", ""]
-    lines += ["| problem | " + " | ".join(f"prox = {r:g}" for r in RATIOS) + " |", "|---" * (1 + len(RATIOS)) + "|"]
-    losses, waste = [], []
-    for label, (f, psi) in problems(quick).items():
-        task, x0, needed = truth(f, psi)
-        cells = []
-        for ratio in RATIOS:
-            found = plan_task(task, x0, eps=EPS, seed=0, costs=(1.0, ratio))
-            found.run.close()
-            cost = {key: k + ratio * n for key, (k, n) in needed.items()}
-            losses.append(cost[found.best.name, found.best.p] / min(cost.values()))
-            waste.append((found.ngrad + ratio * found.nprox) / min(cost.values()))
-            cells.append(f"{losses[-1]:.2f} {'skips' if found.best.p else found.best.name}")
-        lines.append(f"| {label} | " + " | ".join(cells) + " |")
-    near = sum(loss <= 1.2 for loss in losses)
-    lines += [
-        "",
-        f"Within 20 % of the best: {near} of {len(losses)} ({100 * near / len(losses):.0f} %); worst {max(losses):.2f}. ",
-    ]
-    lines[-1] += (
-        f"The pilots of the others cost {statistics.median(waste):.2g} (median) and {max(waste):.2g} (most) solves."
-    )
-    return lines
-
-
 def report(quick: bool = False) -> str:
     """Everything, as Markdown."""
     with np.errstate(all="ignore"):
-        parts = [proxes(), overhead(), planner(quick)]
+        parts = [proxes(), overhead()]
     return "\n\n".join("\n".join(lines) for lines in parts) + "\n"
 
 

@@ -137,8 +137,8 @@ def run_task(task: RunTask, problem: Problem, settings: Settings, callbacks: Seq
         if result.status is not Status.INTERRUPTED:
             return result
     engine = settings.get("engine")
-    more = {"threads": settings.get("threads"), "engine": None if isinstance(engine, str) else engine}
-    return resume(path, problem, **show, **more, **limits)
+    show |= {"threads": settings.get("threads"), "engine": None if isinstance(engine, str) else engine}
+    return resume(path, problem, **show, **limits)
 
 
 # -- in several processes ----------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ class Processes:
         self.count = self.free = count
         self.pool = ProcessPoolExecutor(count, mp_context=context, initializer=_begin, initargs=(shared,))
         self.lock = threading.Lock()
-        self.waiting: list[tuple[float, int, Callable[[], Any], Callable[[Future[Any]], None]]] = []
+        self.waiting: list[tuple[float, int, Any, Any]] = []
         self.asked = 0
 
     def each(
@@ -55,8 +55,8 @@ class Processes:
         with self.lock:
             for k in reversed(range(len(items))):
                 self.asked += 1
-                work = partial(_call, function, items[k])
-                heapq.heappush(self.waiting, (-priority, self.asked, work, partial(tell, k)))
+                entry = (-priority, self.asked, partial(_call, function, items[k]), partial(tell, k))
+                heapq.heappush(self.waiting, entry)
         self._start_waiting()
         for _ in items:
             number, future = ended.get()

@@ -317,18 +317,24 @@ def floor_above(panel: Panel, curves: Sequence[str], value: float, reaches: str,
     return Finding(holds, measured, {exact.label: exact.y[-1], **values})
 
 
-def slopes(panel: Panel, expected: Mapping[str, float], within: float, x: str | None = None) -> Finding:
-    """The log-log slope of each of these curves of points, of which none is missing or shorter than the others."""
+def slopes(
+    panel: Panel, expected: Mapping[str, float], within: float, x: str | None = None, points: int | None = None
+) -> Finding:
+    """The log-log slope of each of these curves of points; none is missing, or has fewer points than the others."""
     known = {s.label: s for s in panel.series if s.kind == "points"}
-    longest = max((len(s.y) for s in known.values()), default=0)
+    wanted = points or max((len(s.y) for s in known.values()), default=0)
     values: Numbers = {
         name: slope(s.x[x or panel.x], s.y)
         for name in expected
-        if (s := known.get(name)) is not None and len(s.y) == longest > 1
+        if (s := known.get(name)) is not None and len(s.y) == wanted > 1
     }
     holds = all((v := values.get(name)) is not None and abs(v - power) <= within for name, power in expected.items())
-    words = listed(values, lambda v: "no value" if v is None else f"{v:.3f}")
-    return Finding(holds, f"Slopes against {x or panel.x}: {words}.", values)
+    return Finding(holds, slopes_in_words(x or panel.x, values), values)
+
+
+def slopes_in_words(x: str, values: Mapping[str, float | None]) -> str:
+    """All slopes in a sentence."""
+    return f"Slopes against {x}: {listed(values, lambda v: 'no value' if v is None else f'{v:.3f}')}."
 
 
 KINDS: dict[str, Callable[..., Finding]] = {

@@ -187,13 +187,11 @@ def judged(experiment: Experiment) -> list[Claim]:
 
 
 def _slopes(experiment: Experiment) -> Claim:
-    drawn = {s.method: s for s in claims.panel_of(experiment, "kappa").series if s.kind == "points"}
-    found = {name: claims.slope(s.x["kappa"], s.y) for name, s in drawn.items()}
-    ok = all(name in found and abs(found[name] - power) <= SLOPE_TOLERANCE for name, (_, power) in COMPARED.items())
+    expected = {title(name): power for name, (_, power) in COMPARED.items()}
+    finding = claims.slopes(claims.panel_of(experiment, "kappa"), expected, SLOPE_TOLERANCE)
     text = "Prox evaluations grow like kappa for ProxGD and like sqrt(kappa) for accelerated ProxGD and ProxSkip: "
     text += f"slopes within {SLOPE_TOLERANCE}."
-    words = ", ".join(f"{title(k)} {v:.2f}" for k, v in found.items())
-    return claims.claim("skipping-slopes", text, ok, f"Slopes: {words}.", found)
+    return claims.claim("skipping-slopes", text, finding.holds, finding.measured, finding.numbers)
 
 
 def _no_slower(experiment: Experiment) -> Claim:

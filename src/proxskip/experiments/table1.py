@@ -64,29 +64,35 @@ LOCAL_GD = 6
 
 def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     """Measure on quadratics, then on the data set."""
-    found, on_data = _quadratics(workspace), _data(workspace)
+    on_quadratics, on_data = _quadratics(workspace), _data(workspace)
     panels = [
-        _panel("quadratics", "heterogeneous quadratics whose spectrum fills [mu, L]", found, workspace.preset["kappa"]),
+        _panel(
+            "quadratics",
+            "heterogeneous quadratics whose spectrum fills [mu, L]",
+            on_quadratics,
+            workspace.preset["kappa"],
+        ),
         _panel("data", f"{workspace.data}, lambda = L/kappa", on_data, workspace.preset["data"]["kappa"]),
-        _floats(found),
-        _bias(found[LOCAL_GD], workspace.preset["eps"]),
+        _floats(on_quadratics),
+        _bias(on_quadratics[LOCAL_GD], workspace.preset["eps"]),
     ]
-    tables = [_table(workspace, found), _shown(workspace, on_data)]
+    tables = [_table(workspace, on_quadratics), _shown(workspace, on_data)]
     parameters = {k: workspace.preset[k] for k in ("eps", "clients", "d", "spread", "seeds")}
     parameters |= {f"data.{k}": v for k, v in workspace.preset["data"].items() if k != "kappa"}
     experiment = workspace.experiment("table1", parameters, panels, tables)
-    told = judged(experiment)
+    slow, fast, *rest = judged(experiment)
     # all slopes, those of both claims
-    slopes = {k: v for c in told[:2] for k, v in c.numbers.items()}
-    return claims.with_findings(experiment, told, _in_words(slopes))
+    return claims.with_findings(
+        experiment, [slow, fast, *rest], claims.slopes_in_words("kappa", slow.numbers | fast.numbers)
+    )
 
 
 # -- measuring ---------------------------------------------------------------------------------------------------------
 def _quadratics(workspace: Workspace) -> list[Series]:
     q = workspace.preset
     about = {k: q[k] for k in ("eps", "clients", "d", "spread", "seeds")}
-    asked = [about | {"kappa": kappa, "row": entry.label} for entry in ENTRIES for kappa in q["kappa"]]
-    rows = iter(workspace.cached_values("table1", asked, _row_measured, 0.5))
+    entries = [about | {"kappa": kappa, "row": entry.label} for entry in ENTRIES for kappa in q["kappa"]]
+    rows = iter(workspace.cached_values("table1", entries, _row_measured, 0.5))
     return [_series(entry, q["kappa"], [next(rows) for _ in q["kappa"]]) for entry in ENTRIES]
 
 
@@ -260,34 +266,24 @@ def _shown(workspace: Workspace, found: Sequence[Series]) -> Table:
 def judged(experiment: Experiment) -> list[Claim]:
     """Slopes are claimed on the quadratics, and reported on the data set."""
     panel = claims.panel_of(experiment, "quadratics")
-    floor, asked = claims.panel_of(experiment, "bias").series
-    kappas = len(floor.x["kappa"])
-    out = [
+    floor, eps = claims.panel_of(experiment, "bias").series
+    lowest, kappas = min(floor.y), len(floor.x["kappa"])
+    text = "With heterogeneous clients, LocalGD with its theoretical step size stalls above eps for every kappa."
+    measured = f"LocalGD reaches {lowest:.1e} of the first squared distance at best; eps is {eps.y[0]:g}."
+    holds = all(f > e for f, e in zip(floor.y, eps.y, strict=True))
+    slopes = {s.label: s.about["slope"] for s in claims.panel_of(experiment, "data").series if "slope" in s.about}
+    words = f"Slopes on the data set: {claims.listed(slopes, lambda v: f'{v:.2f}')}."
+    return [
         _slopes(panel, kappas, 1.0, "table1-slow", "The rounds of GD, Scaffold, FedLin and S-Local-GD grow like kappa"),
         _slopes(panel, kappas, 0.5, "table1-fast", "The rounds of Scaffnew and accelerated GD grow like sqrt(kappa)"),
+        claims.claim("table1-biased", text, holds, measured, {"floor": lowest}),
+        Claim("table1-data", "table1", "The slopes on the data set, for comparison.", "REPORTED", words, slopes),
     ]
-    lowest = min(floor.y)
-    text = "With heterogeneous clients, LocalGD with its theoretical step size stalls above eps for every kappa."
-    measured = f"LocalGD reaches {lowest:.1e} of the first squared distance at best; eps is {asked.y[0]:g}."
-    ok = all(f > e for f, e in zip(floor.y, asked.y, strict=True))
-    out.append(claims.claim("table1-biased", text, ok, measured, {"floor": lowest}))
-    shown = {s.label: s.about["slope"] for s in claims.panel_of(experiment, "data").series if "slope" in s.about}
-    words = ", ".join(f"{k} {v:.2f}" for k, v in shown.items())
-    text = "The slopes on the data set, for comparison."
-    out.append(Claim("table1-data", "table1", text, "REPORTED", f"Slopes on the data set: {words}.", shown))
-    return out
 
 
 def _slopes(panel: Panel, kappas: int, power: float, id: str, text: str) -> Claim:
     """The slopes, fitted to the curves that have a point for every kappa."""
-    drawn = [s for s in panel.series if s.kind == "points" and s.about.get("expected") == power]
-    asked = [e.label for e in ENTRIES if e.exponent == power]
-    found = {s.label: claims.slope(s.x["kappa"], s.y) for s in drawn if 1 < len(s.y) == kappas}
-    ok = all(name in found and abs(found[name] - power) <= SLOPE_TOLERANCE for name in asked)
+    expected = {e.label: power for e in ENTRIES if e.exponent == power}
+    finding = claims.slopes(panel, expected, SLOPE_TOLERANCE, points=kappas)
     full = f"{text}: log-log slopes on the quadratics within {SLOPE_TOLERANCE} of {power:g}."
-    return claims.claim(id, full, ok, _in_words(found), found)
-
-
-def _in_words(slopes: Mapping[str, float | None]) -> str:
-    words = ", ".join(f"{k} {'no value' if v is None else f'{v:.3f}'}" for k, v in slopes.items())
-    return f"Slopes of rounds against kappa: {words}."
+    return claims.claim(id, full, finding.holds, finding.measured, finding.numbers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from proxskip.links.cohorts import as_participation
 from proxskip.links.network import Network
 from proxskip.loop.simulated_time import Clock, Duration, HalfCosts, asked_by, mean_exchange
 from proxskip.methods import GD, Accelerated, FiveGCS, LoCoDL, ProxGD, Scaffnew, ScaffnewVR, Tamuna
-from proxskip.planning.forecast import PlanRow, predict
+from proxskip.planning.forecast import MIN_SLOPE_POINTS, PlanRow, predict, together
 from proxskip.problems.federated import Problem
 from proxskip.results.result import Result, Status
 from proxskip.running import run
@@ -26,6 +26,16 @@ from proxskip.seam import Method
 from proxskip.types import InputError, NoTheoremWarning, UnsafeStepWarning
 
 FAILED = (Status.DIVERGED, Status.STALLED, Status.PRECISION, Status.CORRUPTED)
+PILOT_GRADIENTS = 300
+"""Gradients of a first pilot; one that skips runs for a dozen exchanges, and no other pilot costs more than that."""
+MIN_PILOT_SHARE = 0.4
+"""The share of its predicted iterations that a candidate's pilot must have run before the prediction is trusted."""
+CLOSE_FACTOR = 1.25
+"""Candidates within this factor of the best predicted time must have run that share too."""
+MIN_PILOT_ITERATIONS = 20
+"""Iterations of the shortest pilot."""
+MAX_EXTENSIONS = 14
+"""How often pilots are extended at most, per candidate."""
 MAX_FORECAST = 200
 """Exchanges of which the mean time is taken."""
 
@@ -154,8 +164,6 @@ Candidate = tuple[str, float | None, Method]
 
 def candidates(problem: Problem, network: Network | None = None) -> list[Candidate]:
     """Methods that reach the solution: Nesterov's, 5gcs, Scaffnew with some p, those for minibatches and for bits."""
-    if problem.D is not None:
-        raise InputError("psi(D x) is for one function; give plan f, psi and D instead of a problem.")
     batch = problem.batch is not None
     out: list[Candidate] = [("gd", None, GD.theory(problem) if problem.psi is None else ProxGD.theory(problem))]
     if not batch and problem.mu is not None:
@@ -231,4 +239,52 @@ def client_pilots(
     return [
         ClientPilot(name, p, method, unsolved, network, prox, eps, seed, threads, cohort)
         for (name, p, method), cohort in [*found, *cohort_candidates(unsolved, network)]
+    ]
+
+
+def race(pilots: Sequence[ClientPilot], eps: float, first: int, worth: float) -> None:
+    """Run all pilots at equal cost, then extend the best-looking ones until a well-tested one still looks best."""
+    # 1. a few iterations of each, to learn what a step and a call cost
+    for one in pilots:
+        one.extend(MIN_PILOT_ITERATIONS if one.p is None else math.ceil(3 / one.p))
+    # 2. first pilots of about equal cost
+    for one, n in zip(pilots, _first_lengths(pilots, eps, first), strict=True):
+        one.extend(n)
+    # 3. extend whichever looks best, until all that look best have run the share that makes a prediction trustworthy
+    for _ in range(MAX_EXTENSIONS * len(pilots)):
+        rows = together([one.row(eps) for one in pilots])
+        best = min(row.seconds for row in rows)
+        close = [k for k, row in enumerate(rows) if row.seconds <= CLOSE_FACTOR * best]
+        unsure = [k for k in close if not (pilots[k].done or rows[k].pilot >= worth * rows[k].iterations)]
+        if not math.isfinite(best):
+            unsure = [k for k, one in enumerate(pilots) if not one.done]
+        if not unsure:
+            return
+        k = min(unsure, key=lambda k: rows[k].seconds)
+        pilots[k].extend(2 * rows[k].pilot)
+
+
+def extend_until_sure(pilot: ClientPilot, eps: float, worth: float, budget: float) -> None:
+    """Extend a pilot until its prediction is trustworthy too, chosen or not, as long as it has taken less seconds."""
+    while not pilot.done and pilot.spent < budget:
+        row = pilot.row(eps)
+        if row.pilot >= worth * row.iterations:
+            return
+        pilot.extend(2 * row.pilot)
+
+
+def _first_lengths(pilots: Sequence[ClientPilot], eps: float, first: int) -> list[int]:
+    """Iterations of the first pilots: about a dozen exchanges of a skipping one, no more seconds for others."""
+    rows = [one.row(eps) for one in pilots]
+
+    def cost(row: PlanRow, n: float) -> float:
+        return n * (row.step_seconds + (1.0 if row.p is None else row.p) * row.call_seconds)
+
+    # a dozen exchanges, half as many again as a slope needs
+    enough = [first if row.p is None else math.ceil(1.5 * MIN_SLOPE_POINTS / row.p) for row in rows]
+    skipping = [cost(row, n) for row, n in zip(rows, enough, strict=True) if row.p is not None]
+    budget = min(skipping, default=math.inf)
+    return [
+        n if row.p is not None else min(n, max(MIN_PILOT_ITERATIONS, int(budget / max(cost(row, 1), 1e-12))))
+        for row, n in zip(rows, enough, strict=True)
     ]
