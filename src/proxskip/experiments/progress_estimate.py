@@ -27,6 +27,10 @@ class ProgressEstimate:
         self.began: float | None = None
         self.lock = threading.RLock()
 
+    def start(self) -> None:
+        """New work begins."""
+        self.began = time.monotonic() if self.began is None else self.began
+
     def advance(self, experiment: str, upto: float, is_found: bool = False) -> None:
         """So much of the experiment is done."""
         with self.lock:
@@ -77,8 +81,7 @@ class WorkPart:
 
     def begin(self) -> None:
         """Start a piece."""
-        if self.progress.began is None:
-            self.progress.began = time.monotonic()
+        self.progress.start()
         self.number += 1
         self.progress.say(self.experiment, self._label())
 

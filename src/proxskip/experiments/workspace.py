@@ -221,6 +221,9 @@ class Workspace:
         about = {"out": self.out, "data": self.data, "preset": dict(self.preset), "base": dict(self.base)}
         about |= {"quick": self.quick, "engine": self.engine, "threads": threads}
         work = [(function, about, item) for item in items]
+        if work:
+            self.progress.start()
+            self.progress.say(self.id, f"{part.labels[-1]} ({len(work)} to do in {self.pool.count} processes)")
         for number, value, seconds in self.pool.each(_there, work, float(self.preset.get("share", 0.0))):
             part.begin()
             part.end()
