@@ -240,6 +240,9 @@ def test_an_interrupted_sweep_goes_on_where_it_stood(tmp_path: Path, monkeypatch
     rest = ps.sweep(["scaffnew", "gd"], logistic(), **what)
     assert all(same(a, b) for a, b in zip(whole, rest, strict=True))
     assert (tmp_path / "out" / "scaffnew" / "seed-0" / "summary.json").stat().st_mtime_ns == first
+    for word, other in {"x0": np.ones(5), "every": 3, "network": ps.Network(gradient=1e-3)}.items():
+        with pytest.raises(InputError, match=f"holds a run with another {word}"):
+            ps.sweep(["scaffnew", "gd"], logistic(), **what | {word: other})
     # more rounds go on from the end
     longer = ps.sweep(["scaffnew", "gd"], logistic(), **what | {"rounds": 30})
     assert np.array_equal(longer[0].x, ps.run("scaffnew", logistic(), rounds=30).x)

@@ -14,15 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from proxskip.cores import available_cores
 from proxskip.links.cohorts import as_participation
+from proxskip.links.network import Network
 from proxskip.loop.progress import OverallProgress, is_wanted, shown
 from proxskip.loop.stop import RUN_RULES, Stop
 from proxskip.problems.federated import Problem
 from proxskip.results import description, folder, lock
 from proxskip.results.load import load
 from proxskip.results.result import Result, Status
-from proxskip.running import as_network, participants, prepare, resume, run
+from proxskip.running import as_network, checked_x0, participants, prepare, resume, run
 from proxskip.seam import Method
 from proxskip.types import InputError, UnsafeStepWarning
 
@@ -111,8 +114,23 @@ def check(tasks: Sequence[RunTask], problem: Problem, settings: Settings, quiet:
             if is_kept:
                 name = engine if isinstance(engine, str) else engine.name
                 now = description.config(method, problem, {}, task.seed, name, cohort, {})
-                now |= {} if network is None else {"network": network.plain()}
-                folder.same_run(description.with_defaults(folder.read(task.folder).config), now)
+                _check_kept(task.folder, now, problem, settings, network)
+
+
+def _check_kept(path: Path, now: dict[str, Any], problem: Problem, settings: Settings, network: Network | None) -> None:
+    """Refuse to go on with a run that began otherwise."""
+    kept = folder.read(path)
+    assert kept.checkpoint is not None
+    saved = description.with_defaults(kept.config)
+    folder.same_run(saved, now)
+    before = None if saved.get("network") is None else Network.of(saved["network"]).plain()
+    same = {
+        "x0": np.array_equal(kept.checkpoint.arrays.get("x0", []), checked_x0(problem, settings.get("x0"))),
+        "every": settings.get("every") in (None, saved.get("every")),
+        "network": before == (None if network is None else network.plain()),
+    }
+    if other := [name for name, is_same in same.items() if not is_same]:
+        raise InputError(f"{path} holds a run with another {other[0]}; choose another folder, or overwrite it.")
 
 
 def has_begun(path: Path) -> bool:

@@ -44,8 +44,8 @@ def plan(
         worth: the share of its predicted iterations that a candidate's pilot must have run before it is chosen.
 
     >>> import proxskip as ps
-    >>> found = ps.plan(ps.Problem(ps.random_quadratics(4, 3)), eps=1e-4, network=ps.Network(gradient=1e-3))
-    >>> found.best.seconds <= found.rows[-1].seconds
+    >>> plan = ps.plan(ps.Problem(ps.random_quadratics(4, 3)), eps=1e-4, network=ps.Network(gradient=1e-3))
+    >>> plan.best.seconds <= plan.rows[-1].seconds
     True
     """
     eps = theory.positive("eps", eps)

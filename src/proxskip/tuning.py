@@ -188,8 +188,8 @@ def _around_theory(kind: type[Method], problem: Problem) -> list[int]:
     # without mu there is no theorem to begin from
     if problem.mu is None:
         return [1, 10, 100]
-    made: Method = kind.configure(problem, {})
-    K = 1.0 / made.pace
+    theoretical: Method = kind.configure(problem, {})
+    K = 1.0 / theoretical.pace
     return sorted({max(1, round(K * s)) for s in (0.25, 1.0, 4.0)})
 
 

@@ -22,12 +22,12 @@ def run(o: Namespace) -> int:
     """Run the pilots and print the plan; exit code 0 if some method is expected to reach eps, otherwise 3."""
     check(o)
     problem, _ = settings.problem_of(settings.spec_of(["scaffnew"], o))
-    made = _made(problem, o)
+    forecast = _forecast(problem, o)
     if o.json:
-        output.as_json(as_data(made))
+        output.as_json(as_data(forecast))
     elif not o.quiet:
-        print(made)
-    return DONE if made.best.seconds < float("inf") else NOT_REACHED
+        print(forecast)
+    return DONE if forecast.best.seconds < float("inf") else NOT_REACHED
 
 
 def check(o: Namespace) -> None:
@@ -40,7 +40,7 @@ def check(o: Namespace) -> None:
         prox_text.check(o.psi)
 
 
-def _made(problem: Problem, o: Namespace) -> Plan:
+def _forecast(problem: Problem, o: Namespace) -> Plan:
     with stage("pilots", o.quiet or o.json):
         given = {"latency": o.latency, "bandwidth": o.bandwidth, "up": o.bandwidth_up, "speed": o.client_speed}
         given["gradient"] = o.gradient_seconds
@@ -49,13 +49,13 @@ def _made(problem: Problem, o: Namespace) -> Plan:
         return plan(problem, eps=o.eps, seed=o.seed, pilot=o.pilot, network=network, threads=o.threads)
 
 
-def as_data(made: Plan) -> dict[str, Any]:
+def as_data(forecast: Plan) -> dict[str, Any]:
     """The plan as plain data."""
     return {
-        "best": made.best.label,
-        "sentence": made.sentence,
-        "eps": made.eps,
+        "best": forecast.best.label,
+        "sentence": forecast.sentence,
+        "eps": forecast.eps,
         "call": "exchange",
-        "pilot_seconds": made.pilot_seconds,
-        "rows": [asdict(row) for row in made.rows],
+        "pilot_seconds": forecast.pilot_seconds,
+        "rows": [asdict(row) for row in forecast.rows],
     }

@@ -365,16 +365,17 @@ def judged(experiment: Experiment, claims: Sequence[Mapping[str, Any]], data: st
     for entry in claims:
         arguments = {k: v for k, v in entry.items() if k not in _OF_A_CLAIM}
         panel = panel_of(experiment, entry["panel"])
-        found = KINDS[entry["kind"]](panel, **arguments)
+        finding = KINDS[entry["kind"]](panel, **arguments)
         words = {"first": panel.series[0].label, "last": panel.series[-1].label, "title": panel.title}
         text = entry["text"].format(**experiment.parameters | arguments | words)
-        undecided = found.note or "too few rounds to decide"
-        made = claim(
-            entry["id"], text, found.holds, found.measured, found.numbers, data in entry.get("asserted_on", [data]),
-            found.note, undecided,
-        )  # fmt: skip
-        made = replace(made, experiment=experiment.id)
-        verdicts.append(replace(made, verdict="REPORTED", note="") if found.reported else made)
+        verdict: Verdict = "REPORTED"
+        if not finding.reported:
+            verdict = judge(finding.holds, asserted=data in entry.get("asserted_on", [data]))
+        note = finding.note or ("too few rounds to decide" if verdict == "INCONCLUSIVE" else "")
+        numbers = dict(finding.numbers)
+        verdicts.append(
+            Claim(entry["id"], experiment.id, text, verdict, finding.measured, numbers, note, finding.holds)
+        )
     return verdicts
 
 

@@ -63,8 +63,8 @@ class ClosedFormClients:
         x = np.broadcast_to(x, (e.n, e.d))
         g = e.times(x) - e.b - h
         moved = s * g if e.Q is None else _multiply(e.Q, s * _multiply(e.Q.swapaxes(1, 2), g))
-        out: Array = x - moved
-        return out
+        y: Array = x - moved
+        return y
 
     def gradient(self, x: Array) -> Array:
         """H_i x - b_i."""

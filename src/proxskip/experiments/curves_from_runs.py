@@ -38,15 +38,15 @@ def series(label: str, runs: Sequence[CachedRun], y: str = "gap", axes: Sequence
     # seeds draw their local steps, so that their costs differ even at the same round
     longer = [np.maximum(1.0, rounds / max(1, t["round"][-1])) for t in traces]
     costs = {a: [column(t, a)[k] * c for t, k, c in zip(traces, at, longer, strict=True)] for a in axes}
-    x = {a: _plain(np.median(found, axis=0)) for a, found in costs.items()}
+    x = {a: _plain(np.median(columns, axis=0)) for a, columns in costs.items()}
     s = runs[0].summary
-    told = {k: s[k] for k in _TOOLTIP if s.get(k) is not None} | about
-    told["status"] = "diverged" if "diverged" in status else statistics.mode(status)
+    tooltip = {k: s[k] for k in _TOOLTIP if s.get(k) is not None} | about
+    tooltip["status"] = "diverged" if "diverged" in status else statistics.mode(status)
     if len(runs) == 1:
-        return Series(label, x, _plain(values[0]), s["method"], about=told)
-    told["seeds"] = len(runs)
+        return Series(label, x, _plain(values[0]), s["method"], about=tooltip)
+    tooltip["seeds"] = len(runs)
     low, high = _plain(values.min(axis=0)), _plain(values.max(axis=0))
-    return Series(label, x, _plain(np.median(values, axis=0)), s["method"], low, high, about=told)
+    return Series(label, x, _plain(np.median(values, axis=0)), s["method"], low, high, about=tooltip)
 
 
 def column(trace: Trace, axis: str) -> Array:

@@ -182,27 +182,27 @@ def claim_folder(options: ReproductionOptions) -> None:
     """Refuse a folder that holds something other than this reproduction."""
     out = options.out
     check_folder(out)
-    found = read_json(out / STAMP)
-    if found is None:
+    stamp = read_json(out / STAMP)
+    if stamp is None:
         # without the stamp nobody knows what made these files, and they would be overwritten
         held = [name for name in (RESULTS, PAGE, "runs", "cache", "figures") if (out / name).exists()]
         if held:
             raise InputError(f"{out / held[0]} belongs to no reproduction; choose a new or an empty folder.")
         return
-    _same(options, {k: v for k, v in found.items() if k in options.settings}, options.settings)
+    _same(options, {k: v for k, v in stamp.items() if k in options.settings}, options.settings)
 
 
-def _same(options: ReproductionOptions, found: dict[str, Any], now: dict[str, Any]) -> None:
-    if other := checkpoint.differences(found, now):
+def _same(options: ReproductionOptions, stamp: dict[str, Any], now: dict[str, Any]) -> None:
+    if other := checkpoint.differences(stamp, now):
         raise InputError(f"{options.out} holds another reproduction ({'; '.join(other)}); choose another folder.")
 
 
 def write_stamp(options: ReproductionOptions, data_sha256: str | None) -> None:
     """Write the settings to the folder, or check that they agree with those it holds."""
     settings = options.settings | {"data_sha256": data_sha256}
-    found = read_json(options.out / STAMP)
-    if found is not None:
-        _same(options, found, settings)
+    stamp = read_json(options.out / STAMP)
+    if stamp is not None:
+        _same(options, stamp, settings)
         return
     options.out.mkdir(parents=True, exist_ok=True)
     atomic_write_json(options.out / STAMP, settings)
@@ -210,10 +210,10 @@ def write_stamp(options: ReproductionOptions, data_sha256: str | None) -> None:
 
 def earlier(options: ReproductionOptions) -> dict[str, tuple[Experiment, list[Claim]]]:
     """The experiments that results.json holds already, if this version wrote it."""
-    found = read_json(options.out / RESULTS)
-    if found is None or found["about"].get("versions", {}).get("proxskip") != description.versions()["proxskip"]:
+    content = read_json(options.out / RESULTS)
+    if content is None or content["about"].get("versions", {}).get("proxskip") != description.versions()["proxskip"]:
         return {}
-    old = figures.from_json(found)
+    old = figures.from_json(content)
     return {e.id: (e, [c for c in old.claims if c.experiment == e.id]) for e in old.experiments}
 
 
@@ -243,8 +243,8 @@ def clock(out: Path, progress: ProgressEstimate) -> Iterator[None]:
 
 def total(out: Path) -> tuple[float, float]:
     """The seconds of all calls up to now."""
-    found = read_json(out / "cache" / "seconds.json") or {"seconds": 0.0, "cpu_seconds": 0.0}
-    return found["seconds"], found["cpu_seconds"]
+    seconds = read_json(out / "cache" / "seconds.json") or {"seconds": 0.0, "cpu_seconds": 0.0}
+    return seconds["seconds"], seconds["cpu_seconds"]
 
 
 def _cpu_seconds() -> float:
@@ -276,15 +276,15 @@ def write_results(
     chosen = [kept[name] for name in (*every, *(name for name in kept if name not in every)) if name in kept]
     seconds, cpu_seconds = total(options.out)
     only_networks = set(kept) <= set(experiments.NETWORKS)
-    made = ReproductionReport(
+    results = ReproductionReport(
         title_of(options, set(kept)),
         (about_networks(options) if only_networks else about(options, workspace))
         | {"seconds": seconds, "cpu_seconds": cpu_seconds, "jobs": options.jobs},
         [claim for _, claims in chosen for claim in claims],
         [e for e, _ in chosen],
     )
-    atomic_write_json(options.out / RESULTS, figures.to_json(made))
-    return made
+    atomic_write_json(options.out / RESULTS, figures.to_json(results))
+    return results
 
 
 def about(options: ReproductionOptions, workspace: Workspace) -> dict[str, Any]:
@@ -332,9 +332,9 @@ def redraw(folder: Path, x: str, out: Path | None = None) -> list[Path]:
 
     Panels without such an axis are left out.
     """
-    made = figures.from_json(read_json(folder / RESULTS))
+    results = figures.from_json(read_json(folder / RESULTS))
     written: list[Path] = []
-    for e in made.experiments:
+    for e in results.experiments:
         # all axes of a panel are in results.json
         panels = [replace(p, x=x) for p in e.panels if x in p.xs]
         if panels:
@@ -345,9 +345,9 @@ def redraw(folder: Path, x: str, out: Path | None = None) -> list[Path]:
     return written
 
 
-def draw(made: ReproductionReport, out: Path, progress: ProgressEstimate, pool: Processes | None = None) -> None:
+def draw(results: ReproductionReport, out: Path, progress: ProgressEstimate, pool: Processes | None = None) -> None:
     """Write the figures as PNG, PDF, SVG and CSV."""
-    shown = [e for e in made.experiments if e.panels]
+    shown = [e for e in results.experiments if e.panels]
     if pool is not None:
         progress.say("", "drawing")
         list(pool.each(draw_one, [(out, e) for e in shown]))
@@ -366,6 +366,6 @@ def draw_one(work: tuple[Path, Experiment]) -> None:
 
 def write_page(options: ReproductionOptions, workspace: Workspace) -> ReproductionReport:
     """Write the page, and results.json with the time that it took."""
-    made = add_results(options, workspace, {})
-    atomic_write_text(options.out / PAGE, report.page(made, files_beside=True))
-    return made
+    results = add_results(options, workspace, {})
+    atomic_write_text(options.out / PAGE, report.page(results, files_beside=True))
+    return results

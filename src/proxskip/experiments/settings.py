@@ -50,12 +50,12 @@ _OF_A_METHOD = ("gamma", "p", "K", "tau", "q", "eta_g", "option", "own_steps", "
 
 def own_flags() -> dict[str, str]:
     """Parameters that only methods from outside the package have, and which methods each belongs to."""
-    found: dict[str, str] = {}
+    owners: dict[str, str] = {}
     for name, kind in METHODS.items():
         for flag in kind.flags():
             if flag not in DEFAULTS:
-                found[flag] = f"{found[flag]}, {name}" if flag in found else name
-    return found
+                owners[flag] = f"{owners[flag]}, {name}" if flag in owners else name
+    return owners
 
 
 def flags_taken(name: str) -> tuple[str, ...]:
@@ -187,8 +187,7 @@ def method_of(name: str, o: Namespace, problem: Problem) -> Method:
     """The method with what was given, and its theorem's parameters for the rest."""
     kind = METHODS[name]
     given = {k: vars(o)[k] for k in kind.flags() if vars(o).get(k) is not None}
-    made: Any = kind.configure(problem, {**given, "cohort": o.cohort, "seed": o.split_seed})
+    method: Any = kind.configure(problem, {**given, "cohort": o.cohort, "seed": o.split_seed})
     if o.decay is not None:
-        made = Decaying.paper_figure(made, problem) if o.decay == "figure" else Decaying(made, o.decay)
-    method: Method = made
-    return method
+        method = Decaying.paper_figure(method, problem) if o.decay == "figure" else Decaying(method, o.decay)
+    return method  # type: ignore[no-any-return]

@@ -27,8 +27,8 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     q = workspace.preset
     about = {k: q[k] for k in ("spread", "eps", "rounds", "clients", "l2")}
     asked = [{"method": name, "seed": seed, **about} for name in METHODS for seed in range(q["seeds"])]
-    found = workspace.cached_values("sleeping", asked, measure, 1.0)
-    curves = {name: [c for c, a in zip(found, asked, strict=True) if a["method"] == name] for name in METHODS}
+    measurements = workspace.cached_values("sleeping", asked, measure, 1.0)
+    curves = {name: [c for c, a in zip(measurements, asked, strict=True) if a["method"] == name] for name in METHODS}
     drawn = [
         Series(title(name), first["x"], first["gap"], name, about={"status": first["status"]})
         for name, (first, *_) in curves.items()
@@ -44,7 +44,7 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     text = f"Where the L_i differ by {q['spread']:g}, GradSkip needs fewer gradients than Scaffnew in as many rounds."
     measured = f"GradSkip needs {gradients:.2f} of the gradients and {rounds:.2f} of the rounds"
     # as many rounds: within a tenth, since both methods draw their local steps
-    have_arrived = all(c["status"] == "converged" for c in found)
+    have_arrived = all(c["status"] == "converged" for c in measurements)
     holds = gradients < 1 and 0.9 <= rounds <= 1.1 if have_arrived else None
     numbers = {"rounds": rounds, "gradients": gradients}
     is_asserted = workspace.data in ("w8a", "digits")

@@ -70,11 +70,11 @@ def tune(
 
 def grid_table(id: str, tried: Mapping[str, Sequence[Candidate]], won: Mapping[str, Candidate]) -> Table:
     """f - f* of every candidate in its last rung: one row per method and number of local steps, one column per step."""
-    times = sorted({c.times for found in tried.values() for c in found})
+    times = sorted({c.times for candidates in tried.values() for c in candidates})
     rows: list[list[str | float | int | None]] = []
-    for name, found in tried.items():
-        for K in sorted({c.steps for c in found}):
-            cells = {c.times: _cell(c, c is won[name]) for c in found if c.steps == K}
+    for name, candidates in tried.items():
+        for K in sorted({c.steps for c in candidates}):
+            cells = {c.times: _cell(c, c is won[name]) for c in candidates if c.steps == K}
             rows.append([title(name), K, *(cells.get(t, "") for t in times)])
     columns = ["method", "local steps", *(f"gamma L = {t:g}" for t in times)]
     note = "f - f* after the rounds in brackets; the worst candidates are cut at each rung; * marks the winner."

@@ -108,19 +108,25 @@ def measure(entry: Table1Entry, kappa: float, q: Mapping[str, Any]) -> dict[str,
     # over 1e4 rounds and more the draws average out, so that one seed is enough
     seeds = range(1 if entry.count_by == "factors" and kappa > 2e3 else q["seeds"])
     if entry.count_by == "powers":
-        rounds, floor = AffineMap(method, problem).rounds_to(q["eps"])
-        found = [rounds]
+        arrival, floor = AffineMap(method, problem).rounds_to(q["eps"])
+        rounds = [arrival]
     elif entry.count_by == "factors":
-        found = [RandomFactors(method, problem).rounds_to(q["eps"], seed) for seed in seeds]
+        rounds = [RandomFactors(method, problem).rounds_to(q["eps"], seed) for seed in seeds]
     else:
-        found = [rounds_to(method, problem, q["eps"], MAX_ROUNDS, seed) for seed in seeds]
+        rounds = [rounds_to(method, problem, q["eps"], MAX_ROUNDS, seed) for seed in seeds]
     # the cost of a round does not depend on the round: count it over four of them
     trial = Stepper(method, problem)
     for _ in range(4):
         trial.step()
     spent = trial.line.ledger
     sent = (spent.floats_up + spent.floats_down) / (4 * problem.n)
-    return {"rounds": found, "floor": floor, "floats": sent, "exchanges": spent.exchanges / 4, "gamma": method.gamma}
+    return {
+        "rounds": rounds,
+        "floor": floor,
+        "floats": sent,
+        "exchanges": spent.exchanges / 4,
+        "gamma": method.gamma,
+    }
 
 
 def _series(entry: Table1Entry, kappas: Sequence[float], rows: Sequence[Mapping[str, Any]]) -> Series:
@@ -156,13 +162,13 @@ def _data(workspace: Workspace) -> list[Series]:
         targets[kappa] = q["eps"] * (problem.value(np.zeros(problem.d)) - problem.solution.f)
     jobs = [[_requests(q, e, kappa, targets[kappa]) for kappa in q["kappa"]] for e in TABLE_ENTRIES]
     runs = iter(workspace.runs([job for row in jobs for group in row for job in group], 1.0))
-    out = []
+    lines = []
     for entry, row in zip(TABLE_ENTRIES, jobs, strict=True):
-        found = [[next(runs) for _ in group] for group in row]
+        groups = [[next(runs) for _ in group] for group in row]
         n = workspace.problem(**_flags(q["kappa"][0])).n
-        spent = [_spent(f, targets[kappa], n) for f, kappa in zip(found, q["kappa"], strict=True)]
-        out.append(_series(entry, q["kappa"], spent))
-    return out
+        spent = [_spent(f, targets[kappa], n) for f, kappa in zip(groups, q["kappa"], strict=True)]
+        lines.append(_series(entry, q["kappa"], spent))
+    return lines
 
 
 def _flags(kappa: float) -> dict[str, Any]:
@@ -186,8 +192,8 @@ def _spent(runs: Sequence[CachedRun], target: float, n: int) -> dict[str, Any]:
 
 
 # -- showing -----------------------------------------------------------------------------------------------------------
-def _panel(id: str, heading: str, found: Sequence[Series], kappas: Sequence[float]) -> Panel:
-    drawn = [s for s in found if s.y]
+def _panel(id: str, heading: str, measured: Sequence[Series], kappas: Sequence[float]) -> Panel:
+    drawn = [s for s in measured if s.y]
     ends = [float(min(kappas)), float(max(kappas))]
     # reference lines through the first point of a method with this exponent
     for power, name in ((1.0, "slope 1"), (0.5, "slope 1/2")):
@@ -196,16 +202,16 @@ def _panel(id: str, heading: str, found: Sequence[Series], kappas: Sequence[floa
             line = [at.y[0] * (k / at.x["kappa"][0]) ** power for k in ends]
             x = {"kappa": ends, "sqrt(kappa)": [math.sqrt(k) for k in ends]}
             drawn.append(Series(name, x, line, kind="bound", about={"expected": power}))
-    missing = [s.label for s in found if not s.y]
+    missing = [s.label for s in measured if not s.y]
     note = f"Not shown: {', '.join(missing)} ({heading}), which does not reach eps." if missing else ""
     xs = {"kappa": "condition number kappa", "sqrt(kappa)": "square root of kappa"}
     return Panel(id, heading, drawn, "kappa", xs, "rounds to eps", "log", "log", note=note)
 
 
-def _floats(found: Sequence[Series]) -> Panel:
+def _floats(measured: Sequence[Series]) -> Panel:
     """The floats that a client sends and receives in these rounds."""
     drawn = []
-    for s in found:
+    for s in measured:
         if s.y:
             sent = s.about["floats per round"]
             drawn.append(replace(s, y=[sent * v for v in s.y], low=None, high=None))
@@ -223,7 +229,7 @@ def _bias(s: Series, eps: float) -> Panel:
     return Panel("bias", heading, [floor, asked], "kappa", {"kappa": "condition number kappa"}, label, "log", "log")
 
 
-def _table(workspace: Workspace, found: Sequence[Series]) -> Table:
+def _table(workspace: Workspace, measured: Sequence[Series]) -> Table:
     """Theory and measurement side by side, at the largest kappa."""
     q = workspace.preset
     kappa, d = float(max(q["kappa"])), int(q["d"])
@@ -232,7 +238,7 @@ def _table(workspace: Workspace, found: Sequence[Series]) -> Table:
     G2 = float(np.mean(np.sum(solution.h**2, axis=1)))
     theory = {r.method: r for r in paper.table1(1.0, 1.0 / kappa, q["eps"], q["clients"], d=d, G2=G2)}
     rows: list[list[Any]] = []
-    for entry, s in zip(ENTRIES, found, strict=True):
+    for entry, s in zip(ENTRIES, measured, strict=True):
         row = theory[entry.paper]
         rounds = s.y[-1] if s.y else None
         sent = None if rounds is None else rounds * s.about["floats per round"]
@@ -245,16 +251,16 @@ def _table(workspace: Workspace, found: Sequence[Series]) -> Table:
     columns = ["method", "step size", "rounds in theory", "as a number", "rounds measured", "order in theory",
                "slope measured", "vectors per client and round", "exchanges per round",
                "floats per client"]  # fmt: skip
-    floors = found[LOCAL_GD].about["floor"]
+    floors = measured[LOCAL_GD].about["floor"]
     note = f"At kappa = {kappa:g}, to {q['eps']:g} of the first squared distance; vectors up and down."
     note += f" LocalGD stalls at {floors[-1]:.1e} of that distance."
     return Table("measured", "Table 1 on quadratics, theory and measurement", columns, rows, note)
 
 
-def _shown(workspace: Workspace, found: Sequence[Series]) -> Table:
+def _shown(workspace: Workspace, measured: Sequence[Series]) -> Table:
     q = workspace.preset["data"]
     rows: list[list[Any]] = []
-    for s in found:
+    for s in measured:
         at = dict(zip(s.x["kappa"], s.y, strict=True))
         rows.append([s.label, s.about["expected"], s.about.get("slope"), *(at.get(float(k)) for k in q["kappa"])])
     columns = ["method", "exponent in theory", "slope measured", *(f"rounds, kappa = {k:.3g}" for k in q["kappa"])]

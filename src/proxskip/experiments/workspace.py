@@ -267,8 +267,8 @@ def _plain(value: Any) -> Any:
 
 def _label(name: str, about: Mapping[str, Any], among: Sequence[Mapping[str, Any]]) -> str:
     """The name with those parameters that tell a value from the others."""
-    told = [k for k, v in about.items() if isinstance(v, str | int | float) and any(a[k] != v for a in among)]
-    return ", ".join([name, *(f"{k} = {about[k]}" for k in told)])
+    distinct = [k for k, v in about.items() if isinstance(v, str | int | float) and any(a[k] != v for a in among)]
+    return ", ".join([name, *(f"{k} = {about[k]}" for k in distinct)])
 
 
 # -- one piece of work, here or in a process of the pool ---------------------------------------------------------------

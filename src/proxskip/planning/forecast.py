@@ -120,7 +120,7 @@ class Plan:
 def together(rows: Sequence[PlanRow]) -> list[PlanRow]:
     """Correct the predictions of skipping methods: a smaller p needs at least the iterations of a larger one."""
     # the method that each one becomes for p = 1
-    out = []
+    corrected = []
     for row in rows:
         base = METHODS[row.name].about.at_p_one if row.name in METHODS else ""
         kin = [r for r in rows if base and (r.name == base or (r.name == row.name and (r.p or 1.0) > (row.p or 1.0)))]
@@ -128,13 +128,13 @@ def together(rows: Sequence[PlanRow]) -> list[PlanRow]:
         kin = [r for r in kin if r.cohort in (None, row.cohort)]
         least = max((r.iterations for r in kin if math.isfinite(r.iterations)), default=0.0)
         if row.p is None or row.reached <= 0 or least <= row.iterations or row.rate == math.inf:
-            out.append(row)
+            corrected.append(row)
             continue
         # as many calls per iteration as before
         calls = row.calls * least / max(row.iterations, 1.0)
         seconds = least * row.step_seconds + calls * row.call_seconds
-        out.append(replace(row, iterations=least, calls=calls, seconds=seconds))
-    return out
+        corrected.append(replace(row, iterations=least, calls=calls, seconds=seconds))
+    return corrected
 
 
 def predict(

@@ -124,11 +124,11 @@ class ClientPilot:
         computing, waiting = self.exchange(calls)
         # a method may take its prox in some exchanges only
         call = waiting + self.prox * s["prox_evals"] / exchanges
-        found = predict(self.name, self.p, curve, eps, step=computing * exchanges / iterations, call=call, **how)
+        row = predict(self.name, self.p, curve, eps, step=computing * exchanges / iterations, call=call, **how)
         if self.result.status is Status.CONVERGED:  # simulated to the end
-            found = replace(found, seconds=s["sim_seconds"] + self.prox * s["prox_evals"])
+            row = replace(row, seconds=s["sim_seconds"] + self.prox * s["prox_evals"])
         codec = self.method.parameters().get("codec") if self.name == "scaffnew" else None
-        return replace(found, cohort=self.cohort, codec="" if codec is None else str(codec))
+        return replace(row, cohort=self.cohort, codec="" if codec is None else str(codec))
 
 
 def clients_gradient(problem: Problem, network: Network, max_clients: int = 32) -> float:
@@ -145,12 +145,12 @@ def clients_gradient(problem: Problem, network: Network, max_clients: int = 32) 
 
 def _median_seconds(call: Callable[[], Any], times: int, unused: int = 0) -> float:
     """The median seconds of a call, without the first ``unused`` ones."""
-    found = []
+    seconds = []
     for _ in range(times):
         then = time.perf_counter()
         call()
-        found.append(time.perf_counter() - then)
-    return float(np.median(found[unused:]))
+        seconds.append(time.perf_counter() - then)
+    return float(np.median(seconds[unused:]))
 
 
 def prox_seconds(problem: Problem, t: float) -> float:
@@ -165,24 +165,24 @@ Candidate = tuple[str, float | None, Method]
 def candidates(problem: Problem, network: Network | None = None) -> list[Candidate]:
     """Methods that reach the solution: Nesterov's, 5gcs, Scaffnew with some p, those for minibatches and for bits."""
     batch = problem.batch is not None
-    out: list[Candidate] = [("gd", None, GD.theory(problem) if problem.psi is None else ProxGD.theory(problem))]
+    methods: list[Candidate] = [("gd", None, GD.theory(problem) if problem.psi is None else ProxGD.theory(problem))]
     if not batch and problem.mu is not None:
-        out.append(("accelerated", None, Accelerated.theory(problem)))
+        methods.append(("accelerated", None, Accelerated.theory(problem)))
     if not batch:
-        out.append(("5gcs", None, FiveGCS.practical(problem, gamma=None if problem.mu is not None else "auto")))
+        methods.append(("5gcs", None, FiveGCS.practical(problem, gamma=None if problem.mu is not None else "auto")))
     if problem.mu is None:
         gamma = theory.largest_step(problem.es_A)
-        return [*out, *(("scaffnew", p, Scaffnew(gamma, p)) for p in (0.3, 0.1, 0.03, 0.01))]
+        return [*methods, *(("scaffnew", p, Scaffnew(gamma, p)) for p in (0.3, 0.1, 0.03, 0.01))]
     best = Scaffnew.theory(problem)
     for p in (3 * best.p, best.p, best.p / 3):
         if p < 0.9:
-            out.append(("scaffnew", p, replace(best, p=p)))
+            methods.append(("scaffnew", p, replace(best, p=p)))
     if batch:
         exact = ScaffnewVR.theory(problem)
-        out.append(("scaffnew-vr", exact.p, exact))
+        methods.append(("scaffnew-vr", exact.p, exact))
     elif problem.psi is None and network is not None and _uplink_is_slow(problem, network):
-        out += _few_bits(problem)
-    return out
+        methods += _few_bits(problem)
+    return methods
 
 
 def _uplink_is_slow(problem: Problem, network: Network) -> bool:
@@ -193,13 +193,13 @@ def _uplink_is_slow(problem: Problem, network: Network) -> bool:
 def _few_bits(problem: Problem) -> list[Candidate]:
     """What saves bits on the way up; elsewhere their additional rounds never pay, and their pilots cost time."""
     locodl, plain = LoCoDL.theory(problem), Scaffnew.theory(problem)
-    out: list[Candidate] = [("locodl", locodl.p, locodl)]
+    methods: list[Candidate] = [("locodl", locodl.p, locodl)]
     if plain.p < 0.9:
-        out.append(("scaffnew", plain.p, replace(plain, codec=codecs.Float32())))
+        methods.append(("scaffnew", plain.p, replace(plain, codec=codecs.Float32())))
     if np.ptp(problem.weights) == 0 and problem.n > 2:
         tamuna = Tamuna.theory(problem)
-        out.append(("tamuna", tamuna.p, tamuna))
-    return out
+        methods.append(("tamuna", tamuna.p, tamuna))
+    return methods
 
 
 def cohort_candidates(problem: Problem, network: Network) -> list[tuple[Candidate, int]]:
@@ -207,8 +207,8 @@ def cohort_candidates(problem: Problem, network: Network) -> list[tuple[Candidat
     alike = network.reliable and not network.uneven and network.server == math.inf
     if alike or problem.n < 8 or problem.psi is not None or problem.mu is None:
         return []
-    made = [(Scaffnew.theory(problem, cohort=c), c) for c in (problem.n // 2, max(2, problem.n // 5))]
-    return [(("scaffnew", method.p, method), c) for method, c in made if method.p < 0.9]
+    methods = [(Scaffnew.theory(problem, cohort=c), c) for c in (problem.n // 2, max(2, problem.n // 5))]
+    return [(("scaffnew", method.p, method), c) for method, c in methods if method.p < 0.9]
 
 
 def advice(problem: Problem) -> tuple[str, ...]:
@@ -218,8 +218,8 @@ def advice(problem: Problem) -> tuple[str, ...]:
     spread = float(problem.L_i.max() / problem.L_i.min())
     if spread < 2:
         return ()
-    told = f"The L_i differ by a factor of {spread:.2g}: gradskip takes Scaffnew's rounds with fewer gradients"
-    return (f"{told} of the clients with a small L_i.",)
+    words = f"The L_i differ by a factor of {spread:.2g}: gradskip takes Scaffnew's rounds with fewer gradients"
+    return (f"{words} of the clients with a small L_i.",)
 
 
 def client_pilots(
@@ -235,10 +235,10 @@ def client_pilots(
     unsolved = replace(problem)
     unsolved.__dict__["solution"] = None  # a cached property: otherwise each pilot would compute f* for its trace
     prox = prox_seconds(problem, 1.0 / problem.L)
-    found: list[tuple[Candidate, int | None]] = [(one, None) for one in candidates(unsolved, network)]
+    everybody: list[tuple[Candidate, int | None]] = [(one, None) for one in candidates(unsolved, network)]
     return [
         ClientPilot(name, p, method, unsolved, network, prox, eps, seed, threads, cohort)
-        for (name, p, method), cohort in [*found, *cohort_candidates(unsolved, network)]
+        for (name, p, method), cohort in [*everybody, *cohort_candidates(unsolved, network)]
     ]
 
 
