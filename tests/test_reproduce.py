@@ -1000,6 +1000,12 @@ def test_a_figure_is_a_file_and_no_program(data: str, tmp_path: Path, capsys: py
         ("target = 1e-8", "K_ = 3", "the curve of scaffnew has no entry K_"),
         ('id = "theory"', 'id = "theory"\nx = "minutes"', 'has the axis "minutes"; the axes are rounds'),
         ("title = ", "= 3", "is no TOML file"),
+        ('panel = "theory"', 'panel = "practice"', 'there is no panel "practice" in the figure, but theory'),
+        ('curves = ["scaffnew"]', 'curves = ["scaffnow"]', 'there is no curve "scaffnow" in the figure'),
+        ("within {within}", "within {with}", "writes {with}, which is no value of the figure"),
+        ("each = { K = [2, 4] }", "each = { K = [2, 4], gamma = [1] }", "must have lists of one length"),
+        ("K = {K}", "K = {k}", "writes {k}, which is no value of the figure"),
+        ("Scaffold, K = {K}", "Scaffold", 'the panel theory has two curves "Scaffold"; give each its own label'),
     ],
 )
 def test_a_wrong_file_is_refused_before_any_work(
@@ -1037,7 +1043,7 @@ def test_a_wrong_file_is_refused_before_any_work(
 def test_kinds_of_claims(kind: str, arguments: dict[str, Any], rates: tuple[float, ...], holds: bool | None) -> None:
     drawn = [replace(falling("scaffnew", r), label=name) for name, r in zip("ab", rates, strict=True)]
     entry = {"id": "x", "kind": kind, "panel": "p", "text": "It does.", "eps": 1e-6, **arguments}
-    claims.check([entry])
+    claims.check([entry], [], {"p": ["a", "b"]})
     (found,) = claims.judged(of("x", p=drawn), [entry], "any")
     assert found.holds is holds
     assert found.verdict == {True: "PASS", False: "FAIL", None: "INCONCLUSIVE"}[holds]

@@ -17,6 +17,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from string import Formatter
 from typing import Any
 
 import numpy as np
@@ -344,8 +345,15 @@ _OF_A_CLAIM = ("id", "kind", "text", "panel", "asserted_on")
 
 
 # -- verdicts ----------------------------------------------------------------------------------------------------------
-def check(claims: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse claims of an unknown kind, or with arguments that their kind does not have."""
+def check(
+    claims: Sequence[Mapping[str, Any]], values: Sequence[str], curves: Mapping[str, Sequence[str] | None]
+) -> None:
+    """Refuse claims of an unknown kind, with arguments that it does not have, or about what the figure does not have.
+
+    Args:
+        values: the names that a text may write.
+        curves: the curves of each panel by label and method; None where they are not known before the runs.
+    """
     for claim in claims:
         name = claim.get("id", "?")
         if missing := [k for k in ("id", "kind", "text", "panel") if k not in claim]:
@@ -357,6 +365,22 @@ def check(claims: Sequence[Mapping[str, Any]]) -> None:
             raise InputError(f"the claim {name} has no entry {unknown[0]}; {claim['kind']} takes {', '.join(takes)}.")
         if missing := [k for k, p in takes.items() if p.default is p.empty and k not in claim]:
             raise InputError(f"the claim {name} has no {missing[0]}, which {claim['kind']} needs.")
+        check_text(claim["text"], [*values, *claim, "first", "last", "title"])
+        drawn = _named(claim["panel"], curves, "panel")
+        for names in (claim.get(k, []) for k in ("curves", "of", "best_of", "to", "ahead", "reaches")):
+            for curve in [names] if isinstance(names, str) else names:
+                if drawn is not None and curve not in ("first", "last", "*", ""):
+                    _named(curve, dict.fromkeys(drawn), "curve")
+
+
+def check_text(text: str, names: Sequence[str]) -> None:
+    """Refuse a text that writes something without a value."""
+    try:
+        written = [name for _, name, _, _ in Formatter().parse(text) if name is not None]
+    except ValueError as error:
+        raise InputError(f'"{text}" cannot be written: {error}.') from None
+    if unknown := [name for name in written if name not in names]:
+        raise InputError(f'"{text}" writes {{{unknown[0]}}}, which is no value of the figure.')
 
 
 def judged(experiment: Experiment, claims: Sequence[Mapping[str, Any]], data: str) -> list[Claim]:

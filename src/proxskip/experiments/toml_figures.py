@@ -127,18 +127,31 @@ def check(figure: Mapping[str, Any]) -> None:
     for key in ("title", "panels"):
         if not figure.get(key):
             raise InputError(f"the figure has no {key}.")
+    values, curves = list(values_of(figure)), dict[str, Any]()
     for entry in figure["panels"]:
         _known(entry, _OF_A_PANEL, f"the panel {entry.get('id', '?')}")
-        for key in ("id", "title", *(() if "of" in entry else ("curves",))):
+        for key in ("id", "title", *(("against",) if "of" in entry else ("curves",))):
             if key not in entry:
                 raise InputError(f"the panel {entry.get('id', '?')} has no {key}.")
+        claims.check_text(entry["title"], values)
+        if "of" in entry:
+            curves[entry["id"]] = None
+            continue
         for axis in (entry.get("x", "rounds"), *entry.get("axes", ())):
-            if axis not in X_AXES and "of" not in entry:
+            if axis not in X_AXES:
                 raise InputError(f'the panel {entry["id"]} has the axis "{axis}"; the axes are {", ".join(X_AXES)}.')
-        for curve in entry.get("curves", []):
-            method = str(named(_as_entry(curve).get("method", "")).name)
-            _known(_as_entry(curve), (*_OF_A_CURVE, *_flags_of(method)), f"the curve of {method}")
-    claims.check(figure.get("claims", []))
+        for curve in map(_as_entry, entry["curves"]):
+            method = str(named(curve.get("method", "")).name)
+            _known(curve, (*_OF_A_CURVE, *_flags_of(method)), f"the curve of {method}")
+            claims.check_text(curve.get("label", ""), [*values, *curve.get("each", {})])
+            lists = list(curve.get("each", {}).values())
+            if not all(isinstance(v, list) and len(v) == len(lists[0]) for v in lists):
+                raise InputError(f"each of the curve of {method} must have lists of one length.")
+        labels = [label for _, _, _, label in _expanded(figure, entry)]
+        if twice := [label for k, label in enumerate(labels) if label in labels[:k]]:
+            raise InputError(f'the panel {entry["id"]} has two curves "{twice[0]}"; give each its own label.')
+        curves[entry["id"]] = [*labels, *(method for _, method, _, _ in _expanded(figure, entry))]
+    claims.check(figure.get("claims", []), values, curves)
 
 
 def _known(entry: Mapping[str, Any], keys: Sequence[str], whose: str) -> None:
@@ -157,19 +170,28 @@ def _flags_of(method: str) -> tuple[str, ...]:
 
 
 # -- curves ------------------------------------------------------------------------------------------------------------
+def _expanded(
+    figure: Mapping[str, Any], panel: Mapping[str, Any]
+) -> list[tuple[dict[str, Any], str, dict[str, Any], str]]:
+    """The entry, the method, the values of ``each`` and the label of every curve."""
+    rows, values = [], values_of(figure)
+    for entry in map(_as_entry, panel["curves"]):
+        method, lists = str(named(entry["method"]).name), entry.get("each", {})
+        for own in [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)] or [{}]:
+            label = entry["label"].format(**values | own) if "label" in entry else title(method)
+            rows.append((entry, method, own, label))
+    return rows
+
+
 def curves_of(workspace: Workspace, figure: Mapping[str, Any], panel: Mapping[str, Any]) -> list[Curve]:
     """The curves of a panel."""
     values, curves = values_of(figure), []
-    for entry in map(_as_entry, panel["curves"]):
-        method = str(named(entry["method"]).name)
-        inherited = {k: v for k, v in (figure.get("run", {}) | panel.get("run", {})).items() if _inherits(method, k)}
-        lists = entry.get("each", {})
-        for own in [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)] or [{}]:
-            words = values | own
-            given = inherited | {k: v for k, v in (entry | own).items() if k in _flags_of(method)}
-            given = {k: v.format(**words) if isinstance(v, str) else v for k, v in given.items()}
-            label = entry["label"].format(**words) if "label" in entry else title(method)
-            curves.append(Curve(_request(workspace, label, method, given), entry, own))
+    common = figure.get("run", {}) | panel.get("run", {})
+    for entry, method, own, label in _expanded(figure, panel):
+        given = {k: v for k, v in common.items() if _inherits(method, k)}
+        given |= {k: v for k, v in (entry | own).items() if k in _flags_of(method)}
+        given = {k: v.format(**values | own) if isinstance(v, str) else v for k, v in given.items()}
+        curves.append(Curve(_request(workspace, label, method, given), entry, own))
     return curves
 
 
