@@ -1,4 +1,4 @@
-"""minimize and plan: proxes against ProxGD, the overhead of the loop, and how good the planner's choices are.
+"""minimize: proxes against ProxGD, and the overhead of the loop.
 
 python benchmarks/minimize.py            all of it, some minutes; --quick for a taste
 """

@@ -80,7 +80,7 @@ def engine(out: Path, quick: bool) -> str:
 
 
 def minimizing(out: Path, quick: bool) -> str:
-    """Proxes, the overhead of the loop, the planner's choices."""
+    """Proxes, and the overhead of the loop."""
     import minimize
 
     return minimize.report(quick)

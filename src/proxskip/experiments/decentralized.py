@@ -30,7 +30,7 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     q = workspace.preset
     about = {key: q[key] for key in ("clients", "d", "eps", "candidates", "seeds", "graph_seed")}
     asked = [about | {"graph": name, "kappa": kappa} for kappa in q["kappa"] for name in q["graphs"]]
-    rows = iter(workspace.cached_values("gossip", asked, _row_measured, 1.0))
+    rows = iter(workspace.cached_values("gossip", asked, _measure, 1.0))
     panels, tables = [], []
     for kappa in q["kappa"]:
         measurements = [next(rows) for _ in q["graphs"]]
@@ -45,14 +45,10 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
 
 
 # -- measuring ---------------------------------------------------------------------------------------------------------
-def _row_measured(workspace: Workspace, about: Mapping[str, Any]) -> dict[str, Any]:
-    link = graph(about["graph"], about["clients"], seed=about["graph_seed"])
-    return measure(link, about["kappa"], about)
-
-
-def measure(link: Graph, kappa: float, q: Mapping[str, Any]) -> dict[str, Any]:
+def _measure(workspace: Workspace, q: Mapping[str, Any]) -> dict[str, Any]:
     """Rounds to eps of the three methods on one graph, and the counted floats per round and edge."""
-    problem, eps = filling(q["clients"], q["d"], kappa), q["eps"]
+    link = graph(q["graph"], q["clients"], seed=q["graph_seed"])
+    problem, eps = filling(q["clients"], q["d"], q["kappa"]), q["eps"]
     ours = DecentralizedScaffnew.theory(problem, link)
     rounds = [rounds_to(ours, problem, eps, MAX_ROUNDS, seed) for seed in range(q["seeds"])]
     return {

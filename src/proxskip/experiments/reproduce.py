@@ -86,7 +86,8 @@ def check_names(names: Sequence[str]) -> list[str]:
     for name in files:
         if (id := experiments.id_of(name)) in (*experiments.FUNCTIONS, *more):
             raise InputError(f"{name} has the name of the experiment {id}; give the file another name.")
-        toml_figures.check(toml_figures.resolved(experiments.preset(name)))
+        for quick in (False, True):
+            toml_figures.check(toml_figures.resolved(experiments.preset(name, quick)))
     return [name for name in known if not names or name in names] + files
 
 

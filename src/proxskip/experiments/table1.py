@@ -92,17 +92,13 @@ def _quadratics(workspace: Workspace) -> list[Series]:
     q = workspace.preset
     about = {k: q[k] for k in ("eps", "clients", "d", "spread", "seeds")}
     entries = [about | {"kappa": kappa, "row": entry.label} for entry in ENTRIES for kappa in q["kappa"]]
-    rows = iter(workspace.cached_values("table1", entries, _row_measured, 0.5))
+    rows = iter(workspace.cached_values("table1", entries, _measure, 0.5))
     return [_series(entry, q["kappa"], [next(rows) for _ in q["kappa"]]) for entry in ENTRIES]
 
 
-def _row_measured(workspace: Workspace, about: Mapping[str, Any]) -> dict[str, Any]:
-    entry = next(e for e in ENTRIES if e.label == about["row"])
-    return measure(entry, about["kappa"], about)
-
-
-def measure(entry: Table1Entry, kappa: float, q: Mapping[str, Any]) -> dict[str, Any]:
+def _measure(workspace: Workspace, q: Mapping[str, Any]) -> dict[str, Any]:
     """Rounds to eps for every seed, the counted cost of a round, and the smallest error of a method that stalls."""
+    entry, kappa = next(e for e in ENTRIES if e.label == q["row"]), q["kappa"]
     problem = filling(q["clients"], q["d"], kappa, spread=q["spread"])
     method, floor = entry.make(problem), None
     # over 1e4 rounds and more the draws average out, so that one seed is enough
