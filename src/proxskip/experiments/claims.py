@@ -52,12 +52,16 @@ def panel_of(experiment: Experiment, id: str) -> Panel:
 
 
 def curves_of(panel: Panel, names: Sequence[str]) -> list[Series]:
-    """Curves by their label or their method; ``first``, ``last`` and ``*`` are those ends, and all of them."""
-    known: dict[str, list[Series]] = {"first": panel.series[:1], "last": panel.series[-1:], "*": panel.series}
+    """Curves by their label or their method; ``first``, ``last``, ``inside`` (all but these two) or ``*`` (all)."""
+    known: dict[str, list[Series]] = {"first": panel.series[:1], "last": panel.series[-1:]}
+    known |= {"inside": panel.series[1:-1], "*": panel.series}
     for s in panel.series:
         known.setdefault(s.method, []).append(s)
         known[s.label] = [s]
-    return [s for name in names for s in _named(name, known, "curve")]
+    curves = [s for name in names for s in _named(name, known, "curve")]
+    if not curves:
+        raise InputError(f"the panel {panel.id} has no curves {', '.join(names)} to compare.")
+    return curves
 
 
 def curve(panel: Panel, name: str) -> Series:
@@ -201,23 +205,23 @@ def ratio(
     of: Sequence[str] = (),
     best_of: Sequence[str] = (),
     at_least: float = 0.0,
+    above: float = 0.0,
     at_most: float = math.inf,
     below: float = math.inf,
     axes: Sequence[str] = ("rounds",),
     without_divergence: bool = False,
 ) -> Finding:
     """The cost to eps of each of some curves (or of the best of them), compared with the best of others."""
+    lower = at_least if above == 0 else math.nextafter(above, math.inf)
     upper = at_most if below == math.inf else math.nextafter(below, 0.0)
     base = curves_of(panel, to)
-    groups = [[s] for s in curves_of(panel, of)] + ([curves_of(panel, best_of)] if best_of else [])
+    groups = [[s] for s in (curves_of(panel, of) if of else [])] + ([curves_of(panel, best_of)] if best_of else [])
     verdicts, words, numbers = [], [], Numbers()
     for axis in axes:
         denominator = least(base, eps, axis)
         for group in groups:
             low, high = quotient(least(group, eps, axis), denominator)
-            verdicts.append(
-                True if at_least <= low and high <= upper else False if high < at_least or low > upper else None
-            )
+            verdicts.append(True if lower <= low and high <= upper else False if high < lower or low > upper else None)
             name = group[0].label if len(group) == 1 else "the best"
             exact = low if low == high else None
             numbers[f"{name}, {axis}"] = exact
@@ -257,24 +261,6 @@ def quotient(a: tuple[float, float], b: tuple[float, float]) -> tuple[float, flo
     if a[0] == math.inf:
         return math.inf, math.inf
     return a[0] / b[1], math.inf if b[0] == 0 else a[1] / b[0]
-
-
-def best_is_inside(panel: Panel, eps: float, curves: Sequence[str] = ("*",)) -> Finding:
-    """Of these curves, the first to reach eps is neither the first nor the last of them, and none diverges."""
-    drawn = curves_of(panel, curves)
-    costs = [cost(s, eps) for s in drawn]
-    best = min(high for _, high in costs)
-    lost = [s for s in drawn if diverged(s)]
-    words = ", ".join(f"{s.label}: {cost_in_words(s, eps)}" for s in drawn)
-    if best == math.inf:
-        return Finding(False if lost else None, f"Rounds to {eps:g}: {words}.", {}, _diverged(lost))
-    winners = [k for k, (_, high) in enumerate(costs) if high == best]
-    # those that had fewer rounds than the best could still be better
-    undecided = [k for k, (low, high) in enumerate(costs) if high == math.inf and low < best]
-    inside = [0 < k < len(drawn) - 1 for k in (*winners, *undecided)]
-    holds = False if lost or not any(inside) else True if all(inside) else None if undecided else False
-    measured = f"The best is {', '.join(drawn[k].label for k in winners)} with {best:.0f} rounds."
-    return Finding(holds, measured, {"rounds": best}, _diverged(lost))
 
 
 def ends(panel: Panel, curves: Sequence[str] = ("*",), ahead: str = "") -> Finding:
@@ -339,7 +325,7 @@ def slopes_in_words(x: str, values: Mapping[str, float | None]) -> str:
 
 
 KINDS: dict[str, Callable[..., Finding]] = {
-    kind.__name__: kind for kind in (reaches, stays_above, ratio, best_is_inside, ends, floors, floor_above, slopes)
+    kind.__name__: kind for kind in (reaches, stays_above, ratio, ends, floors, floor_above, slopes)
 }
 _OF_A_CLAIM = ("id", "kind", "text", "panel", "asserted_on")
 
@@ -369,7 +355,7 @@ def check(
         drawn = _named(claim["panel"], curves, "panel")
         for names in (claim.get(k, []) for k in ("curves", "of", "best_of", "to", "ahead", "reaches")):
             for curve in [names] if isinstance(names, str) else names:
-                if drawn is not None and curve not in ("first", "last", "*", ""):
+                if drawn is not None and curve not in ("first", "last", "inside", "*", ""):
                     _named(curve, dict.fromkeys(drawn), "curve")
 
 
