@@ -86,10 +86,3 @@ def cases() -> Iterator[Case]:
     yield case("proxskip-backtracking", pair, psi, "proxskip", x0=np.zeros(f.d), p=0.3)
     for label, operator in psis().items():
         yield case(f"proxskip-{label}", quadratic(), operator, "proxskip", tol=1e-6)
-    yield Case("minimize", "plan", lambda _: _plan(f, psi))
-
-
-def _plan(f: Any, psi: Any) -> Any:
-    """With costs given, the planner's choice does not depend on the clock."""
-    found = ps.plan(f, psi, eps=1e-6, costs=(1.0, 30.0))
-    return {"best": [found.best.name, found.best.p], "ngrad": found.ngrad, "nprox": found.nprox}

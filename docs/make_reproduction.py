@@ -19,6 +19,7 @@ from pathlib import Path
 from PIL import Image
 
 from proxskip.experiments import NETWORKS
+from proxskip.experiments.claims import UNDECIDED
 from proxskip.report import figures
 from proxskip.report.figures import Claim, Experiment, ReproductionReport, Table
 
@@ -74,7 +75,7 @@ def several(reports: Sequence[ReproductionReport]) -> str:
 def contradicted(id: str, names: Sequence[str], by_id: Sequence[dict[str, Claim]], why: dict[str, str]) -> list[str]:
     """An item for a claim that does not hold, or is not decided, on some data set; nothing for the others."""
     open_ = [name for name, found in zip(names, by_id, strict=True) if verdict(found[id]) in ("FAIL", "does not hold")]
-    short = [name for name, found in zip(names, by_id, strict=True) if found[id].verdict == "NOT RUN"]
+    short = [name for name, found in zip(names, by_id, strict=True) if found[id].verdict in UNDECIDED]
     if not open_ and not short:
         return []
     if id not in why:
@@ -118,7 +119,7 @@ def name_of(report: ReproductionReport) -> str:
 def render(report: ReproductionReport, machine: str = "") -> str:
     """The page."""
     about = report.about
-    counted = {v: sum(c.verdict == v for c in report.claims) for v in ("PASS", "FAIL", "REPORTED", "NOT RUN")}
+    counted = {v: sum(c.verdict == v for c in report.claims) for v in ("PASS", "FAIL", "REPORTED", *UNDECIDED)}
     words = ", ".join(f"{n} {v}" for v, n in counted.items() if n)
     name = name_of(report)
     lines = [

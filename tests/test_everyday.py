@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 import re
+import signal
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -15,7 +17,7 @@ import numpy as np
 import pytest
 
 import proxskip as ps
-from proxskip import display
+from proxskip import display, many_runs
 from proxskip.loop import progress
 from proxskip.problems.federated import Problem
 from proxskip.tuning import grid, halve, rungs_of
@@ -42,7 +44,7 @@ def things() -> dict[str, Any]:
         "results": ps.Results([result, result]),
         "trace": result.trace,
         "minimum": ps.minimize(ps.LeastSquares(A, LABELS, l2=0.1), ps.prox.L1(0.01)),
-        "plan": ps.plan(ps.Quadratic(np.geomspace(0.01, 1, 8), np.ones(8)), ps.prox.L1(0.1), eps=1e-3),
+        "plan": ps.plan(PROBLEM, eps=1e-3),
     }
 
 
@@ -208,9 +210,61 @@ def test_sweeps_and_comparisons_are_loaded_in_their_order(tmp_path: Path) -> Non
     compared = ps.compare(["scaffnew", "fedlin", "gd"], logistic(), rounds=8, out=tmp_path / "compare")
     assert [r.summary()["method"] for r in ps.load(tmp_path / "compare")] == ["scaffnew", "fedlin", "gd"]  # type: ignore[union-attr]
     assert all(same(a, ps.run(a.summary()["method"], logistic(), rounds=8)) for a in compared)
-    with pytest.raises(InputError, match="already holds a run"):
-        ps.compare(["gd"], logistic(), rounds=8, out=tmp_path / "compare")
-    assert len(ps.compare(["gd"], logistic(), rounds=8, out=tmp_path / "compare", force=True)) == 1
+    with pytest.raises(InputError, match="belongs to another run: seed: saved 0, now 3"):
+        ps.compare(["gd"], logistic(), rounds=8, seeds=[3], out=tmp_path / "compare")
+    assert len(ps.compare(["gd"], logistic(), rounds=8, seeds=[3], out=tmp_path / "compare", force=True)) == 1
+
+
+def interrupt_in(run: int) -> Any:
+    """Ctrl-C in the tenth round of this run."""
+    begun = []
+
+    def on_record(self: Any, step: int, metrics: Any) -> None:
+        if step == 0:
+            begun.append(step)
+        if step == 10 and len(begun) == run:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return on_record
+
+
+def test_an_interrupted_sweep_goes_on_where_it_stood(tmp_path: Path, monkeypatch: Any) -> None:
+    """Finished runs are read, the interrupted one is resumed, and the others are run; the same for ``tune``."""
+    what: dict[str, Any] = {"rounds": 20, "seeds": 2, "out": tmp_path / "out"}
+    whole = ps.sweep(["scaffnew", "gd"], logistic(), rounds=20, seeds=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(progress.Progress, "on_record", interrupt_in(2))
+        part = ps.sweep(["scaffnew", "gd"], logistic(), progress=True, **what)
+    assert [r.status.name for r in part] == ["MAX_ROUNDS", "INTERRUPTED"]
+    first = (tmp_path / "out" / "scaffnew" / "seed-0" / "summary.json").stat().st_mtime_ns
+    rest = ps.sweep(["scaffnew", "gd"], logistic(), **what)
+    assert all(same(a, b) for a, b in zip(whole, rest, strict=True))
+    assert (tmp_path / "out" / "scaffnew" / "seed-0" / "summary.json").stat().st_mtime_ns == first
+    for word, other in {"x0": np.ones(5), "every": 3, "network": ps.Network(gradient=1e-3)}.items():
+        with pytest.raises(InputError, match=f"holds a run with another {word}"):
+            ps.sweep(["scaffnew", "gd"], logistic(), **what | {word: other})
+    # more rounds go on from the end
+    longer = ps.sweep(["scaffnew", "gd"], logistic(), **what | {"rounds": 30})
+    assert np.array_equal(longer[0].x, ps.run("scaffnew", logistic(), rounds=30).x)
+
+
+def test_tuning_goes_on_where_it_stood(tmp_path: Path, monkeypatch: Any) -> None:
+    calls: list[int] = []
+    kept = many_runs.run
+
+    def run(*given: Any, **more: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 5:
+            raise KeyboardInterrupt
+        return kept(*given, **more)
+
+    monkeypatch.setattr(many_runs, "run", run)
+    given: dict[str, Any] = {"budget": 100, "powers": range(-3, 1), "out": tmp_path}
+    with pytest.raises(KeyboardInterrupt):
+        ps.tune("gd", logistic(), **given)
+    found = ps.tune("gd", logistic(), **given)
+    assert len(calls) == 4 + 1 + 2  # four candidates, the one that was interrupted, and the two of the second rung
+    assert found.method == ps.tune("gd", logistic(), **given | {"out": None}).method
 
 
 def test_what_cannot_be_loaded_is_refused(tmp_path: Path) -> None:
@@ -228,10 +282,10 @@ def test_what_cannot_be_loaded_is_refused(tmp_path: Path) -> None:
 
 
 def test_wrong_sweeps_are_refused_before_any_work(tmp_path: Path) -> None:
-    ps.run("gd", PROBLEM, rounds=3, out=tmp_path / "1-gd" / "seed-1")
-    with pytest.raises(InputError, match="already holds a run"):
+    ps.run(ps.GD(0.1), PROBLEM, rounds=3, seed=1, out=tmp_path / "gd" / "seed-1")
+    with pytest.raises(InputError, match="belongs to another run"):
         ps.sweep(["scaffnew", "gd"], PROBLEM, rounds=3, seeds=2, out=tmp_path)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["1-gd"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["gd"]
     with pytest.raises(InputError, match="given twice"):
         ps.sweep(["gd"], PROBLEM, rounds=3, seeds=[1, 1])
     with pytest.raises(InputError, match="compare has no argument warm"):
@@ -281,7 +335,8 @@ def test_halving_keeps_the_best_and_spends_the_budget() -> None:
         assert rungs[-1][2] == 1
         assert [rounds for _, rounds, _ in rungs] == sorted(rounds for _, rounds, _ in rungs)
     candidates = grid("gd", 1.0, range(9), [1])
-    (best,) = halve(candidates, [(10, 3), (30, 1)], lambda left, rounds: [abs(c.times - 8.0) for c in left])
+    left = halve({"gd": candidates}, [(10, 3), (30, 1)], lambda asked, rounds: [abs(c.times - 8.0) for _, c in asked])
+    (best,) = left["gd"]
     assert best.times == 8.0
     assert [len(c.gaps) for c in candidates].count(2) == 3
     with pytest.raises(InputError, match="at least 72"):  # 24, 8 and 3 candidates, a round each

@@ -23,7 +23,6 @@ from proxskip.experiments.closed_form_quadratics import (
     fastest_engine,
     filling,
     rounds_to,
-    slope,
 )
 from proxskip.experiments.workspace import Workspace
 from proxskip.loop.ledger import Ledger
@@ -157,7 +156,7 @@ def test_a_diverging_method_never_arrives() -> None:
 
 def test_slope() -> None:
     x = np.geomspace(1, 1e4, 7)
-    assert slope(x, 3 * x**0.5) == pytest.approx(0.5)
+    assert claims.slope(x, 3 * x**0.5) == pytest.approx(0.5)
 
 
 # -- Psi at a fixed t --------------------------------------------------------------------------------------------------
@@ -294,7 +293,7 @@ def test_an_experiment_goes_on_where_it_was(name: str, made: Any, monkeypatch: p
         raise AssertionError("computed again")
 
     monkeypatch.setattr(Stepper, "step", again)
-    monkeypatch.setattr("proxskip.experiments.workspace.run", again)
+    monkeypatch.setattr("proxskip.experiments.workspace.run_task", again)
     other, verdicts = experiments.function(name)(workspace_of(name, folder))
     assert other.panels == experiment.panels
     assert verdicts == found
@@ -414,11 +413,12 @@ def test_a_slow_contraction_fails(made: Any) -> None:
 
 
 def test_the_proved_step_is_among_the_candidates() -> None:
-    slow = {"rounds": [90], "gamma": 0.5, "proved": {"gamma": 0.1, "rounds": 70}}
-    never = {"rounds": [90], "gamma": 0.5, "proved": {"gamma": 0.1, "rounds": None}}
-    found = decentralized.with_proved({"extra": slow, "diging": never})
-    assert (found["extra"]["rounds"], found["extra"]["gamma"]) == ([70], 0.1)
-    assert found["diging"] == never
+    problem, link = small(10.0), ps.graph("ring", 5)
+    proved = ps.EXTRA.theory(problem, link)
+    found = decentralized.tune(ps.EXTRA, problem, link, 1e-4, 1)  # of the grid, only the largest step
+    assert found["proved"] == AffineMap(proved, problem).rounds_to(1e-4)[0]
+    assert found["rounds"][0] <= found["proved"]
+    assert decentralized.tune(ps.EXTRA, problem, link, 1e-4, 0)["gamma"] == proved.gamma
 
 
 def test_every_claim_has_its_forgery(made: Any) -> None:

@@ -17,11 +17,11 @@ import pytest
 import proxskip as ps
 from proxskip import experiments
 from proxskip.cli.commands import main
-from proxskip.experiments import family, family_savings
+from proxskip.experiments import family, sleeping
 from proxskip.experiments.curves_from_runs import panel, series
 from proxskip.experiments.family import Tried
-from proxskip.experiments.processes import Processes
 from proxskip.experiments.workspace import RunRequest, Workspace
+from proxskip.processes import Processes
 from proxskip.registry import METHODS
 from proxskip.report import plots
 
@@ -112,14 +112,14 @@ def test_processes_find_what_one_finds(tmp_path: Path) -> None:
         with Processes(2) as pool:
             space = Workspace(tmp_path / str(jobs), "digits", preset=small("sleeping", seeds=1), threads=1)
             space.pool = pool if jobs > 1 else None
-            made, claims = family_savings.sleeping(space)
+            made, claims = sleeping.run(space)
             stop = {"rounds": 30, "every": 1}
             runs = space.runs([RunRequest(name, name, {}, {"l2": 1e-2}, stop) for name in ("gd", "scaffnew")])
             found.append([[s.y for s in made.panels[0].series], claims, [r.trace["gap"].tolist() for r in runs]])
     assert found[0] == found[1]
 
 
-def interrupted(about: Any, item: Path) -> None:
+def interrupted(item: Path) -> None:
     if item.name == "first":
         while not item.with_name("begun").exists():
             time.sleep(0.01)
@@ -136,7 +136,7 @@ def interrupted(about: Any, item: Path) -> None:
 def test_an_interrupt_ends_the_processes(tmp_path: Path) -> None:
     before = set(multiprocessing.active_children())
     with pytest.raises(KeyboardInterrupt), Processes(2) as pool:
-        list(pool.each(interrupted, {}, [tmp_path / "first", tmp_path / "second"]))
+        list(pool.each(interrupted, [tmp_path / "first", tmp_path / "second"]))
     deadline = time.monotonic() + 60  # the pool's own thread waits for them too, so that join has no answer
     while set(multiprocessing.active_children()) - before:
         assert time.monotonic() < deadline

@@ -241,7 +241,7 @@ def test_verdicts_follow_the_runs() -> None:
 
     nobody = everybody(math.inf)
     found = by_id(verdicts.judged("text", {"grammars": nobody}, True))
-    assert found["text-rounds"] == found["text-scaffnew-fedlin"] == "NOT RUN"
+    assert found["text-rounds"] == found["text-scaffnew-fedlin"] == "INCONCLUSIVE"
     assert set(by_id(verdicts.judged("mlp", {"sorted": hard}, False)).values()) == {"REPORTED"}
 
 

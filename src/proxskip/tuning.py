@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from proxskip import display, registry, theory
 from proxskip.loop.progress import OverallProgress, is_wanted
+from proxskip.many_runs import RunTask, run_many
 from proxskip.problems.federated import Problem
 from proxskip.results.result import Result, Status
-from proxskip.running import as_problem, run
+from proxskip.running import as_problem
 from proxskip.seam import Method
-from proxskip.sweeping import sweep
 from proxskip.types import InputError, Oracle, UnsafeStepWarning
 
 POWERS = tuple(range(-4, 4))
@@ -83,6 +85,8 @@ def tune(
     steps: Sequence[int] | None = None,
     engine: str = "cpu",
     threads: int | None = None,
+    jobs: int = 1,
+    out: str | Path | None = None,
     progress: bool | None = None,
 ) -> Tuned:
     """The best gamma = 2^k/L and number of local steps for a method, by successive halving.
@@ -92,6 +96,8 @@ def tune(
         budget: communication rounds over all candidates; every candidate has the same share of a rung.
         powers: the k of gamma = 2^k/L, with L that of the average.
         steps: the numbers of local steps; a quarter, one and four times the theorem's if not given.
+        jobs: processes, as in ``sweep``.
+        out: a folder that keeps all runs: the same call again goes on where an interrupted one stood.
 
     >>> import proxskip as ps
     >>> problem = ps.Problem(ps.random_quadratics(4, 3))
@@ -105,26 +111,33 @@ def tune(
     steps = _around_theory(kind, problem) if steps is None else steps
     candidates = grid(kind, problem.L_global, powers, steps, **more)
     rungs = rungs_of(len(candidates), theory.whole("budget", budget))
-    total = sum(n for n, _, _ in rungs)
-    done = 0
+    total, jobs = sum(n for n, _, _ in rungs), theory.whole("jobs", jobs)
+    numbers, done = {id(c): k for k, c in enumerate(candidates)}, 0
 
-    def measured(left: Sequence[Candidate], rounds: int) -> list[float | None]:
+    @contextmanager
+    def bars(label: str) -> Iterator[tuple[Any, ...]]:
         nonlocal done
-        gaps = []
-        for c in left:
-            (result,) = trials([kind.configure(problem, c.flags)], problem, rounds, engine, threads)
-            done += 1
-            if show is not None:
-                show(f"tuning {kind.name}, {len(left)} candidates for {rounds} rounds", done / total, None)
-            gaps.append(_score(result))
-        return gaps
+        yield ()
+        done += 1
+        show(label, done / total, None)
 
-    show = OverallProgress() if is_wanted(progress) else None
-    try:
-        halve(candidates, [(rounds, keep) for _, rounds, keep in rungs], measured)
-    finally:
-        if show is not None:
-            show.close()
+    def measured(asked: Sequence[tuple[str, Candidate]], rounds: int) -> list[float | None]:
+        label = f"tuning {kind.name}, {len(asked)} candidates for {rounds} rounds"
+        tasks = []
+        for _, c in asked:
+            path = None if out is None else Path(out) / f"{rounds}-rounds" / f"{numbers[id(c)]}-{kind.name}"
+            tasks.append(RunTask(label, kind.configure(problem, c.flags), 0, path))
+        settings = trial_settings(rounds, engine, threads)
+        results = run_many(tasks, problem, settings, jobs=jobs, out=out, progress=False, bars=bars)
+        # Ctrl-C ends the search, and not only this candidate
+        if len(results) < len(tasks) or results[-1].status is Status.INTERRUPTED:
+            raise KeyboardInterrupt
+        return [score(result) for result in results]
+
+    with OverallProgress(quiet=not is_wanted(progress)) as show, warnings.catch_warnings():
+        # steps beyond the theorem are the point of the search
+        warnings.simplefilter("ignore", UnsafeStepWarning)
+        halve({kind.name: candidates}, [(rounds, keep) for _, rounds, keep in rungs], measured)
     # those that ran longest come first: gaps after different numbers of rounds cannot be compared
     best, *_ = ranked = sorted(candidates, key=lambda c: (-max(c.gaps), c.score))
     if best.score == math.inf:
@@ -175,8 +188,8 @@ def _around_theory(kind: type[Method], problem: Problem) -> list[int]:
     # without mu there is no theorem to begin from
     if problem.mu is None:
         return [1, 10, 100]
-    made: Method = kind.configure(problem, {})
-    K = 1.0 / made.pace
+    theoretical: Method = kind.configure(problem, {})
+    K = 1.0 / theoretical.pace
     return sorted({max(1, round(K * s)) for s in (0.25, 1.0, 4.0)})
 
 
@@ -196,48 +209,36 @@ def rungs_of(candidates: int, budget: int) -> list[tuple[int, int, int]]:
 
 
 def halve(
-    candidates: Sequence[Candidate],
+    grids: Mapping[str, Sequence[Candidate]],
     rungs: Sequence[Sequence[int]],
-    measured: Callable[[Sequence[Candidate], int], Sequence[float | None]],
-) -> list[Candidate]:
-    """The finalists, the best first.
+    measured: Callable[[Sequence[tuple[str, Candidate]], int], Sequence[float | None]],
+) -> dict[str, list[Candidate]]:
+    """The finalists of each method, the best first.
 
     Each rung (rounds, number of survivors) runs the candidates that are left from the start, for more rounds than
     the rung before.
 
     Args:
+        grids: the candidates of each method.
         measured: f - f* of each of these candidates after that many rounds; None if it diverged.
     """
-    left = list(candidates)
+    left = {name: list(candidates) for name, candidates in grids.items()}
     for rounds, keep in rungs:
-        for c, gap in zip(left, measured(left, rounds), strict=True):
+        asked = [(name, c) for name, candidates in left.items() for c in candidates]
+        for (_, c), gap in zip(asked, measured(asked, rounds), strict=True):
             c.gaps[rounds] = gap
-        left = survivors(left, keep)
+        # sorting is stable: of equal candidates the earlier one of the grid stays
+        left = {name: sorted(candidates, key=lambda c: c.score)[:keep] for name, candidates in left.items()}
     return left
 
 
-def survivors(candidates: Sequence[Candidate], keep: int) -> list[Candidate]:
-    """The best candidates, the best first."""
-    # sorting is stable: of equal candidates the earlier one of the grid stays
-    return sorted(candidates, key=lambda c: c.score)[:keep]
+def trial_settings(rounds: int, engine: str, threads: int | None = None) -> dict[str, Any]:
+    """How a candidate runs: with eight records, so that a diverging run is noticed early."""
+    given = {"rounds": rounds, "engine": engine, "every": max(1, rounds // 8), "threads": threads}
+    return given | {"allow_unsafe_step": True}
 
 
-def trials(
-    methods: Sequence[Method], problem: Problem, rounds: int, engine: str, threads: int | None = None
-) -> list[Result]:
-    """All candidates at once if the engine can; eight records each, so that a diverging run is noticed early."""
-    given: dict[str, Any] = {"rounds": rounds, "engine": engine, "every": max(1, rounds // 8), "progress": False}
-    with warnings.catch_warnings():
-        # steps beyond the theorem are the point of the search
-        warnings.simplefilter("ignore", UnsafeStepWarning)
-        if engine == "gpu":
-            return sweep(methods, problem, allow_unsafe_step=True, **given)
-        return [run(m, problem, allow_unsafe_step=True, threads=threads, **given) for m in methods]
-
-
-def _score(result: Result) -> float | None:
-    # Ctrl-C ends the search, and not only this candidate
-    if result.status is Status.INTERRUPTED:
-        raise KeyboardInterrupt
+def score(result: Result) -> float | None:
+    """f - f* at the end (f where f* is unknown); None if the run diverged."""
     s = result.summary()
     return None if result.status is Status.DIVERGED else s["f"] if s["gap"] is None else s["gap"]

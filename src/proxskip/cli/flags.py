@@ -126,16 +126,13 @@ examples:
 
 {EXIT_CODES}"""
 _PLAN = """\
-Measures the time of a gradient and of a prox (or, with clients, of an exchange over the network), runs a short pilot
-of every candidate, and prints the time that each is expected to need. Writes no files.
+Measures the time of a gradient, runs a short pilot of every candidate over the network, and prints the time that each
+is expected to need. Writes no files.
 
 examples:
   clients behind a network:
     proxskip plan --data digits --clients 20 --latency 0.05 --bandwidth 1e6
     proxskip plan --data digits --clients 20 --network mobile
-  one function with a prox, or with psi(D x) for an operator D:
-    proxskip plan --data digits --clients 1 --psi l1:0.001 --eps 1e-8
-    proxskip plan --data digits --psi l1:0.001 --D difference
 
 """
 _RESUME = "example:\n  proxskip resume runs/a --rounds 800\n\n"

@@ -17,48 +17,31 @@ from proxskip.problems.federated import Problem
 from proxskip.prox import text as prox_text
 from proxskip.types import InputError
 
-NETWORK_FLAGS = ("network", "latency", "bandwidth", "bandwidth_up", "client_speed", "gradient_seconds")
-
 
 def run(o: Namespace) -> int:
     """Run the pilots and print the plan; exit code 0 if some method is expected to reach eps, otherwise 3."""
     check(o)
-    problem, _ = settings.problem_of(settings.spec_of([_kind(o)], o))
-    made = _made(problem, o)
+    problem, _ = settings.problem_of(settings.spec_of(["scaffnew"], o))
+    forecast = _forecast(problem, o)
     if o.json:
-        output.as_json(as_data(made))
+        output.as_json(as_data(forecast))
     elif not o.quiet:
-        print(made)
-    return DONE if made.best.seconds < float("inf") else NOT_REACHED
+        print(forecast)
+    return DONE if forecast.best.seconds < float("inf") else NOT_REACHED
 
 
 def check(o: Namespace) -> None:
-    """Refuse flags that do not go together, before any work."""
-    # psi(D x) is planned for one function only
-    one = o.clients == 1 or o.D is not None
-    given = [name for name in NETWORK_FLAGS if vars(o)[name] is not None]
-    if one and given:
-        raise InputError(f"--{given[0].replace('_', '-')} describes a network; leave it out for one function.")
-    if one and o.clients is not None and o.clients > 1:
-        raise InputError("--D is for one function; leave out --clients.")
-    if one and o.batch is not None:
-        raise InputError("plan compares methods with full gradients; leave out --batch, or give clients.")
-    if o.D is not None and o.psi is None:
-        raise InputError("--D is the operator in psi(D x); give --psi too, for example --psi l1:0.01.")
+    """Refuse one function, and a wrong psi, before any work."""
+    if o.clients == 1 or o.D is not None:
+        raise InputError(
+            "plan is for clients; for one function use proxskip.minimize, which chooses its method while it runs."
+        )
     if o.psi is not None:
         prox_text.check(o.psi)
 
 
-def _kind(o: Namespace) -> str:
-    """A method for this kind of problem: with D, with one function, or with clients."""
-    return "splitskip" if o.D is not None else "proxskip" if o.clients == 1 else "scaffnew"
-
-
-def _made(problem: Problem, o: Namespace) -> Plan:
+def _forecast(problem: Problem, o: Namespace) -> Plan:
     with stage("pilots", o.quiet or o.json):
-        if problem.n == 1:
-            f: Any = problem.clients[0]
-            return plan(f, problem.psi, D=problem.D, eps=o.eps, seed=o.seed, pilot=o.pilot, threads=o.threads)
         given = {"latency": o.latency, "bandwidth": o.bandwidth, "up": o.bandwidth_up, "speed": o.client_speed}
         given["gradient"] = o.gradient_seconds
         # what is not given keeps the numbers of the named network, or the defaults
@@ -66,13 +49,13 @@ def _made(problem: Problem, o: Namespace) -> Plan:
         return plan(problem, eps=o.eps, seed=o.seed, pilot=o.pilot, network=network, threads=o.threads)
 
 
-def as_data(made: Plan) -> dict[str, Any]:
+def as_data(forecast: Plan) -> dict[str, Any]:
     """The plan as plain data."""
     return {
-        "best": made.best.label,
-        "sentence": made.sentence,
-        "eps": made.eps,
-        "call": made.call,
-        "pilot_seconds": made.pilot_seconds,
-        "rows": [asdict(row) for row in made.rows],
+        "best": forecast.best.label,
+        "sentence": forecast.sentence,
+        "eps": forecast.eps,
+        "call": "exchange",
+        "pilot_seconds": forecast.pilot_seconds,
+        "rows": [asdict(row) for row in forecast.rows],
     }

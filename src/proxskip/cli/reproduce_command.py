@@ -15,6 +15,7 @@ from proxskip.cli import output
 from proxskip.cli.runs import DONE, FAILED_CLAIM, INTERRUPTED
 from proxskip.cores import available_cores
 from proxskip.experiments import FAMILY, NETWORKS
+from proxskip.experiments.claims import UNDECIDED
 from proxskip.experiments.reproduce import DEFAULT_DATA, PAGE, RESULTS, ReproductionOptions, reproduce
 from proxskip.experiments.workspace import PAPER_DATA, Interrupted
 from proxskip.loop.progress import OverallProgress
@@ -78,7 +79,7 @@ def _print(report: ReproductionReport, out: Path) -> None:
     notes = [c for c in report.claims if c.note]
     for c in notes:
         print(f"{c.id}: {c.note}.")
-    counted = {v: sum(c.verdict == v for c in report.claims) for v in ("PASS", "FAIL", "REPORTED", "NOT RUN")}
+    counted = {v: sum(c.verdict == v for c in report.claims) for v in ("PASS", "FAIL", "REPORTED", *UNDECIDED)}
     print(", ".join(f"{n} {v}" for v, n in counted.items() if n) + f" of {len(report.claims)} claims.")
     print(f"written: {out / PAGE}, {out / RESULTS}, {out / 'figures'}")
 
@@ -97,4 +98,4 @@ def claims_table(report: ReproductionReport) -> Table:
     return table
 
 
-_STYLES = {"PASS": "green", "FAIL": "bold red", "REPORTED": "cyan", "NOT RUN": "dim"}
+_STYLES = {"PASS": "green", "FAIL": "bold red", "REPORTED": "cyan"} | dict.fromkeys(UNDECIDED, "dim")

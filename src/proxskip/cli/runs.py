@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import warnings
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
+from proxskip import many_runs
 from proxskip.experiments import settings
-from proxskip.links import cohorts
 from proxskip.loop.progress import Progress
-from proxskip.loop.stop import RUN_RULES, Stop
+from proxskip.many_runs import RunTask, run_many
 from proxskip.problems.federated import Problem
 from proxskip.registry import METHODS
-from proxskip.results import description, folder, lock
+from proxskip.results import folder, lock
 from proxskip.results.result import Result, Status
-from proxskip.running import make_engine, participants, prepare, resume, run
+from proxskip.running import make_engine
 from proxskip.seam import Engine, Method
 from proxskip.types import InputError
 
@@ -70,34 +70,25 @@ def worst(codes: Sequence[int]) -> int:
     return next(code for code in _WORST_FIRST if code in codes)
 
 
-def check(request: MethodRun, problem: Problem, o: Namespace) -> None:
-    """Refuse at once what the run would refuse later; warnings are left to the run."""
-    participation = cohorts.as_participation(o.cohort)
-    # the run itself gives the same warnings again
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        asked = participants(request.method, problem, participation, o.network)
-        method, _ = prepare(request.method, problem, asked, o.allow_unsafe_step)
-        Stop(*(vars(o)[k] for k in settings.LIMITS)).check(problem)
-        engine = engine_of(o.engine, o)
-    for seed in _seeds(o):
-        if _goes_on(out := _folder_of(request, seed, o), o):
-            now = description.config(method, problem, {}, seed, engine.name, participation, {})
-            now |= {} if o.network is None else {"network": o.network.plain()}
-            folder.same_run(description.with_defaults(folder.read(out).config), now)
+def check(requests: Sequence[MethodRun], problem: Problem, o: Namespace) -> None:
+    """Refuse at once what the runs would refuse later; warnings are left to the runs."""
+    engine = engine_of(o.engine, o)
+    many_runs.check([task for r in requests for task in _tasks(r, r.name, o)], problem, _settings(o, engine))
 
 
-def _seeds(o: Namespace) -> range:
-    return range(o.seed, o.seed + (o.seeds or 1))
+def _settings(o: Namespace, engine: Engine) -> dict[str, Any]:
+    """What all runs of a command share."""
+    return {k: vars(o)[k] for k in (*settings.LIMITS, *_OF_A_RUN)} | {"engine": engine}
 
 
-def _folder_of(request: MethodRun, seed: int, o: Namespace) -> Path | None:
-    return request.out if request.out is None or o.seeds is None else request.out / f"seed-{seed}"
-
-
-def _goes_on(out: Path | None, o: Namespace) -> TypeGuard[Path]:
-    """Whether --continue resumes the run of this folder, which has begun."""
-    return o.go_on and out is not None and (out / "spec.toml").is_file()
+def _tasks(request: MethodRun, label: str, o: Namespace) -> list[RunTask]:
+    """One task for each seed."""
+    if o.seeds is None:
+        return [RunTask(label, request.method, o.seed, request.out)]
+    return [
+        RunTask(f"{label}, seed {seed}", request.method, seed, request.out and request.out / f"seed-{seed}")
+        for seed in range(o.seed, o.seed + o.seeds)
+    ]
 
 
 def engine_of(name: str, o: Namespace) -> Engine:
@@ -129,43 +120,32 @@ def engine_for(name: str, o: Namespace) -> Iterator[Engine]:
             engine.close()
 
 
-@contextmanager
-def _locked(path: Path | None) -> Iterator[None]:
-    if path is None:
-        yield
-        return
-    path.mkdir(parents=True, exist_ok=True)
-    with lock.held(path):
-        yield
-
-
 def execute(requests: Sequence[MethodRun], problem: Problem, o: Namespace, spec: dict[str, Any]) -> list[MethodResults]:
     """Run every method with every seed; an interrupted run is the last one."""
-    given = {k: vars(o)[k] for k in (*settings.LIMITS, *_OF_A_RUN)}
+    labels = [r.name if len(requests) == 1 else f"{k + 1}/{len(requests)} {r.name}" for k, r in enumerate(requests)]
+    tasks = [_tasks(request, label, o) for request, label in zip(requests, labels, strict=True)]
     # the folder of several runs is one writer's until the last of them is over
     several = o.out is not None and (o.seeds is not None or o.command == "compare")
+
+    @contextmanager
+    def bars(label: str) -> Iterator[tuple[Progress, ...]]:
+        with Progress(label, o.quiet) as progress:
+            yield (progress,)
+
+    with engine_for(o.engine, o) as engine:
+        results = iter(
+            run_many(
+                [task for group in tasks for task in group], problem, _settings(o, engine) | {"spec": spec},
+                out=o.out if several else None, bars=bars,
+            )
+        )  # fmt: skip
     outcomes = []
-    with engine_for(o.engine, o) as engine, _locked(Path(o.out) if several else None):
-        for k, request in enumerate(requests):
-            results, codes = [], []
-            label = request.name if len(requests) == 1 else f"{k + 1}/{len(requests)} {request.name}"
-            for seed in _seeds(o):
-                out = _folder_of(request, seed, o)
-                more: dict[str, Any] = given | {"seed": seed, "engine": engine, "out": out, "spec": spec}
-                with Progress(label if o.seeds is None else f"{label}, seed {seed}", o.quiet) as progress:
-                    heard: dict[str, Any] = {"callbacks": (progress,), "progress": False}
-                    if _goes_on(out, o):
-                        limits = {k: vars(o)[k] for k in RUN_RULES}
-                        results.append(resume(out, problem, engine=engine, **heard, **limits))
-                    else:
-                        results.append(run(request.method, problem, **heard, **more))
-                codes.append(exit_code(results[-1], progress.has_tolerance))
-                if codes[-1] == INTERRUPTED:
-                    break
-            # also of an interrupted method: what it has done so far is reported
-            outcomes.append(MethodResults(request, tuple(results), worst(codes)))
-            if INTERRUPTED in codes:
-                break
+    has_tolerance = o.tol is not None or o.target is not None
+    for request, group in zip(requests, tasks, strict=True):
+        # also of an interrupted method: what it has done so far is reported
+        own = tuple(islice(results, len(group)))
+        if own:
+            outcomes.append(MethodResults(request, own, worst([exit_code(r, has_tolerance) for r in own])))
     return outcomes
 
 

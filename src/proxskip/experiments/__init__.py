@@ -6,49 +6,66 @@ import importlib
 import tomllib
 from collections.abc import Callable
 from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from proxskip.types import InputError
 
 if TYPE_CHECKING:
     from proxskip.experiments.workspace import Workspace
     from proxskip.report.figures import Claim, Experiment
 
+FIGURE = "toml_figures:run"
+"""Runs a figure that is all in its TOML file."""
 FUNCTIONS = {
     "fig1a": "fig1a:run",
-    "fig1b": "fig1b:run",
-    "fig1c": "fig1c:run",
-    "fig2a": "fig2:tuned",
-    "fig2b": "fig2:theoretical",
-    "fig2c": "fig2:clients",
+    "fig1b": FIGURE,
+    "fig1c": FIGURE,
+    "fig2a": FIGURE,
+    "fig2b": FIGURE,
+    "fig2c": "fig2c:run",
     "table1": "table1:run",
     "lyapunov": "lyapunov:run",
     "decentralized": "decentralized:run",
     "skipping": "prox_skipping:run",
 }
 """Every experiment, in the order of the report: its module in this package, and the function that runs it."""
-FAMILY = {
-    "family": "family:run",
-    "bits": "family_savings:bits",
-    "sleeping": "family_savings:sleeping",
-    "minibatches": "family_savings:minibatches",
-}
+FAMILY = {"family": "family:run", "bits": FIGURE, "sleeping": "sleeping:run", "minibatches": FIGURE}
 """Experiments that compare the family's methods with each other, for ``reproduce --family``."""
 NETWORKS = {"mlp": "networks.page:mlp", "cnn": "networks.page:cnn", "text": "networks.page:text"}
 """Experiments with networks, for ``reproduce --networks``; they need PyTorch."""
 
 
+def is_file(name: str) -> bool:
+    """Whether this names a figure's TOML file rather than an experiment."""
+    return name.endswith(".toml")
+
+
+def id_of(name: str) -> str:
+    """The id of an experiment, or of the figure in a file."""
+    return Path(name).stem if is_file(name) else name
+
+
 def function(name: str) -> Callable[[Workspace], tuple[Experiment, list[Claim]]]:
-    """The function that runs the experiment of this name."""
-    module, _, function = (FUNCTIONS | FAMILY | NETWORKS)[name].partition(":")
-    found: Callable[[Workspace], tuple[Experiment, list[Claim]]] = getattr(
-        importlib.import_module(f"proxskip.experiments.{module}"), function
+    """The function that runs the experiment of this name, or the figure of this file."""
+    known = FUNCTIONS | FAMILY | NETWORKS
+    module, _, attribute = (FIGURE if is_file(name) else known[name]).partition(":")
+    run: Callable[[Workspace], tuple[Experiment, list[Claim]]] = getattr(
+        importlib.import_module(f"proxskip.experiments.{module}"), attribute
     )
-    return found
+    return run
 
 
 def preset(name: str, quick: bool = False) -> dict[str, Any]:
-    """The preset of an experiment; with ``quick`` the entries of its ``[quick]`` table replace the others."""
-    text = resources.files("proxskip.experiments").joinpath("presets", f"{name}.toml").read_text(encoding="utf-8")
-    found = tomllib.loads(text)
+    """The entries of an experiment's TOML file; with ``quick`` those of its ``[quick]`` table replace the others."""
+    package = resources.files("proxskip.experiments").joinpath("presets", f"{name}.toml")
+    try:
+        text = Path(name).read_text("utf-8") if is_file(name) else package.read_text("utf-8")
+        entries = tomllib.loads(text)
+    except OSError:
+        raise InputError(f"there is no file {name}.") from None
+    except ValueError as error:
+        raise InputError(f"{name} is no TOML file: {error}.") from None
     # whole entries are replaced, tables too: [quick] repeats what it keeps of a table
-    short = found.pop("quick", {})
-    return found | short if quick else found
+    short = entries.pop("quick", {})
+    return entries | {"id": id_of(name)} | (short if quick else {})

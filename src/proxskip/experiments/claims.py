@@ -1,32 +1,78 @@
 """Verdicts on claims, from the curves of an experiment alone: nothing here runs.
 
-A claim of the paper is PASS or FAIL on the data that it is about, and REPORTED on other data. NOT RUN means that the
-curves are too short to decide, as in a quick run.
+A claim is an entry of a figure's TOML file: its ``kind`` is one of ``KINDS``, and its other entries are the arguments
+of that function. A claim of the paper is PASS or FAIL on the data that it is about, and REPORTED on other data. It is
+INCONCLUSIVE if the curves are too short to decide, as in a quick run.
+
+How many rounds a curve needs to an accuracy is known exactly, or only from below. So such a cost is an interval, and a
+claim about costs holds, fails or stays open as the whole interval of their ratio lies inside the bounds, outside of
+them, or across.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from string import Formatter
+from typing import Any
+
+import numpy as np
 
 from proxskip.report.figures import Claim, Experiment, Panel, Series, Verdict
+from proxskip.types import Array, InputError
 
-EPS = 1e-6
-"""The accuracy of the paper's claims; a quick run may report a larger one (``eps`` of its preset)."""
 FINAL_STATUSES = ("stalled", "diverged")
 """A run with this status would not improve with more rounds."""
+UNDECIDED = ("INCONCLUSIVE", "NOT RUN")
+"""NOT RUN is what earlier versions wrote."""
+Numbers = dict[str, float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Whether a claim holds (None: not decided), what was measured in words and in numbers, and a remark."""
+
+    holds: bool | None
+    measured: str
+    numbers: Numbers = field(default_factory=dict)
+    note: str = ""
+    reported: bool = False
+    """A measurement, about which nothing is claimed."""
 
 
 # -- reading curves ----------------------------------------------------------------------------------------------------
 def panel_of(experiment: Experiment, id: str) -> Panel:
     """A panel by its id."""
-    return next(p for p in experiment.panels if p.id == id)
+    panel: Panel = _named(id, {p.id: p for p in experiment.panels}, "panel")
+    return panel
 
 
-def curve(panel: Panel, method: str) -> Series:
-    """The curve of a method."""
-    return next(s for s in panel.series if s.method == method)
+def curves_of(panel: Panel, names: Sequence[str]) -> list[Series]:
+    """Curves by their label or their method; ``first``, ``last``, ``inside`` (all but these two) or ``*`` (all)."""
+    known: dict[str, list[Series]] = {"first": panel.series[:1], "last": panel.series[-1:]}
+    known |= {"inside": panel.series[1:-1], "*": panel.series}
+    for s in panel.series:
+        known.setdefault(s.method, []).append(s)
+        known[s.label] = [s]
+    curves = [s for name in names for s in _named(name, known, "curve")]
+    if not curves:
+        raise InputError(f"the panel {panel.id} has no curves {', '.join(names)} to compare.")
+    return curves
+
+
+def curve(panel: Panel, name: str) -> Series:
+    """One curve by its label or its method."""
+    return curves_of(panel, [name])[0]
+
+
+def _named(name: str, known: Mapping[str, Any], kind: str) -> Any:
+    if name not in known:
+        raise InputError(f'there is no {kind} "{name}" in the figure, but {", ".join(known)}.')
+    return known[name]
 
 
 def first_below(s: Series, eps: float, axis: str = "rounds") -> float | None:
@@ -39,13 +85,13 @@ def diverged(s: Series) -> bool:
     return s.about.get("status") == "diverged" or not all(y is not None and math.isfinite(y) for y in s.y)
 
 
-def at_least(s: Series, eps: float, axis: str = "rounds") -> float:
-    """A lower bound on the x at which the curve reaches eps: exact if it did, infinite if it stalled or diverged."""
+def cost(s: Series, eps: float, axis: str = "rounds") -> tuple[float, float]:
+    """Bounds on the x at which the curve reaches eps: equal if it did, infinite if it stalled or diverged."""
     hit = first_below(s, eps, axis)
     if hit is not None:
-        return hit
+        return hit, hit
     # a run that only ended at its limit could still have reached eps
-    return math.inf if s.about.get("status") in FINAL_STATUSES else s.x[axis][-1]
+    return (math.inf if s.about.get("status") in FINAL_STATUSES else s.x[axis][-1]), math.inf
 
 
 def value_at(s: Series, rounds: float) -> float | None:
@@ -58,34 +104,295 @@ def value_at(s: Series, rounds: float) -> float | None:
 
 def stays_below(s: Series, eps: float) -> bool:
     """Whether the last tenth of the rounds, and at least two records, are all at most eps."""
-    late = [y for x, y in zip(s.x["rounds"], s.y, strict=True) if 10 * x >= 9 * s.x["rounds"][-1]]
+    late = _part(s, 9, 10, 10)
     last = late if len(late) > 1 else s.y[-2:]
     return len(last) > 1 and all(y is not None and abs(y) <= eps for y in last)
 
 
 def relapses(s: Series, eps: float) -> float | None:
     """The share of records above eps among those after the first record below; None if no record is below."""
-    near = [y is not None and abs(y) <= eps for y in s.y]
-    return near[near.index(True) :].count(False) / (len(near) - near.index(True)) if True in near else None
+    below = [y is not None and abs(y) <= eps for y in s.y]
+    return below[below.index(True) :].count(False) / (len(below) - below.index(True)) if True in below else None
 
 
-def eps_of(experiment: Experiment) -> float:
-    """The accuracy at which this experiment is judged or reported."""
-    return float(experiment.parameters.get("eps", EPS))
+def floor(s: Series) -> float:
+    """The median of the curve over the last third of its rounds."""
+    return statistics.median(_part(s, 2, 3, 3))
+
+
+def has_settled(s: Series) -> bool:
+    """Whether the curve has stopped falling: its last sixth is not 20 % below the sixth before."""
+    before, last = _part(s, 4, 5, 6), _part(s, 5, 6, 6)
+    return bool(last and before) and statistics.median(last) > 0.8 * statistics.median(before)
+
+
+def _part(s: Series, start: int, end: int, of: int) -> list[float]:
+    """The values between two fractions of the rounds, the last round included: the last sixth is (5, 6, 6)."""
+    last = s.x["rounds"][-1]
+    return [
+        y
+        for x, y in zip(s.x["rounds"], s.y, strict=True)
+        if start * last <= of * x and (of * x < end * last or end == of)
+    ]
+
+
+def slope(x: Sequence[float] | Array, y: Sequence[float] | Array) -> float:
+    """The slope of log y over log x, by least squares."""
+    return float(np.polyfit(np.log(np.asarray(x, dtype=float)), np.log(np.asarray(y, dtype=float)), 1)[0])
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+def number(value: float | None) -> str:
+    """Two digits and a power of ten."""
+    return "no value" if value is None else f"{value:.1e}"
+
+
+def listed(values: Mapping[str, float | None], text: Callable[[float | None], str] = number) -> str:
+    """Names and values, in words."""
+    return ", ".join(f"{name} {text(value)}" for name, value in values.items())
+
+
+def cost_in_words(s: Series, eps: float, axis: str = "rounds") -> str:
+    """A number of rounds, or a lower bound if the curve did not get there."""
+    low, high = cost(s, eps, axis)
+    status = s.about.get("status")
+    return (
+        f"{low:.0f}" if low == high < math.inf else f"never ({status})" if low == math.inf else f"more than {low:.0f}"
+    )
+
+
+def _diverged(lost: Sequence[Series]) -> str:
+    return f"diverged: {', '.join(s.label for s in lost)}" if lost else ""
+
+
+def _all(verdicts: Sequence[bool | None]) -> bool | None:
+    """Whether all hold: False if one fails, None if one is open."""
+    return False if False in verdicts else None if None in verdicts else True
+
+
+# -- the kinds of claims -----------------------------------------------------------------------------------------------
+def reaches(panel: Panel, curves: Sequence[str], eps: float, within: float, axis: str = "rounds") -> Finding:
+    """Each of these curves reaches eps within so many rounds."""
+    drawn = curves_of(panel, curves)
+    costs = [cost(s, eps, axis) for s in drawn]
+    holds = _all([True if high <= within else False if low >= within else None for low, high in costs])
+    words = ", ".join(f"{s.label} reaches {eps:g} after {cost_in_words(s, eps, axis)} {axis}" for s in drawn)
+    note = f"only {min(s.x[axis][-1] for s in drawn):.0f} {axis} were run" if holds is None else ""
+    return Finding(holds, f"{words}.", {s.label: first_below(s, eps, axis) for s in drawn}, note)
+
+
+def stays_above(panel: Panel, curves: Sequence[str], value: float, after: float) -> Finding:
+    """Each of these curves is still above a value after so many rounds, and none of them diverges."""
+    drawn = curves_of(panel, curves)
+    known = {s.label: v for s in drawn if (v := value_at(s, after)) is not None}
+    is_complete = len(known) == len(drawn)
+    ran = min(s.x["rounds"][-1] for s in drawn)
+    # curves that are too short show their last values instead
+    shown: Numbers = {**known} if is_complete else {s.label: s.y[-1] for s in drawn}
+    lost = [s for s in drawn if diverged(s)]
+    # a curve that is below and stays there refutes the claim, however few rounds it has
+    below = [s for s in drawn if known.get(s.label, math.inf) <= value or stays_below(s, value)]
+    holds = False if lost or below else True if is_complete else None
+    rounds = after if is_complete else ran
+    note = f"only {ran:.0f} rounds were run" if holds is None else _diverged(lost)
+    return Finding(holds, f"f - f* after {rounds:.0f} rounds: {listed(shown)}.", shown, note)
+
+
+def ratio(
+    panel: Panel,
+    to: Sequence[str],
+    eps: float,
+    of: Sequence[str] = (),
+    best_of: Sequence[str] = (),
+    at_least: float = 0.0,
+    above: float = 0.0,
+    at_most: float = math.inf,
+    below: float = math.inf,
+    axes: Sequence[str] = ("rounds",),
+    without_divergence: bool = False,
+) -> Finding:
+    """The cost to eps of each of some curves (or of the best of them), compared with the best of others."""
+    lower = at_least if above == 0 else math.nextafter(above, math.inf)
+    upper = at_most if below == math.inf else math.nextafter(below, 0.0)
+    base = curves_of(panel, to)
+    groups = [[s] for s in (curves_of(panel, of) if of else [])] + ([curves_of(panel, best_of)] if best_of else [])
+    verdicts, words, numbers = [], [], Numbers()
+    for axis in axes:
+        denominator = least(base, eps, axis)
+        for group in groups:
+            low, high = quotient(least(group, eps, axis), denominator)
+            verdicts.append(True if lower <= low and high <= upper else False if high < lower or low > upper else None)
+            name = group[0].label if len(group) == 1 else "the best"
+            exact = low if low == high else None
+            numbers[f"{name}, {axis}"] = exact
+            if exact is not None or low > 0:
+                words.append(f"{name} {'' if low == high else 'at least '}{low:.2f} times the {axis}")
+    shown = list({s.label: s for s in [*base, *(s for group in groups for s in group)]}.values())
+    lost = [s for s in shown if diverged(s)] if without_divergence else []
+    costs = "; ".join(
+        f"{axis} to {eps:g}: " + ", ".join(f"{s.label} {cost_in_words(s, eps, axis)}" for s in shown) for axis in axes
+    )
+    measured = f"{costs[0].upper()}{costs[1:]}." + (
+        f" Relative to {_names(base)}: {', '.join(words)}." if words else ""
+    )
+    return Finding(False if lost else _all(verdicts), measured, numbers, _diverged(lost))
+
+
+def _names(group: Sequence[Series]) -> str:
+    return (
+        group[0].label
+        if len(group) == 1
+        else "the best"
+        if len(group) > 2
+        else f"the better of {group[0].label} and {group[1].label}"
+    )
+
+
+def least(group: Sequence[Series], eps: float, axis: str) -> tuple[float, float]:
+    """Bounds on the cost of the best of a group."""
+    costs = [cost(s, eps, axis) for s in group]
+    return min(low for low, _ in costs), min(high for _, high in costs)
+
+
+def quotient(a: tuple[float, float], b: tuple[float, float]) -> tuple[float, float]:
+    """Bounds on a/b, where what never arrives costs infinitely more than what does; 0 if neither arrives."""
+    if b[0] == math.inf:
+        return 0.0, 0.0
+    if a[0] == math.inf:
+        return math.inf, math.inf
+    return a[0] / b[1], math.inf if b[0] == 0 else a[1] / b[0]
+
+
+def ends(panel: Panel, curves: Sequence[str] = ("*",), ahead: str = "") -> Finding:
+    """The values at the end; with ``ahead``, that curve has the smallest."""
+    drawn = curves_of(panel, curves)
+    values: Numbers = {s.label: s.y[-1] for s in drawn}
+    rounds = min(s.x["rounds"][-1] for s in drawn)
+    measured = f"f - f* after {rounds:.0f} rounds with {panel.title}: {listed(values)}."
+    if not ahead:
+        return Finding(None, measured, values, reported=True)
+    winner = curve(panel, ahead)
+    return Finding(all(winner.y[-1] < s.y[-1] for s in drawn if s is not winner), measured, values)
+
+
+def floors(panel: Panel, curves: Sequence[str] = ("*",), falls_to: float | None = None) -> Finding:
+    """The noise floors; with ``falls_to``, each of them is at most this share of the one before."""
+    drawn = curves_of(panel, curves)
+    values: Numbers = {s.label: floor(s) for s in drawn}
+    measured = f"Noise floors: {', '.join(f'{name}: {number(v)}' for name, v in values.items())}."
+    if falls_to is None:
+        return Finding(None, measured, values, reported=True)
+    return Finding(_all([is_lower(a, b, falls_to) for a, b in pairwise(drawn)]), measured, values)
+
+
+def is_lower(a: Series, b: Series, share: float) -> bool | None:
+    """Whether b's floor is below this share of a's; None if a curve still falls, because it could end lower."""
+    if not (floor(a) >= 0 and floor(b) >= 0):
+        return False
+    below = floor(b) < share * floor(a)
+    return None if not has_settled(a if below else b) else below
+
+
+def floor_above(panel: Panel, curves: Sequence[str], value: float, reaches: str, eps: float) -> Finding:
+    """One curve reaches eps, where others stop above a value."""
+    exact, drawn = curve(panel, reaches), curves_of(panel, curves)
+    values: Numbers = {s.label: floor(s) for s in drawn}
+    low, high = cost(exact, eps)
+    holds = None if low < high else high < math.inf and all(floor(s) > value for s in drawn)
+    rounds = exact.x["rounds"][-1]
+    measured = f"{exact.label} is at {number(exact.y[-1])} after {rounds:.0f} rounds; noise floors: {listed(values)}."
+    return Finding(holds, measured, {exact.label: exact.y[-1], **values})
+
+
+def slopes(
+    panel: Panel, expected: Mapping[str, float], within: float, x: str | None = None, points: int | None = None
+) -> Finding:
+    """The log-log slope of each of these curves of points; none is missing, or has fewer points than the others."""
+    known = {s.label: s for s in panel.series if s.kind == "points"}
+    wanted = points or max((len(s.y) for s in known.values()), default=0)
+    values: Numbers = {
+        name: slope(s.x[x or panel.x], s.y)
+        for name in expected
+        if (s := known.get(name)) is not None and len(s.y) == wanted > 1
+    }
+    holds = all((v := values.get(name)) is not None and abs(v - power) <= within for name, power in expected.items())
+    return Finding(holds, slopes_in_words(x or panel.x, values), values)
+
+
+def slopes_in_words(x: str, values: Mapping[str, float | None]) -> str:
+    """All slopes in a sentence."""
+    return f"Slopes against {x}: {listed(values, lambda v: 'no value' if v is None else f'{v:.3f}')}."
+
+
+KINDS: dict[str, Callable[..., Finding]] = {
+    kind.__name__: kind for kind in (reaches, stays_above, ratio, ends, floors, floor_above, slopes)
+}
+_OF_A_CLAIM = ("id", "kind", "text", "panel", "asserted_on")
 
 
 # -- verdicts ----------------------------------------------------------------------------------------------------------
-def judge(ok: bool | None, asserted: bool) -> Verdict:
-    """PASS or FAIL if the claim is made for this setting, REPORTED if not, NOT RUN if it cannot be decided."""
-    if ok is None:
-        return "NOT RUN"
-    return ("PASS" if ok else "FAIL") if asserted else "REPORTED"
+def check(
+    claims: Sequence[Mapping[str, Any]], values: Sequence[str], curves: Mapping[str, Sequence[str] | None]
+) -> None:
+    """Refuse claims of an unknown kind, with arguments that it does not have, or about what the figure does not have.
+
+    Args:
+        values: the names that a text may write.
+        curves: the curves of each panel by label and method; None where they are not known before the runs.
+    """
+    for claim in claims:
+        name = claim.get("id", "?")
+        if missing := [k for k in ("id", "kind", "text", "panel") if k not in claim]:
+            raise InputError(f"the claim {name} has no {missing[0]}.")
+        if claim["kind"] not in KINDS:
+            raise InputError(f'the claim {name} is of kind "{claim["kind"]}"; the kinds are {", ".join(KINDS)}.')
+        takes = dict(list(inspect.signature(KINDS[claim["kind"]]).parameters.items())[1:])
+        if unknown := [k for k in claim if k not in takes and k not in _OF_A_CLAIM]:
+            raise InputError(f"the claim {name} has no entry {unknown[0]}; {claim['kind']} takes {', '.join(takes)}.")
+        if missing := [k for k, p in takes.items() if p.default is p.empty and k not in claim]:
+            raise InputError(f"the claim {name} has no {missing[0]}, which {claim['kind']} needs.")
+        check_text(claim["text"], [*values, *claim, "first", "last", "title"])
+        drawn = _named(claim["panel"], curves, "panel")
+        for names in (claim.get(k, []) for k in ("curves", "of", "best_of", "to", "ahead", "reaches")):
+            for curve in [names] if isinstance(names, str) else names:
+                if drawn is not None and curve not in ("first", "last", "inside", "*", ""):
+                    _named(curve, dict.fromkeys(drawn), "curve")
+
+
+def check_text(text: str, names: Sequence[str]) -> None:
+    """Refuse a text that writes something without a value."""
+    try:
+        written = [name for _, name, _, _ in Formatter().parse(text) if name is not None]
+    except ValueError as error:
+        raise InputError(f'"{text}" cannot be written: {error}.') from None
+    if unknown := [name for name in written if name not in names]:
+        raise InputError(f'"{text}" writes {{{unknown[0]}}}, which is no value of the figure.')
+
+
+def judged(experiment: Experiment, claims: Sequence[Mapping[str, Any]], data: str) -> list[Claim]:
+    """The claims of a figure's TOML file, judged by its curves; asserted on the data that they name, or on all."""
+    verdicts = []
+    for entry in claims:
+        arguments = {k: v for k, v in entry.items() if k not in _OF_A_CLAIM}
+        panel = panel_of(experiment, entry["panel"])
+        finding = KINDS[entry["kind"]](panel, **arguments)
+        words = {"first": panel.series[0].label, "last": panel.series[-1].label, "title": panel.title}
+        text = entry["text"].format(**experiment.parameters | arguments | words)
+        verdict: Verdict = "REPORTED"
+        if not finding.reported:
+            verdict = judge(finding.holds, asserted=data in entry.get("asserted_on", [data]))
+        note = finding.note or ("too few rounds to decide" if verdict == "INCONCLUSIVE" else "")
+        numbers = dict(finding.numbers)
+        verdicts.append(
+            Claim(entry["id"], experiment.id, text, verdict, finding.measured, numbers, note, finding.holds)
+        )
+    return verdicts
 
 
 def claim(
     id: str,
     text: str,
-    ok: bool | None,
+    holds: bool | None,
     measured: str,
     numbers: Mapping[str, float | None],
     asserted: bool = True,
@@ -94,23 +401,30 @@ def claim(
 ) -> Claim:
     """A claim with its verdict; ``undecided`` is the note if it cannot be decided."""
     # the id begins with the name of the experiment
-    experiment, why = id.partition("-")[0], undecided if ok is None else note
-    return Claim(id, experiment, text, judge(ok, asserted), measured, dict(numbers), why, ok)
+    experiment, why = id.partition("-")[0], undecided if holds is None else note
+    return Claim(id, experiment, text, judge(holds, asserted), measured, dict(numbers), why, holds)
 
 
-def with_findings(experiment: Experiment, found: Sequence[Claim], lead: str = "") -> tuple[Experiment, list[Claim]]:
+def judge(holds: bool | None, asserted: bool) -> Verdict:
+    """PASS or FAIL if the claim is made for this setting, REPORTED if not, INCONCLUSIVE if it cannot be decided."""
+    if holds is None:
+        return "INCONCLUSIVE"
+    return ("PASS" if holds else "FAIL") if asserted else "REPORTED"
+
+
+def with_findings(experiment: Experiment, claims: Sequence[Claim], lead: str = "") -> tuple[Experiment, list[Claim]]:
     """The experiment with a sentence that its curves support, and its claims.
 
     The sentence of the preset is printed if every claim holds. Otherwise only what was measured is: ``lead``, or the
     first measurement, and those that contradict a claim.
     """
-    wrong = [c for c in found if c.verdict == "FAIL" or c.holds is False]
-    open_ = any(c.verdict == "NOT RUN" for c in found)
-    first = lead or next((c.measured for c in found if c.verdict != "NOT RUN"), "")
-    words = [] if wrong or open_ else [experiment.sentence]
-    words += [first] if first else ["The runs are too short to show anything."] if open_ else []
+    wrong = [c for c in claims if c.verdict == "FAIL" or c.holds is False]
+    is_open = any(c.verdict in UNDECIDED for c in claims)
+    first = lead or next((c.measured for c in claims if c.verdict not in UNDECIDED), "")
+    words = [] if wrong or is_open else [experiment.sentence]
+    words += [first] if first else ["The runs are too short to show anything."] if is_open else []
     words += [f"This does not hold here: {c.text}" for c in wrong]
-    return replace(experiment, sentence=" ".join(filter(None, words))), [_with_word(c) for c in found]
+    return replace(experiment, sentence=" ".join(filter(None, words))), [_with_word(c) for c in claims]
 
 
 def _with_word(c: Claim) -> Claim:
@@ -119,16 +433,3 @@ def _with_word(c: Claim) -> Claim:
         return c
     word = "holds here" if c.holds else "does not hold here"
     return replace(c, note=f"{word}; {c.note}" if c.note else word)
-
-
-def number(value: float | None) -> str:
-    """Two digits and a power of ten."""
-    return "no value" if value is None else f"{value:.1e}"
-
-
-def rounds_in_words(value: float | None, s: Series) -> str:
-    """A number of rounds, or a lower bound if the curve did not get there."""
-    if value is not None:
-        return f"{value:.0f}"
-    status = s.about.get("status")
-    return f"never ({status})" if status in FINAL_STATUSES else f"more than {s.x['rounds'][-1]:.0f}"

@@ -63,8 +63,8 @@ class ClosedFormClients:
         x = np.broadcast_to(x, (e.n, e.d))
         g = e.times(x) - e.b - h
         moved = s * g if e.Q is None else _multiply(e.Q, s * _multiply(e.Q.swapaxes(1, 2), g))
-        out: Array = x - moved
-        return out
+        y: Array = x - moved
+        return y
 
     def gradient(self, x: Array) -> Array:
         """H_i x - b_i."""
@@ -345,11 +345,6 @@ class _ConstantGenerator:
 
     def random(self) -> float:
         return self.u
-
-
-def slope(x: Sequence[float] | Array, y: Sequence[float] | Array) -> float:
-    """The slope of log y over log x, by least squares."""
-    return float(np.polyfit(np.log(np.asarray(x, dtype=float)), np.log(np.asarray(y, dtype=float)), 1)[0])
 
 
 def _multiply(Q: Array, x: Array) -> Array:

@@ -38,15 +38,15 @@ def series(label: str, runs: Sequence[CachedRun], y: str = "gap", axes: Sequence
     # seeds draw their local steps, so that their costs differ even at the same round
     longer = [np.maximum(1.0, rounds / max(1, t["round"][-1])) for t in traces]
     costs = {a: [column(t, a)[k] * c for t, k, c in zip(traces, at, longer, strict=True)] for a in axes}
-    x = {a: _plain(np.median(found, axis=0)) for a, found in costs.items()}
+    x = {a: _plain(np.median(columns, axis=0)) for a, columns in costs.items()}
     s = runs[0].summary
-    told = {k: s[k] for k in _TOOLTIP if s.get(k) is not None} | about
-    told["status"] = "diverged" if "diverged" in status else statistics.mode(status)
+    tooltip = {k: s[k] for k in _TOOLTIP if s.get(k) is not None} | about
+    tooltip["status"] = "diverged" if "diverged" in status else statistics.mode(status)
     if len(runs) == 1:
-        return Series(label, x, _plain(values[0]), s["method"], about=told)
-    told["seeds"] = len(runs)
+        return Series(label, x, _plain(values[0]), s["method"], about=tooltip)
+    tooltip["seeds"] = len(runs)
     low, high = _plain(values.min(axis=0)), _plain(values.max(axis=0))
-    return Series(label, x, _plain(np.median(values, axis=0)), s["method"], low, high, about=told)
+    return Series(label, x, _plain(np.median(values, axis=0)), s["method"], low, high, about=tooltip)
 
 
 def column(trace: Trace, axis: str) -> Array:
@@ -68,16 +68,18 @@ def common_rounds(traces: Sequence[Trace], arrived: Sequence[bool]) -> Array:
     return np.asarray(every[np.all(known, axis=0)])
 
 
-def with_seeds(workspace: Workspace, jobs: Sequence[RunRequest], upto: float) -> list[list[CachedRun]]:
-    """Each request with the preset's ``seeds``, or ``seeds_of_long_runs``; once if its method draws nothing."""
-    start = workspace.progress.inside
-    first = workspace.runs(jobs, start + 0.3 * (upto - start))
+def with_seeds(workspace: Workspace, requests: Sequence[RunRequest], upto: float) -> list[list[CachedRun]]:
+    """Each request with the preset's ``seeds``, or ``seeds_of_long_runs``; once if nothing is drawn."""
+    start, preset = workspace.inside, workspace.preset
+    first = workspace.runs(requests, start + 0.3 * (upto - start))
     rest = []
-    for job, run in zip(jobs, first, strict=True):
-        rows = run.summary["iterations"] * (workspace.problem(**job.problem).N or 0)
-        count = workspace.preset["seeds_of_long_runs" if rows > LONG else "seeds"]
-        rest.append([replace(job, seed=k) for k in range(1, count if local_steps_flag(job.method) == "p" else 1)])
-    others = iter(workspace.runs([job for more in rest for job in more], upto))
+    for request, run in zip(requests, first, strict=True):
+        rows = run.summary["iterations"] * (workspace.problem(**request.problem).N or 0)
+        is_long = rows > LONG and "seeds_of_long_runs" in preset
+        count = preset["seeds_of_long_runs"] if is_long else preset.get("seeds", 1)
+        draws = local_steps_flag(request.method) == "p" or request.problem.get("batch") is not None
+        rest.append([replace(request, seed=k) for k in range(1, count if draws else 1)])
+    others = iter(workspace.runs([request for more in rest for request in more], upto))
     return [[run, *(next(others) for _ in more)] for run, more in zip(first, rest, strict=True)]
 
 

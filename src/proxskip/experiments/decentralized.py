@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from proxskip.experiments import claims
-from proxskip.experiments.closed_form_quadratics import AffineMap, Stepper, filling, rounds_to, slope
+from proxskip.experiments.closed_form_quadratics import AffineMap, Stepper, filling, rounds_to
 from proxskip.experiments.workspace import Workspace
 from proxskip.links.graphs import Graph, graph
 from proxskip.methods import EXTRA, DecentralizedScaffnew, DIGing
@@ -30,60 +30,44 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     q = workspace.preset
     about = {key: q[key] for key in ("clients", "d", "eps", "candidates", "seeds", "graph_seed")}
     asked = [about | {"graph": name, "kappa": kappa} for kappa in q["kappa"] for name in q["graphs"]]
-    rows = iter(workspace.cached_values("decentralized", asked, _row_measured, 1.0))
+    rows = iter(workspace.cached_values("gossip", asked, _measure, 1.0))
     panels, tables = [], []
     for kappa in q["kappa"]:
-        found = [with_proved(next(rows)) for _ in q["graphs"]]
+        measurements = [next(rows) for _ in q["graphs"]]
         panels += [
-            _panel(f"kappa-{kappa:g}", kappa, found, "rounds", q["eps"]),
-            _panel(f"floats-{kappa:g}", kappa, found, "floats", q["eps"]),
+            _panel(f"kappa-{kappa:g}", kappa, measurements, "rounds", q["eps"]),
+            _panel(f"floats-{kappa:g}", kappa, measurements, "floats", q["eps"]),
         ]
-        tables.append(_table(kappa, found))
+        tables.append(_table(kappa, measurements))
     parameters = {key: q[key] for key in ("clients", "d", "eps", "seeds", "candidates")}
     experiment = workspace.experiment("decentralized", parameters, panels, tables)
     return claims.with_findings(experiment, judged(experiment))
 
 
 # -- measuring ---------------------------------------------------------------------------------------------------------
-def _row_measured(workspace: Workspace, about: Mapping[str, Any]) -> dict[str, Any]:
-    link = graph(about["graph"], about["clients"], seed=about["graph_seed"])
-    return measure(link, about["kappa"], about)
-
-
-def measure(link: Graph, kappa: float, q: Mapping[str, Any]) -> dict[str, Any]:
+def _measure(workspace: Workspace, q: Mapping[str, Any]) -> dict[str, Any]:
     """Rounds to eps of the three methods on one graph, and the counted floats per round and edge."""
-    problem, eps = filling(q["clients"], q["d"], kappa), q["eps"]
+    link = graph(q["graph"], q["clients"], seed=q["graph_seed"])
+    problem, eps = filling(q["clients"], q["d"], q["kappa"]), q["eps"]
     ours = DecentralizedScaffnew.theory(problem, link)
-    found = [rounds_to(ours, problem, eps, MAX_ROUNDS, seed) for seed in range(q["seeds"])]
-    out: dict[str, Any] = {"graph": link.name, "edges": link.edges, "delta": link.delta, "lmax": link.lmax}
-    out |= {"p": ours.p, "zeta": ours.zeta(problem), OURS: {"rounds": found}}
-    for kind in (EXTRA, DIGing):
-        out[kind.name] = tune(kind, problem, link, eps, q["candidates"])
-        proved = kind.theory(problem, link)
-        out[kind.name]["proved"] = {"gamma": proved.gamma, "rounds": AffineMap(proved, problem).rounds_to(eps)[0]}
-        out[kind.name]["floats"] = _along_an_edge(kind(out[kind.name]["gamma"], link), problem)
-    out[OURS]["floats"] = _along_an_edge(ours, problem)
-    return out
+    rounds = [rounds_to(ours, problem, eps, MAX_ROUNDS, seed) for seed in range(q["seeds"])]
+    return {
+        **{"graph": link.name, "edges": link.edges, "delta": link.delta, "lmax": link.lmax},
+        **{"p": ours.p, "zeta": ours.zeta(problem)},
+        OURS: {"rounds": rounds, "floats": _along_an_edge(ours, problem)},
+        **{kind.name: tune(kind, problem, link, eps, q["candidates"]) for kind in (EXTRA, DIGing)},
+    }
 
 
 def tune(kind: Any, problem: Problem, link: Graph, eps: float, candidates: int) -> dict[str, Any]:
-    """The best step size among powers of two times the largest candidate."""
+    """The best of the proved step size and of powers of two times the largest candidate."""
     limits = step_limits(kind.name, problem.L, lmax=link.lmax, sigma=link.sigma, mu=problem.mu)
-    grid = [LARGEST_CANDIDATE * limits.refuse_at * 2.0**-k for k in range(candidates)]
-    tried = [AffineMap(kind(gamma, link), problem).rounds_to(eps)[0] for gamma in grid]
-    best = min((r, g) for r, g in zip(tried, grid, strict=True) if r is not None)
-    return {"rounds": [best[0]], "gamma": best[1], "grid": grid, "tried": tried}
-
-
-def with_proved(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The measurement, with the proved step size as a further candidate."""
-    out = dict(row)
-    for name in (EXTRA.name, DIGing.name):
-        tuned, proved = row[name], row[name]["proved"]
-        # the proved step may lie between two powers of two and be better than both
-        if proved["rounds"] is not None and proved["rounds"] < tuned["rounds"][0]:
-            out[name] = {**tuned, "rounds": [proved["rounds"]], "gamma": proved["gamma"]}
-    return out
+    proved = kind.theory(problem, link).gamma
+    grid = [*(LARGEST_CANDIDATE * limits.refuse_at * 2.0**-k for k in range(candidates)), proved]
+    needed = {gamma: AffineMap(kind(gamma, link), problem).rounds_to(eps)[0] for gamma in grid}
+    rounds, gamma = min((r, g) for g, r in needed.items() if r is not None)
+    floats = _along_an_edge(kind(gamma, link), problem)
+    return {"rounds": [rounds], "gamma": gamma, "proved": needed[proved], "floats": floats}
 
 
 def _along_an_edge(method: Any, problem: Problem) -> float:
@@ -94,8 +78,8 @@ def _along_an_edge(method: Any, problem: Problem) -> float:
 
 
 # -- showing -----------------------------------------------------------------------------------------------------------
-def _panel(id: str, kappa: float, found: Sequence[Mapping[str, Any]], y: str, eps: float) -> Panel:
-    ordered = sorted(found, key=lambda r: float(r["delta"] / r["lmax"]))
+def _panel(id: str, kappa: float, measurements: Sequence[Mapping[str, Any]], y: str, eps: float) -> Panel:
+    ordered = sorted(measurements, key=lambda r: float(r["delta"] / r["lmax"]))
     x = {"delta/lmax": [r["delta"] / r["lmax"] for r in ordered], "delta": [r["delta"] for r in ordered]}
     names = [r["graph"] for r in ordered]
     drawn = []
@@ -118,13 +102,13 @@ def _panel(id: str, kappa: float, found: Sequence[Mapping[str, Any]], y: str, ep
     return Panel(id, heading, drawn, "delta/lmax", xs, label, "log", "log", note=note)
 
 
-def _table(kappa: float, found: Sequence[Mapping[str, Any]]) -> Table:
+def _table(kappa: float, measurements: Sequence[Mapping[str, Any]]) -> Table:
     rows: list[list[Any]] = []
-    for r in found:
+    for r in measurements:
         ours = float(np.median(r[OURS]["rounds"]))
         extra, diging = r["extra"], r["diging"]
         row = [r["graph"], r["edges"], r["delta"], r["lmax"], r["p"], ours, ours / r["p"]]
-        rows.append(row + [v for m in (extra, diging) for v in (m["rounds"][0], m["gamma"], m["proved"]["rounds"])])
+        rows.append(row + [v for m in (extra, diging) for v in (m["rounds"][0], m["gamma"], m["proved"])])
     columns = ["graph", "edges", "delta", "lmax", "p", "gossip steps", "gradients (about)", "EXTRA tuned", "at gamma",
                "EXTRA, proved step", "DIGing tuned", "at gamma", "DIGing, proved step"]  # fmt: skip
     return Table(f"graphs-{kappa:g}", f"Gossip steps to eps, kappa = {kappa:g}, L = 1", columns, rows)
@@ -143,24 +127,24 @@ def judged(experiment: Experiment) -> list[Claim]:
     # the largest kappa shows the regime with p < 1, the smallest one that with p = 1
     skips = [(x, y) for id, x, y, p, _ in points if p < 1 and id == panels[-1].id]
     always = [(x, y) for id, x, y, p, _ in points if p == 1 and id == panels[0].id]
-    out = [
+    regimes = [
         _regime("decentralized-skip", skips, -0.5, "Where p < 1, gossip steps grow like sqrt(1/delta)"),
         _regime("decentralized-always", always, -1.0, "Where p = 1, gossip steps grow like 1/delta"),
     ]
     gains = [min(others) / y for _, _, y, p, others in points if p < 1]
     text = "Where p < 1, decentralized Scaffnew needs fewer gossip steps than tuned EXTRA and tuned DIGing."
-    ok = bool(gains) and min(gains) > 1
+    holds = bool(gains) and min(gains) > 1
     measured = f"The better of the two needs {min(gains):.1f} to {max(gains):.1f} times as many." if gains else ""
     numbers: dict[str, float | None] = {"least": min(gains, default=None), "most": max(gains, default=None)}
     rest = [min(others) / y for _, _, y, p, others in points if p == 1]
     note = f"where p = 1, {min(rest):.1f} to {max(rest):.1f} times as many" if rest else ""
-    return [*out, claims.claim("decentralized-gain", text, ok, measured, numbers, note=note)]
+    return [*regimes, claims.claim("decentralized-gain", text, holds, measured, numbers, note=note)]
 
 
 def _regime(id: str, points: Sequence[tuple[float, float]], power: float, text: str) -> Claim:
     # a slope needs at least three graphs
-    found = slope(*zip(*points, strict=True)) if len(points) > 2 else None
-    ok = None if found is None else abs(found - power) <= SLOPE_TOLERANCE
+    fitted = claims.slope(*zip(*points, strict=True)) if len(points) > 2 else None
+    holds = None if fitted is None else abs(fitted - power) <= SLOPE_TOLERANCE
     full = f"{text}: log-log slope within {SLOPE_TOLERANCE} of {power:g}."
-    measured = f"Slope {found:.2f} over {len(points)} graphs." if found is not None else "Too few graphs."
-    return claims.claim(id, full, ok, measured, {"slope": found})
+    measured = f"Slope {fitted:.2f} over {len(points)} graphs." if fitted is not None else "Too few graphs."
+    return claims.claim(id, full, holds, measured, {"slope": fitted})

@@ -42,19 +42,19 @@ class Tried:
 
     def cost(self, axis: str) -> float:
         """Infinite if it did not get there."""
-        found = self.costs[axis]
-        return math.inf if found is None else found
+        cost = self.costs[axis]
+        return math.inf if cost is None else cost
 
 
 def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     """All methods on all data sets that are on this machine."""
-    asked = workspace.preset
+    preset = workspace.preset
     panels: list[Panel] = []
     tables: list[Table] = []
-    found: list[Claim] = []
+    verdicts: list[Claim] = []
     missing = []
     # the others accompany the first
-    names = asked["data"] if workspace.data == asked["data"][0] else [workspace.data]
+    names = preset["data"] if workspace.data == preset["data"][0] else [workspace.data]
     for k, data in enumerate(names):
         try:
             tried = on_data(workspace, data, (k + 1) / len(names))
@@ -65,12 +65,12 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
             missing.append(data)
             continue
         best = {axis: winners(tried, axis) for axis in AXES}
-        panels += [draw(data, best, x, y, asked["eps"]) for x, y in PANELS]
-        tables.append(costs_table(data, best, asked["eps"]))
-        found += [claim(data, best) for claim in CLAIMS]
-    parameters = {k: asked[k] for k in ("eps", "candidates", "rounds", "iterations", "l2", "l2_relative")}
+        panels += [draw(data, best, x, y, preset["eps"]) for x, y in PANELS]
+        tables.append(costs_table(data, best, preset["eps"]))
+        verdicts += [claim(data, best) for claim in CLAIMS]
+    parameters = {k: preset[k] for k in ("eps", "candidates", "rounds", "iterations", "l2", "l2_relative")}
     experiment = workspace.experiment("family", parameters | {"not on this machine": missing}, panels, tables)
-    return claims.with_findings(experiment, found)
+    return claims.with_findings(experiment, verdicts)
 
 
 # -- what is run -------------------------------------------------------------------------------------------------------
@@ -103,19 +103,19 @@ def grid(name: str, problem: Problem, most: int) -> list[dict[str, Any]]:
 
 def on_data(workspace: Workspace, data: str, upto: float) -> list[Tried]:
     """Every candidate of every method on one data set."""
-    asked = workspace.preset
+    preset = workspace.preset
     bases = experiments.preset("data")
-    flags = {"data": data, "l2": asked["l2"], "l2_relative": asked["l2_relative"]}
+    flags = {"data": data, "l2": preset["l2"], "l2_relative": preset["l2_relative"]}
     flags |= bases.get(data, bases["default"])
     problem = workspace.problem(**flags)
-    stop = {"rounds": asked["rounds"], "iterations": asked["iterations"], "target": asked["eps"]}
+    stop = {"rounds": preset["rounds"], "iterations": preset["iterations"], "target": preset["eps"]}
     jobs = [
         RunRequest(f"{title(name)} on {data}", name, given, flags, stop)
         for name in members()
-        for given in grid(name, problem, asked["candidates"])
+        for given in grid(name, problem, preset["candidates"])
         if fits(workspace, name, problem, given)
     ]
-    return [judged(workspace, problem, run, asked["eps"]) for run in workspace.runs(jobs, upto)]
+    return [judged(workspace, problem, run, preset["eps"]) for run in workspace.runs(jobs, upto)]
 
 
 def fits(workspace: Workspace, name: str, problem: Problem, given: Mapping[str, Any]) -> bool:
@@ -136,18 +136,18 @@ def judged(workspace: Workspace, problem: Problem, run: CachedRun, eps: float) -
     costs = {axis: run.first(eps, column) for axis, (column, _) in AXES.items()}
     # a method without a linear rate is inside its theorem at the theorem's own parameters
     proved = not run.summary["warnings"] and (method.zeta(problem) is not None or not run.job.flags)
-    told = ", ".join(f"{k} = {v:.3g}" if isinstance(v, float) else f"{k} = {v}" for k, v in run.job.flags.items())
-    return Tried(run.job.method, told or "theory", costs, proved, run.job.flags)
+    setting = ", ".join(f"{k} = {v:.3g}" if isinstance(v, float) else f"{k} = {v}" for k, v in run.job.flags.items())
+    return Tried(run.job.method, setting or "theory", costs, proved, run.job.flags)
 
 
 def winners(tried: Sequence[Tried], axis: str) -> dict[tuple[str, bool], Tried]:
     """The best on this axis by method, inside and outside its theorem, of those that reached eps."""
-    out: dict[tuple[str, bool], Tried] = {}
+    best: dict[tuple[str, bool], Tried] = {}
     for t in tried:
-        now = out.get((t.method, t.proved))
+        now = best.get((t.method, t.proved))
         if math.isfinite(t.cost(axis)) and (now is None or t.cost(axis) < now.cost(axis)):
-            out[t.method, t.proved] = t
-    return out
+            best[t.method, t.proved] = t
+    return best
 
 
 Best = Mapping[str, Mapping[tuple[str, bool], Tried]]
@@ -162,11 +162,11 @@ def least(best: Best, method: str, axis: str) -> float:
 def pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """The points that no other beats on both axes."""
     # with x rising, a point is on the front if its y is the least so far
-    out: list[tuple[float, float]] = []
+    front: list[tuple[float, float]] = []
     for x, y in sorted(set(points)):
-        if not out or y < out[-1][1]:
-            out.append((x, y))
-    return out
+        if not front or y < front[-1][1]:
+            front.append((x, y))
+    return front
 
 
 def draw(data: str, best: Best, x: str, y: str, eps: float) -> Panel:
@@ -189,8 +189,8 @@ def draw(data: str, best: Best, x: str, y: str, eps: float) -> Panel:
 def costs_table(data: str, best: Best, eps: float) -> Table:
     """The winners, with their costs on all axes."""
     rows: list[list[str | float | int | None]] = []
-    for axis, found in best.items():
-        for (name, proved), t in sorted(found.items(), key=lambda pair: pair[1].cost(axis)):
+    for axis, winners in best.items():
+        for (name, proved), t in sorted(winners.items(), key=lambda pair: pair[1].cost(axis)):
             inside = "inside" if proved else "outside"
             rows.append([axis, title(name), inside, t.label, *(t.costs[a] for a in AXES)])
     return Table(
@@ -212,7 +212,7 @@ def fewer(data: str, best: Best, a: str, b: str, axis: str) -> Claim:
 
 def on_front(data: str, best: Best) -> Claim:
     """5gcs is on the Pareto front of rounds and gradients."""
-    points = [(t.cost("rounds"), t.cost("gradients"), t.method) for found in best.values() for t in found.values()]
+    points = [(t.cost("rounds"), t.cost("gradients"), t.method) for winners in best.values() for t in winners.values()]
     front = pareto([(a, b) for a, b, _ in points])
     mine = [(a, b) for a, b, name in points if name == "5gcs" and (a, b) in front]
     ok = bool(mine) if points else None

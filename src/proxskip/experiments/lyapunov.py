@@ -30,7 +30,7 @@ from proxskip.types import Array
 SEEDS_PER_FILE = 10
 """Seeds whose values are cached together."""
 STANDARD_ERRORS = 3.0
-_NOT_IN_KEY = ("title", "shows", "must_show", "notes", "share", "seeds", "sampling_seeds", "data_seeds", "points")
+_NOT_IN_KEY = ("id", "title", "shows", "notes", "share", "seeds", "sampling_seeds", "data_seeds", "points")
 """Entries of the preset that do not change the values of a seed."""
 LEARNT_BELOW = 1e-3
 """The relative error of h at the end that counts as convergence."""
@@ -115,12 +115,12 @@ def data_cases(workspace: Workspace) -> list[Case]:
     noisy = whole.with_batch(max(1, round(q["sampling"]["batch_share"] * whole.N)))
     heading = f"SProxSkip: {name}, minibatches of {noisy.batch}, with l1"
     fall, seeds = q["sampling"]["fall"], q["sampling_seeds"]
-    out = [Case("sproxskip", heading, SProxSkip.theory(noisy), noisy, seeds, fall, exact=False)]
+    cases = [Case("sproxskip", heading, SProxSkip.theory(noisy), noisy, seeds, fall, exact=False)]
     flags = {k: q["data"][k] for k in ("l2", "l2_relative")}
     real = workspace.problem(**flags)
     heading, fall = f"Scaffnew: {name}, {real.n} clients", q["data"]["fall"]
-    out.append(Case("scaffnew-data", heading, Scaffnew.theory(real), real, q["data_seeds"], fall, on_data=True))
-    return out
+    cases.append(Case("scaffnew-data", heading, Scaffnew.theory(real), real, q["data_seeds"], fall, on_data=True))
+    return cases
 
 
 def _measure(workspace: Workspace, cases: Sequence[Case]) -> list[tuple[Array, Array]]:
@@ -131,10 +131,10 @@ def _measure(workspace: Workspace, cases: Sequence[Case]) -> list[tuple[Array, A
         about = {"case": case.id, "times": case.grid(workspace.preset["points"])} | preset
         for first in range(0, case.seeds, SEEDS_PER_FILE):
             asked.append(about | {"first": first, "seeds": min(SEEDS_PER_FILE, case.seeds - first)})
-    found: dict[str, list[dict[str, Any]]] = {case.id: [] for case in cases}
+    by_case: dict[str, list[dict[str, Any]]] = {case.id: [] for case in cases}
     for about, rows in zip(asked, workspace.cached_values("lyapunov", asked, _block, 1.0), strict=True):
-        found[about["case"]] += rows
-    return [(np.array([r["psi"] for r in rows]), np.array([r["h"] for r in rows])) for rows in found.values()]
+        by_case[about["case"]] += rows
+    return [(np.array([r["psi"] for r in rows]), np.array([r["h"] for r in rows])) for rows in by_case.values()]
 
 
 def _block(workspace: Workspace, about: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -213,8 +213,8 @@ def _worst(mean: Series, bound: Series) -> float:
 
 def _largest(values: Sequence[float], bound: Sequence[float]) -> float:
     """The largest ratio after t = 0; infinite if a ratio is not finite."""
-    found = [v / b for v, b in zip(values[1:], bound[1:], strict=True)]
-    return max(found) if all(math.isfinite(r) for r in found) else math.inf
+    ratios = [v / b for v, b in zip(values[1:], bound[1:], strict=True)]
+    return max(ratios) if all(math.isfinite(r) for r in ratios) else math.inf
 
 
 def judged(experiment: Experiment) -> list[Claim]:

@@ -12,7 +12,7 @@ import scipy.linalg
 
 from proxskip import prox
 from proxskip.experiments import claims
-from proxskip.experiments.closed_form_quadratics import Stepper, distance2, slope
+from proxskip.experiments.closed_form_quadratics import Stepper, distance2
 from proxskip.experiments.curves_from_runs import panel, series
 from proxskip.experiments.workspace import RunRequest, Workspace
 from proxskip.methods import Accelerated, ProxGD, ProxSkip
@@ -44,11 +44,11 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     # the theorem's p belongs to both
     asked = [*(a for a in over_p if a not in over_kappa), *over_kappa]
     rows = dict(zip(map(str, asked), workspace.cached_values("skipping", asked, _measured, 0.8), strict=True))
-    found = {m: [rows[str(a)] for a in over_kappa if a["method"] == m] for m in COMPARED}
+    by_method = {m: [rows[str(a)] for a in over_kappa if a["method"] == m] for m in COMPARED}
     over_p = [rows[str(a)] for a in over_p]
-    panels = [_kappa_panel(q, found), _cost_panel(q, found, over_p), _p_panel(q, over_p), _data(workspace)]
+    panels = [_kappa_panel(q, by_method), _cost_panel(q, by_method, over_p), _p_panel(q, over_p), _data(workspace)]
     keys = ("d", "psi", "eps", "seeds", "cost_kappa")
-    experiment = workspace.experiment("skipping", {k: q[k] for k in keys}, panels, [_rates(q, found)])
+    experiment = workspace.experiment("skipping", {k: q[k] for k in keys}, panels, [_rates(q, by_method)])
     return claims.with_findings(experiment, judged(experiment))
 
 
@@ -102,8 +102,8 @@ def _measured(workspace: Workspace, about: Mapping[str, Any]) -> dict[str, float
         p, seeds = min(1.0, about["factor"] * method.p), about["seeds"]
         method = replace(method, p=p)
     runs = [measure(method, problem, about["eps"], seed) for seed in range(seeds)]
-    told = {"gamma": method.gamma, "p": p, "zeta": method.zeta(problem)}
-    return {k: float(np.median([r[k] for r in runs])) for k in runs[0]} | told
+    parameters = {"gamma": method.gamma, "p": p, "zeta": method.zeta(problem)}
+    return {k: float(np.median([r[k] for r in runs])) for k in runs[0]} | parameters
 
 
 def _data(workspace: Workspace) -> Panel:
@@ -118,12 +118,12 @@ def _data(workspace: Workspace) -> Panel:
 
 
 # -- showing -----------------------------------------------------------------------------------------------------------
-def _kappa_panel(q: Mapping[str, Any], found: Mapping[str, Rows]) -> Panel:
+def _kappa_panel(q: Mapping[str, Any], by_method: Mapping[str, Rows]) -> Panel:
     x = {"kappa": [float(k) for k in q["kappa"]]}
     drawn = []
     for name, (_, power) in COMPARED.items():
-        y = [r["prox"] for r in found[name]]
-        about = {"slope": slope(x["kappa"], y), "expected": power}
+        y = [r["prox"] for r in by_method[name]]
+        about = {"slope": claims.slope(x["kappa"], y), "expected": power}
         drawn.append(Series(title(name), x, y, name, kind="points", about=about))
     log = math.log(1.0 / q["eps"])
     for power, words in ((1.0, "kappa log(1/eps)"), (0.5, "sqrt(kappa) log(1/eps)")):
@@ -137,12 +137,12 @@ def cost(row: Mapping[str, float], ratio: float) -> float:
     return row["gradients"] + ratio * row["prox"]
 
 
-def _cost_panel(q: Mapping[str, Any], found: Mapping[str, Rows], over_p: Rows) -> Panel:
+def _cost_panel(q: Mapping[str, Any], by_method: Mapping[str, Rows], over_p: Rows) -> Panel:
     x = {"ratio": [float(c) for c in q["ratios"]]}
     at = q["kappa"].index(q["cost_kappa"])
     drawn = []
     for name in COMPARED:
-        row = found[name][at]
+        row = by_method[name][at]
         label = title(name) + (", theoretical p" if name == "proxskip" else "")
         drawn.append(Series(label, x, [cost(row, c) for c in x["ratio"]], name, kind="points", about={"p": row["p"]}))
     best = [min(over_p, key=lambda r: cost(r, c)) for c in x["ratio"]]
@@ -166,10 +166,10 @@ def _p_panel(q: Mapping[str, Any], over_p: Rows) -> Panel:
     return Panel("p", heading, drawn, "p", axis, "total cost to eps, in gradients", "log", "log")
 
 
-def _rates(q: Mapping[str, Any], found: Mapping[str, Rows]) -> Table:
+def _rates(q: Mapping[str, Any], by_method: Mapping[str, Rows]) -> Table:
     rows: list[list[Any]] = []
     for name in COMPARED:
-        for kappa, r in zip(q["kappa"], found[name], strict=True):
+        for kappa, r in zip(q["kappa"], by_method[name], strict=True):
             rows.append(
                 [title(name), kappa, r["prox"], r["gradients"], r["zeta"], r["rate an iteration"], r["zeta"] / r["p"],
                  r["rate a prox"]]
@@ -187,13 +187,11 @@ def judged(experiment: Experiment) -> list[Claim]:
 
 
 def _slopes(experiment: Experiment) -> Claim:
-    drawn = {s.method: s for s in claims.panel_of(experiment, "kappa").series if s.kind == "points"}
-    found = {name: slope(s.x["kappa"], s.y) for name, s in drawn.items()}
-    ok = all(name in found and abs(found[name] - power) <= SLOPE_TOLERANCE for name, (_, power) in COMPARED.items())
+    expected = {title(name): power for name, (_, power) in COMPARED.items()}
+    finding = claims.slopes(claims.panel_of(experiment, "kappa"), expected, SLOPE_TOLERANCE)
     text = "Prox evaluations grow like kappa for ProxGD and like sqrt(kappa) for accelerated ProxGD and ProxSkip: "
     text += f"slopes within {SLOPE_TOLERANCE}."
-    words = ", ".join(f"{title(k)} {v:.2f}" for k, v in found.items())
-    return claims.claim("skipping-slopes", text, ok, f"Slopes: {words}.", found)
+    return claims.claim("skipping-slopes", text, finding.holds, finding.measured, finding.numbers)
 
 
 def _no_slower(experiment: Experiment) -> Claim:

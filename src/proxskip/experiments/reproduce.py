@@ -8,7 +8,7 @@ import json
 import os
 import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -17,10 +17,11 @@ from typing import Any
 
 from proxskip import experiments, report
 from proxskip.data import datasets
-from proxskip.experiments.processes import Processes
+from proxskip.experiments import toml_figures
 from proxskip.experiments.progress_estimate import ProgressEstimate, Show
 from proxskip.experiments.settings import check_folder
 from proxskip.experiments.workspace import VERSION, Workspace
+from proxskip.processes import Processes
 from proxskip.report import figures, plots
 from proxskip.report.figures import Claim, Experiment, ReproductionReport
 from proxskip.results import checkpoint, description, lock
@@ -72,13 +73,22 @@ def available() -> list[str]:
 
 
 def check_names(names: Sequence[str]) -> list[str]:
-    """The named experiments in the order of the report; all of them if none is named."""
+    """The named experiments in the order of the report, then the figures of files; all experiments if none is named."""
     more = experiments.FAMILY | experiments.NETWORKS
     known = [*available(), *(name for name in more if name in names)]
+    files = [name for name in names if experiments.is_file(name)]
     for name in names:
-        if name not in known:
-            raise InputError(f'experiment "{name}" is not known; the experiments are {", ".join(known)}.')
-    return [name for name in known if not names or name in names]
+        if name not in known and name not in files:
+            raise InputError(
+                f'experiment "{name}" is not known; the experiments are {", ".join(known)}, or give the TOML file of a '
+                "figure."
+            )
+    for name in files:
+        if (id := experiments.id_of(name)) in (*experiments.FUNCTIONS, *more):
+            raise InputError(f"{name} has the name of the experiment {id}; give the file another name.")
+        for quick in (False, True):
+            toml_figures.check(toml_figures.resolved(experiments.preset(name, quick)))
+    return [name for name in known if not names or name in names] + files
 
 
 def check_torch(names: Sequence[str], options: ReproductionOptions) -> None:
@@ -110,22 +120,20 @@ def reproduce(names: Sequence[str], options: ReproductionOptions, show: Show | N
     if not set(chosen) <= set(experiments.NETWORKS):
         make_engine(options.engine, options.threads)  # refuse a missing engine before anything is written
     presets = {name: experiments.preset(name, options.quick) for name in chosen}
-    progress = ProgressEstimate({name: float(p.get("share", 1.0)) for name, p in presets.items()}, show)
+    progress = ProgressEstimate(
+        {experiments.id_of(name): float(p.get("share", 1.0)) for name, p in presets.items()}, show
+    )
     workspace = make_workspace(options, progress)
     write_stamp(options, workspace.data_sha256)  # reads the data first, so that a bad file leaves no folder behind
     spaces = [replace(workspace, preset=presets[name]) for name in chosen]
     with clock(options.out, progress), Processes(options.jobs) if options.jobs > 1 else nullcontext() as pool:
-        made = _one_by_one(chosen, options, spaces) if pool is None else _at_once(chosen, options, spaces, pool)
-        progress.enter("")
-        draw(made, options.out, progress, pool)
+        if pool is None:
+            for name, space in zip(chosen, spaces, strict=True):
+                report = _one(name, options, space)
+        else:
+            report = _at_once(chosen, options, spaces, pool)
+        draw(report, options.out, progress, pool)
     return write_page(options, workspace)
-
-
-def _one_by_one(names: Sequence[str], options: ReproductionOptions, spaces: Sequence[Workspace]) -> ReproductionReport:
-    for name, workspace in zip(names, spaces, strict=True):
-        workspace.progress.enter(name)
-        made = _one(name, options, workspace)
-    return made
 
 
 def _at_once(
@@ -134,29 +142,32 @@ def _at_once(
     """All experiments together: a thread of each waits for the processes, which do the work."""
     threads = ThreadPoolExecutor(len(names))
     try:
-        waiting = []
-        for name, space in zip(names, spaces, strict=True):
-            progress, priority = space.progress.branch(name), float(space.preset.get("share", 1.0))
-            own = replace(space, pool=pool, progress=progress, priority=priority, spent=[])
-            waiting.append(threads.submit(_one, name, options, own))
-        for done in as_completed(waiting):
-            made = done.result()
+        waiting = [
+            threads.submit(_one, name, options, replace(space, pool=pool, spent=[]))
+            for name, space in zip(names, spaces, strict=True)
+        ]
+        for ended in as_completed(waiting):
+            report = ended.result()
     finally:
         # after an interrupt their processes end, and they with them
         threads.shutdown(wait=False, cancel_futures=True)
-    return made
+    return report
 
 
 def _one(name: str, options: ReproductionOptions, workspace: Workspace) -> ReproductionReport:
     """Run one experiment and add it to results.json."""
-    with stopwatch(options.out, name, workspace) as spent:
-        experiment, claims = experiments.function(name)(workspace)
-    seconds, cpu_seconds = spent()
-    experiment = replace(experiment, seconds=seconds, cpu_seconds=cpu_seconds, command=options.command([name]))
+    # a thread that waits for processes has little time of its own
+    cpu_clock = time.thread_time if workspace.pool is not None else time.process_time
+    began = time.monotonic(), cpu_clock()
+    experiment, claims = experiments.function(name)(workspace)
+    seconds, cpu_seconds = time.monotonic() - began[0], cpu_clock() - began[1] + sum(workspace.spent)
+    workspace.progress.advance(experiment.id, 1.0)
     with workspace.lock:
-        made = add_results(options, workspace, {name: (experiment, claims)})
-    workspace.progress.leave()
-    return made
+        # an experiment that is only read again takes little time: the longer of the two counts
+        if (before := earlier(options).get(experiment.id)) is not None:
+            seconds, cpu_seconds = max(seconds, before[0].seconds), max(cpu_seconds, before[0].cpu_seconds)
+        experiment = replace(experiment, seconds=seconds, cpu_seconds=cpu_seconds, command=options.command([name]))
+        return add_results(options, workspace, {experiment.id: (experiment, claims)})
 
 
 def make_workspace(options: ReproductionOptions, progress: ProgressEstimate | None = None) -> Workspace:
@@ -172,27 +183,27 @@ def claim_folder(options: ReproductionOptions) -> None:
     """Refuse a folder that holds something other than this reproduction."""
     out = options.out
     check_folder(out)
-    found = read_json(out / STAMP)
-    if found is None:
+    stamp = read_json(out / STAMP)
+    if stamp is None:
         # without the stamp nobody knows what made these files, and they would be overwritten
         held = [name for name in (RESULTS, PAGE, "runs", "cache", "figures") if (out / name).exists()]
         if held:
             raise InputError(f"{out / held[0]} belongs to no reproduction; choose a new or an empty folder.")
         return
-    _same(options, {k: v for k, v in found.items() if k in options.settings}, options.settings)
+    _same(options, {k: v for k, v in stamp.items() if k in options.settings}, options.settings)
 
 
-def _same(options: ReproductionOptions, found: dict[str, Any], now: dict[str, Any]) -> None:
-    if other := checkpoint.differences(found, now):
+def _same(options: ReproductionOptions, stamp: dict[str, Any], now: dict[str, Any]) -> None:
+    if other := checkpoint.differences(stamp, now):
         raise InputError(f"{options.out} holds another reproduction ({'; '.join(other)}); choose another folder.")
 
 
 def write_stamp(options: ReproductionOptions, data_sha256: str | None) -> None:
     """Write the settings to the folder, or check that they agree with those it holds."""
     settings = options.settings | {"data_sha256": data_sha256}
-    found = read_json(options.out / STAMP)
-    if found is not None:
-        _same(options, found, settings)
+    stamp = read_json(options.out / STAMP)
+    if stamp is not None:
+        _same(options, stamp, settings)
         return
     options.out.mkdir(parents=True, exist_ok=True)
     atomic_write_json(options.out / STAMP, settings)
@@ -200,10 +211,10 @@ def write_stamp(options: ReproductionOptions, data_sha256: str | None) -> None:
 
 def earlier(options: ReproductionOptions) -> dict[str, tuple[Experiment, list[Claim]]]:
     """The experiments that results.json holds already, if this version wrote it."""
-    found = read_json(options.out / RESULTS)
-    if found is None or found["about"].get("versions", {}).get("proxskip") != description.versions()["proxskip"]:
+    content = read_json(options.out / RESULTS)
+    if content is None or content["about"].get("versions", {}).get("proxskip") != description.versions()["proxskip"]:
         return {}
-    old = figures.from_json(found)
+    old = figures.from_json(content)
     return {e.id: (e, [c for c in old.claims if c.experiment == e.id]) for e in old.experiments}
 
 
@@ -215,34 +226,6 @@ def read_json(path: Path) -> Any:
         return None
     except ValueError:
         raise InputError(f"{path} is damaged; remove it, and run the command again.") from None
-
-
-@contextmanager
-def stopwatch(out: Path, name: str, workspace: Workspace) -> Iterator[Callable[[], tuple[float, float]]]:
-    """Seconds spent on an experiment, on the clock and by all processors, in this call and in interrupted ones before.
-
-    If an earlier call finished it, both start again, and the longer of the two times counts.
-    """
-    path = out / "cache" / f"seconds-{name}.json"
-    found = read_json(path) or {"seconds": 0.0, "done": False}
-    # a finished experiment is only read again, which takes little time
-    earlier, done = (found["seconds"], found.get("cpu_seconds", 0.0)), found["done"]
-    # a thread that waits for processes has little time of its own
-    used = time.thread_time if workspace.pool is not None else time.process_time
-    began = time.monotonic(), used()
-
-    def spent() -> tuple[float, float]:
-        now = time.monotonic() - began[0], used() - began[1] + sum(workspace.spent)
-        a, b = (max(x, y) if found["done"] else x + y for x, y in zip(earlier, now, strict=True))
-        return float(a), float(b)
-
-    try:
-        yield spent
-        done = True
-    finally:
-        seconds, cpu_seconds = spent()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write_json(path, {"seconds": seconds, "cpu_seconds": cpu_seconds, "done": done})
 
 
 @contextmanager
@@ -261,8 +244,8 @@ def clock(out: Path, progress: ProgressEstimate) -> Iterator[None]:
 
 def total(out: Path) -> tuple[float, float]:
     """The seconds of all calls up to now."""
-    found = read_json(out / "cache" / "seconds.json") or {"seconds": 0.0, "cpu_seconds": 0.0}
-    return found["seconds"], found["cpu_seconds"]
+    seconds = read_json(out / "cache" / "seconds.json") or {"seconds": 0.0, "cpu_seconds": 0.0}
+    return seconds["seconds"], seconds["cpu_seconds"]
 
 
 def _cpu_seconds() -> float:
@@ -291,18 +274,18 @@ def write_results(
 ) -> ReproductionReport:
     """Write results.json with these experiments."""
     every = experiments.FUNCTIONS | experiments.FAMILY | experiments.NETWORKS
-    chosen = [kept[name] for name in every if name in kept]
+    chosen = [kept[name] for name in (*every, *(name for name in kept if name not in every)) if name in kept]
     seconds, cpu_seconds = total(options.out)
     only_networks = set(kept) <= set(experiments.NETWORKS)
-    made = ReproductionReport(
+    results = ReproductionReport(
         title_of(options, set(kept)),
         (about_networks(options) if only_networks else about(options, workspace))
         | {"seconds": seconds, "cpu_seconds": cpu_seconds, "jobs": options.jobs},
         [claim for _, claims in chosen for claim in claims],
         [e for e, _ in chosen],
     )
-    atomic_write_json(options.out / RESULTS, figures.to_json(made))
-    return made
+    atomic_write_json(options.out / RESULTS, figures.to_json(results))
+    return results
 
 
 def about(options: ReproductionOptions, workspace: Workspace) -> dict[str, Any]:
@@ -350,9 +333,9 @@ def redraw(folder: Path, x: str, out: Path | None = None) -> list[Path]:
 
     Panels without such an axis are left out.
     """
-    made = figures.from_json(read_json(folder / RESULTS))
+    results = figures.from_json(read_json(folder / RESULTS))
     written: list[Path] = []
-    for e in made.experiments:
+    for e in results.experiments:
         # all axes of a panel are in results.json
         panels = [replace(p, x=x) for p in e.panels if x in p.xs]
         if panels:
@@ -363,26 +346,27 @@ def redraw(folder: Path, x: str, out: Path | None = None) -> list[Path]:
     return written
 
 
-def draw(made: ReproductionReport, out: Path, progress: ProgressEstimate, pool: Processes | None = None) -> None:
+def draw(results: ReproductionReport, out: Path, progress: ProgressEstimate, pool: Processes | None = None) -> None:
     """Write the figures as PNG, PDF, SVG and CSV."""
-    shown = [e for e in made.experiments if e.panels]
+    shown = [e for e in results.experiments if e.panels]
     if pool is not None:
-        progress.say("drawing")
-        list(pool.each(draw_one, out, shown))
+        progress.say("", "drawing")
+        list(pool.each(draw_one, [(out, e) for e in shown]))
         return
     for e in shown:
-        progress.say(f"drawing {e.id}")
-        draw_one(out, e)
+        progress.say("", f"drawing {e.id}")
+        draw_one((out, e))
 
 
-def draw_one(out: Path, e: Experiment) -> None:
+def draw_one(work: tuple[Path, Experiment]) -> None:
     """One of them."""
+    out, e = work
     plots.save(plots.panel_figure(e.panels, e.title), out / "figures" / f"{e.id}.png", svg=True)
     atomic_write_text(out / "figures" / f"{e.id}.csv", figures.to_csv(e))
 
 
 def write_page(options: ReproductionOptions, workspace: Workspace) -> ReproductionReport:
     """Write the page, and results.json with the time that it took."""
-    made = add_results(options, workspace, {})
-    atomic_write_text(options.out / PAGE, report.page(made, files_beside=True))
-    return made
+    results = add_results(options, workspace, {})
+    atomic_write_text(options.out / PAGE, report.page(results, files_beside=True))
+    return results

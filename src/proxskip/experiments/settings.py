@@ -40,7 +40,7 @@ DEFAULTS: dict[str, Any] = {
 """What holds for a flag that is not given."""
 LIMITS = ("rounds", "iterations", "seconds", "tol", "target")
 """The flags that say when a run stops."""
-_OF_A_PROBLEM = (
+PROBLEM_FLAGS = (
     *("data", "data_dir", "loss", "l2", "l2_relative", "intercept", "psi", "D", "dtype", "clients", "split", "alpha"),
     *("split_seed", "weights", "L", "batch"),
 )
@@ -50,15 +50,15 @@ _OF_A_METHOD = ("gamma", "p", "K", "tau", "q", "eta_g", "option", "own_steps", "
 
 def own_flags() -> dict[str, str]:
     """Parameters that only methods from outside the package have, and which methods each belongs to."""
-    found: dict[str, str] = {}
+    owners: dict[str, str] = {}
     for name, kind in METHODS.items():
         for flag in kind.flags():
             if flag not in DEFAULTS:
-                found[flag] = f"{found[flag]}, {name}" if flag in found else name
-    return found
+                owners[flag] = f"{owners[flag]}, {name}" if flag in owners else name
+    return owners
 
 
-def _takes(name: str) -> tuple[str, ...]:
+def flags_taken(name: str) -> tuple[str, ...]:
     """The flags that a method takes."""
     kind = METHODS[name]
     return (*kind.flags(), "D") if "D" in kind.handles else kind.flags()
@@ -97,8 +97,8 @@ def check_flags(names: Sequence[str], o: Namespace) -> None:
         )
     given = vars(o)
     for flag in (*_OF_A_METHOD, *own_flags()):
-        if given[flag] is not None and not any(flag in _takes(name) for name in names):
-            takers = ", ".join(name for name in METHODS if flag in _takes(name))
+        if given[flag] is not None and not any(flag in flags_taken(name) for name in names):
+            takers = ", ".join(name for name in METHODS if flag in flags_taken(name))
             who = f"{names[0]} does not take" if len(names) == 1 else f"none of {', '.join(names)} takes"
             raise InputError(f"{who} --{flag.replace('_', '-')}; it belongs to {takers}.")
     if o.psi is None and (dual := [name for name in names if "D" in METHODS[name].handles]):
@@ -137,7 +137,7 @@ def spec_of(names: Sequence[str], o: Namespace) -> dict[str, Any]:
         clients = CLIENTS
     # on a graph the methods average without weights
     equal = any("graph" in METHODS[name].handles or METHODS[name].about.equal_weights for name in names)
-    return {k: vars(o)[k] for k in _OF_A_PROBLEM} | {
+    return {k: vars(o)[k] for k in PROBLEM_FLAGS} | {
         "data": os.path.abspath(o.data) if is_file else o.data,
         "data_dir": None if o.data_dir is None else os.path.abspath(o.data_dir),
         "D": (o.D or "difference") if any("D" in METHODS[name].handles for name in names) else None,
@@ -187,8 +187,7 @@ def method_of(name: str, o: Namespace, problem: Problem) -> Method:
     """The method with what was given, and its theorem's parameters for the rest."""
     kind = METHODS[name]
     given = {k: vars(o)[k] for k in kind.flags() if vars(o).get(k) is not None}
-    made: Any = kind.configure(problem, {**given, "cohort": o.cohort, "seed": o.split_seed})
+    method: Any = kind.configure(problem, {**given, "cohort": o.cohort, "seed": o.split_seed})
     if o.decay is not None:
-        made = Decaying.paper_figure(made, problem) if o.decay == "figure" else Decaying(made, o.decay)
-    method: Method = made
-    return method
+        method = Decaying.paper_figure(method, problem) if o.decay == "figure" else Decaying(method, o.decay)
+    return method  # type: ignore[no-any-return]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from proxskip.experiments.claims import first_below
 from proxskip.experiments.workspace import Workspace
 from proxskip.report.figures import Series, Table
 from proxskip.report.method_styles import title
-from proxskip.tuning import Candidate, local_steps, survivors
+from proxskip.tuning import Candidate, halve, local_steps
 
 LADDER = (1, 3, 10, 30, 100, 300, 1000, 3000)
 """The numbers of local steps by which a grid grows."""
@@ -55,26 +56,25 @@ def tune(
     Args:
         problem: the flags of the problem.
     """
-    start, left = workspace.progress.inside, {name: list(found) for name, found in grids.items()}
-    for k, (rounds, keep) in enumerate(rungs):
-        asked = [(name, c) for name, found in left.items() for c in found]
-        texts = {m: f"tuning {title(m)}, {len(found)} candidates for {rounds} rounds" for m, found in left.items()}
-        done = start + (upto - start) * (k + 1) / len(rungs)
+    start, step = workspace.inside, (upto - workspace.inside) / len(rungs)
+    parts = iter(range(1, len(rungs) + 1))
+
+    def measured(asked: Sequence[tuple[str, Candidate]], rounds: int) -> list[float | None]:
+        counts = Counter(name for name, _ in asked)
+        labels = [f"tuning {title(name)}, {counts[name]} candidates for {rounds} rounds" for name, _ in asked]
         tried = [(name, c.flags) for name, c in asked]
-        gaps = workspace.final_gaps(problem, tried, rounds, [texts[name] for name, _ in asked], done)
-        for (_, c), gap in zip(asked, gaps, strict=True):
-            c.gaps[rounds] = gap
-        left = {name: survivors(found, keep) for name, found in left.items()}
-    return left
+        return workspace.final_gaps(problem, tried, rounds, labels, start + next(parts) * step)
+
+    return halve(grids, rungs, measured)
 
 
 def grid_table(id: str, tried: Mapping[str, Sequence[Candidate]], won: Mapping[str, Candidate]) -> Table:
     """f - f* of every candidate in its last rung: one row per method and number of local steps, one column per step."""
-    times = sorted({c.times for found in tried.values() for c in found})
+    times = sorted({c.times for candidates in tried.values() for c in candidates})
     rows: list[list[str | float | int | None]] = []
-    for name, found in tried.items():
-        for K in sorted({c.steps for c in found}):
-            cells = {c.times: _cell(c, c is won[name]) for c in found if c.steps == K}
+    for name, candidates in tried.items():
+        for K in sorted({c.steps for c in candidates}):
+            cells = {c.times: _cell(c, c is won[name]) for c in candidates if c.steps == K}
             rows.append([title(name), K, *(cells.get(t, "") for t in times)])
     columns = ["method", "local steps", *(f"gamma L = {t:g}" for t in times)]
     note = "f - f* after the rounds in brackets; the worst candidates are cut at each rung; * marks the winner."

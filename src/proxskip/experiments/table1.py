@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from proxskip.experiments import claims
-from proxskip.experiments.closed_form_quadratics import AffineMap, RandomFactors, Stepper, filling, rounds_to, slope
+from proxskip.experiments.closed_form_quadratics import AffineMap, RandomFactors, Stepper, filling, rounds_to
 from proxskip.experiments.workspace import CachedRun, RunRequest, Workspace
 from proxskip.methods import GD, Accelerated, FedLin, LocalGD, Scaffnew, Scaffold, SLocalGD
 from proxskip.problems.federated import Problem
@@ -64,57 +64,65 @@ LOCAL_GD = 6
 
 def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     """Measure on quadratics, then on the data set."""
-    found, on_data = _quadratics(workspace), _data(workspace)
+    on_quadratics, on_data = _quadratics(workspace), _data(workspace)
     panels = [
-        _panel("quadratics", "heterogeneous quadratics whose spectrum fills [mu, L]", found, workspace.preset["kappa"]),
+        _panel(
+            "quadratics",
+            "heterogeneous quadratics whose spectrum fills [mu, L]",
+            on_quadratics,
+            workspace.preset["kappa"],
+        ),
         _panel("data", f"{workspace.data}, lambda = L/kappa", on_data, workspace.preset["data"]["kappa"]),
-        _floats(found),
-        _bias(found[LOCAL_GD], workspace.preset["eps"]),
+        _floats(on_quadratics),
+        _bias(on_quadratics[LOCAL_GD], workspace.preset["eps"]),
     ]
-    tables = [_table(workspace, found), _shown(workspace, on_data)]
+    tables = [_table(workspace, on_quadratics), _shown(workspace, on_data)]
     parameters = {k: workspace.preset[k] for k in ("eps", "clients", "d", "spread", "seeds")}
     parameters |= {f"data.{k}": v for k, v in workspace.preset["data"].items() if k != "kappa"}
     experiment = workspace.experiment("table1", parameters, panels, tables)
-    told = judged(experiment)
+    slow, fast, *rest = judged(experiment)
     # all slopes, those of both claims
-    slopes = {k: v for c in told[:2] for k, v in c.numbers.items()}
-    return claims.with_findings(experiment, told, _in_words(slopes))
+    return claims.with_findings(
+        experiment, [slow, fast, *rest], claims.slopes_in_words("kappa", slow.numbers | fast.numbers)
+    )
 
 
 # -- measuring ---------------------------------------------------------------------------------------------------------
 def _quadratics(workspace: Workspace) -> list[Series]:
     q = workspace.preset
     about = {k: q[k] for k in ("eps", "clients", "d", "spread", "seeds")}
-    asked = [about | {"kappa": kappa, "row": entry.label} for entry in ENTRIES for kappa in q["kappa"]]
-    rows = iter(workspace.cached_values("table1", asked, _row_measured, 0.5))
+    entries = [about | {"kappa": kappa, "row": entry.label} for entry in ENTRIES for kappa in q["kappa"]]
+    rows = iter(workspace.cached_values("table1", entries, _measure, 0.5))
     return [_series(entry, q["kappa"], [next(rows) for _ in q["kappa"]]) for entry in ENTRIES]
 
 
-def _row_measured(workspace: Workspace, about: Mapping[str, Any]) -> dict[str, Any]:
-    entry = next(e for e in ENTRIES if e.label == about["row"])
-    return measure(entry, about["kappa"], about)
-
-
-def measure(entry: Table1Entry, kappa: float, q: Mapping[str, Any]) -> dict[str, Any]:
+def _measure(workspace: Workspace, q: Mapping[str, Any]) -> dict[str, Any]:
     """Rounds to eps for every seed, the counted cost of a round, and the smallest error of a method that stalls."""
+    entry, kappa = next(e for e in ENTRIES if e.label == q["row"]), q["kappa"]
     problem = filling(q["clients"], q["d"], kappa, spread=q["spread"])
     method, floor = entry.make(problem), None
     # over 1e4 rounds and more the draws average out, so that one seed is enough
     seeds = range(1 if entry.count_by == "factors" and kappa > 2e3 else q["seeds"])
     if entry.count_by == "powers":
-        rounds, floor = AffineMap(method, problem).rounds_to(q["eps"])
-        found = [rounds]
+        arrival, floor = AffineMap(method, problem).rounds_to(q["eps"])
+        rounds = [arrival]
     elif entry.count_by == "factors":
-        found = [RandomFactors(method, problem).rounds_to(q["eps"], seed) for seed in seeds]
+        rounds = [RandomFactors(method, problem).rounds_to(q["eps"], seed) for seed in seeds]
     else:
-        found = [rounds_to(method, problem, q["eps"], MAX_ROUNDS, seed) for seed in seeds]
+        rounds = [rounds_to(method, problem, q["eps"], MAX_ROUNDS, seed) for seed in seeds]
     # the cost of a round does not depend on the round: count it over four of them
     trial = Stepper(method, problem)
     for _ in range(4):
         trial.step()
     spent = trial.line.ledger
     sent = (spent.floats_up + spent.floats_down) / (4 * problem.n)
-    return {"rounds": found, "floor": floor, "floats": sent, "exchanges": spent.exchanges / 4, "gamma": method.gamma}
+    return {
+        "rounds": rounds,
+        "floor": floor,
+        "floats": sent,
+        "exchanges": spent.exchanges / 4,
+        "gamma": method.gamma,
+    }
 
 
 def _series(entry: Table1Entry, kappas: Sequence[float], rows: Sequence[Mapping[str, Any]]) -> Series:
@@ -126,7 +134,7 @@ def _series(entry: Table1Entry, kappas: Sequence[float], rows: Sequence[Mapping[
     about: dict[str, Any] = {"expected": entry.exponent, "floats per round": rows[0]["floats"]}
     about["exchanges per round"] = rows[0]["exchanges"]
     if len(y) > 1:
-        about["slope"] = slope([k for k, _ in reached], y)
+        about["slope"] = claims.slope([k for k, _ in reached], y)
     if entry.exponent is None:
         about |= {"kappa": list(kappas), "floor": [r["floor"] for r in rows]}
     return Series(
@@ -150,13 +158,13 @@ def _data(workspace: Workspace) -> list[Series]:
         targets[kappa] = q["eps"] * (problem.value(np.zeros(problem.d)) - problem.solution.f)
     jobs = [[_requests(q, e, kappa, targets[kappa]) for kappa in q["kappa"]] for e in TABLE_ENTRIES]
     runs = iter(workspace.runs([job for row in jobs for group in row for job in group], 1.0))
-    out = []
+    lines = []
     for entry, row in zip(TABLE_ENTRIES, jobs, strict=True):
-        found = [[next(runs) for _ in group] for group in row]
+        groups = [[next(runs) for _ in group] for group in row]
         n = workspace.problem(**_flags(q["kappa"][0])).n
-        spent = [_spent(f, targets[kappa], n) for f, kappa in zip(found, q["kappa"], strict=True)]
-        out.append(_series(entry, q["kappa"], spent))
-    return out
+        spent = [_spent(f, targets[kappa], n) for f, kappa in zip(groups, q["kappa"], strict=True)]
+        lines.append(_series(entry, q["kappa"], spent))
+    return lines
 
 
 def _flags(kappa: float) -> dict[str, Any]:
@@ -180,8 +188,8 @@ def _spent(runs: Sequence[CachedRun], target: float, n: int) -> dict[str, Any]:
 
 
 # -- showing -----------------------------------------------------------------------------------------------------------
-def _panel(id: str, heading: str, found: Sequence[Series], kappas: Sequence[float]) -> Panel:
-    drawn = [s for s in found if s.y]
+def _panel(id: str, heading: str, measured: Sequence[Series], kappas: Sequence[float]) -> Panel:
+    drawn = [s for s in measured if s.y]
     ends = [float(min(kappas)), float(max(kappas))]
     # reference lines through the first point of a method with this exponent
     for power, name in ((1.0, "slope 1"), (0.5, "slope 1/2")):
@@ -190,16 +198,16 @@ def _panel(id: str, heading: str, found: Sequence[Series], kappas: Sequence[floa
             line = [at.y[0] * (k / at.x["kappa"][0]) ** power for k in ends]
             x = {"kappa": ends, "sqrt(kappa)": [math.sqrt(k) for k in ends]}
             drawn.append(Series(name, x, line, kind="bound", about={"expected": power}))
-    missing = [s.label for s in found if not s.y]
+    missing = [s.label for s in measured if not s.y]
     note = f"Not shown: {', '.join(missing)} ({heading}), which does not reach eps." if missing else ""
     xs = {"kappa": "condition number kappa", "sqrt(kappa)": "square root of kappa"}
     return Panel(id, heading, drawn, "kappa", xs, "rounds to eps", "log", "log", note=note)
 
 
-def _floats(found: Sequence[Series]) -> Panel:
+def _floats(measured: Sequence[Series]) -> Panel:
     """The floats that a client sends and receives in these rounds."""
     drawn = []
-    for s in found:
+    for s in measured:
         if s.y:
             sent = s.about["floats per round"]
             drawn.append(replace(s, y=[sent * v for v in s.y], low=None, high=None))
@@ -217,7 +225,7 @@ def _bias(s: Series, eps: float) -> Panel:
     return Panel("bias", heading, [floor, asked], "kappa", {"kappa": "condition number kappa"}, label, "log", "log")
 
 
-def _table(workspace: Workspace, found: Sequence[Series]) -> Table:
+def _table(workspace: Workspace, measured: Sequence[Series]) -> Table:
     """Theory and measurement side by side, at the largest kappa."""
     q = workspace.preset
     kappa, d = float(max(q["kappa"])), int(q["d"])
@@ -226,7 +234,7 @@ def _table(workspace: Workspace, found: Sequence[Series]) -> Table:
     G2 = float(np.mean(np.sum(solution.h**2, axis=1)))
     theory = {r.method: r for r in paper.table1(1.0, 1.0 / kappa, q["eps"], q["clients"], d=d, G2=G2)}
     rows: list[list[Any]] = []
-    for entry, s in zip(ENTRIES, found, strict=True):
+    for entry, s in zip(ENTRIES, measured, strict=True):
         row = theory[entry.paper]
         rounds = s.y[-1] if s.y else None
         sent = None if rounds is None else rounds * s.about["floats per round"]
@@ -239,16 +247,16 @@ def _table(workspace: Workspace, found: Sequence[Series]) -> Table:
     columns = ["method", "step size", "rounds in theory", "as a number", "rounds measured", "order in theory",
                "slope measured", "vectors per client and round", "exchanges per round",
                "floats per client"]  # fmt: skip
-    floors = found[LOCAL_GD].about["floor"]
+    floors = measured[LOCAL_GD].about["floor"]
     note = f"At kappa = {kappa:g}, to {q['eps']:g} of the first squared distance; vectors up and down."
     note += f" LocalGD stalls at {floors[-1]:.1e} of that distance."
     return Table("measured", "Table 1 on quadratics, theory and measurement", columns, rows, note)
 
 
-def _shown(workspace: Workspace, found: Sequence[Series]) -> Table:
+def _shown(workspace: Workspace, measured: Sequence[Series]) -> Table:
     q = workspace.preset["data"]
     rows: list[list[Any]] = []
-    for s in found:
+    for s in measured:
         at = dict(zip(s.x["kappa"], s.y, strict=True))
         rows.append([s.label, s.about["expected"], s.about.get("slope"), *(at.get(float(k)) for k in q["kappa"])])
     columns = ["method", "exponent in theory", "slope measured", *(f"rounds, kappa = {k:.3g}" for k in q["kappa"])]
@@ -260,34 +268,24 @@ def _shown(workspace: Workspace, found: Sequence[Series]) -> Table:
 def judged(experiment: Experiment) -> list[Claim]:
     """Slopes are claimed on the quadratics, and reported on the data set."""
     panel = claims.panel_of(experiment, "quadratics")
-    floor, asked = claims.panel_of(experiment, "bias").series
-    kappas = len(floor.x["kappa"])
-    out = [
+    floor, eps = claims.panel_of(experiment, "bias").series
+    lowest, kappas = min(floor.y), len(floor.x["kappa"])
+    text = "With heterogeneous clients, LocalGD with its theoretical step size stalls above eps for every kappa."
+    measured = f"LocalGD reaches {lowest:.1e} of the first squared distance at best; eps is {eps.y[0]:g}."
+    holds = all(f > e for f, e in zip(floor.y, eps.y, strict=True))
+    slopes = {s.label: s.about["slope"] for s in claims.panel_of(experiment, "data").series if "slope" in s.about}
+    words = f"Slopes on the data set: {claims.listed(slopes, lambda v: f'{v:.2f}')}."
+    return [
         _slopes(panel, kappas, 1.0, "table1-slow", "The rounds of GD, Scaffold, FedLin and S-Local-GD grow like kappa"),
         _slopes(panel, kappas, 0.5, "table1-fast", "The rounds of Scaffnew and accelerated GD grow like sqrt(kappa)"),
+        claims.claim("table1-biased", text, holds, measured, {"floor": lowest}),
+        Claim("table1-data", "table1", "The slopes on the data set, for comparison.", "REPORTED", words, slopes),
     ]
-    lowest = min(floor.y)
-    text = "With heterogeneous clients, LocalGD with its theoretical step size stalls above eps for every kappa."
-    measured = f"LocalGD reaches {lowest:.1e} of the first squared distance at best; eps is {asked.y[0]:g}."
-    ok = all(f > e for f, e in zip(floor.y, asked.y, strict=True))
-    out.append(claims.claim("table1-biased", text, ok, measured, {"floor": lowest}))
-    shown = {s.label: s.about["slope"] for s in claims.panel_of(experiment, "data").series if "slope" in s.about}
-    words = ", ".join(f"{k} {v:.2f}" for k, v in shown.items())
-    text = "The slopes on the data set, for comparison."
-    out.append(Claim("table1-data", "table1", text, "REPORTED", f"Slopes on the data set: {words}.", shown))
-    return out
 
 
 def _slopes(panel: Panel, kappas: int, power: float, id: str, text: str) -> Claim:
     """The slopes, fitted to the curves that have a point for every kappa."""
-    drawn = [s for s in panel.series if s.kind == "points" and s.about.get("expected") == power]
-    asked = [e.label for e in ENTRIES if e.exponent == power]
-    found = {s.label: slope(s.x["kappa"], s.y) for s in drawn if 1 < len(s.y) == kappas}
-    ok = all(name in found and abs(found[name] - power) <= SLOPE_TOLERANCE for name in asked)
+    expected = {e.label: power for e in ENTRIES if e.exponent == power}
+    finding = claims.slopes(panel, expected, SLOPE_TOLERANCE, points=kappas)
     full = f"{text}: log-log slopes on the quadratics within {SLOPE_TOLERANCE} of {power:g}."
-    return claims.claim(id, full, ok, _in_words(found), found)
-
-
-def _in_words(slopes: Mapping[str, float | None]) -> str:
-    words = ", ".join(f"{k} {'no value' if v is None else f'{v:.3f}'}" for k, v in slopes.items())
-    return f"Slopes of rounds against kappa: {words}."
+    return claims.claim(id, full, finding.holds, finding.measured, finding.numbers)

@@ -1,29 +1,18 @@
-"""From pilots to a forecast: slopes, predicted costs, and the race that decides how far each candidate runs."""
+"""From pilots to a forecast: slopes, predicted costs, and the plan that shows them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from proxskip import display
 from proxskip.registry import METHODS
 
-PILOT_GRADIENTS = 300
-"""Gradients of a first pilot; one that skips runs for a dozen proxes, and no other pilot costs more than that."""
-MIN_PILOT_SHARE = 0.4
-"""The share of its predicted iterations that a candidate's pilot must have run before the prediction is trusted."""
-CLOSE_FACTOR = 1.25
-"""Candidates within this factor of the best predicted time must have run that share too."""
 MIN_SLOPE_POINTS = 8
 """The least points from which a slope is estimated."""
-MIN_PILOT_ITERATIONS = 20
-"""Iterations of the shortest pilot."""
-MAX_EXTENSIONS = 14
-"""How often pilots are extended at most, per candidate."""
 TAIL_SHARE = 0.5
 """The last part of a pilot, from which its slope is estimated."""
 
@@ -33,10 +22,10 @@ class PlanRow:
     """One candidate: measured costs, predicted costs, and the worst case of the theory.
 
     Args:
-        name, p: the method, and the probability of a prox (or an exchange) where it skips.
-        rate: the certificate falls by exp(-rate) per iteration at the end of the pilot; inf if the pilot reached eps.
-        iterations, calls: predicted iterations, and proxes or exchanges, to eps.
-        step_seconds, call_seconds: seconds of one iteration without its prox, and of one prox or exchange.
+        name, p: the method, and the probability of an exchange where it skips.
+        rate: the gradient norm falls by exp(-rate) per iteration at the end of the pilot; inf if the pilot reached eps.
+        iterations, calls: predicted iterations and exchanges to eps.
+        step_seconds, call_seconds: seconds of one iteration, and of one exchange with its prox.
         seconds: predicted seconds to eps.
         worst_case: iterations by the theorem; nan if there is none.
         pilot: iterations of the pilot; ``reached`` is its last certificate.
@@ -66,7 +55,7 @@ class PlanRow:
 
     @property
     def skips(self) -> bool:
-        """Whether it takes several gradients for each prox or exchange."""
+        """Whether it takes several gradients for each exchange."""
         return self.p < 1 if self.p is not None else self.calls < 0.9 * self.iterations
 
 
@@ -76,12 +65,8 @@ class Plan:
 
     rows: tuple[PlanRow, ...]
     eps: float
-    call: str
     pilot_seconds: float
     notes: tuple[str, ...] = ()
-    ngrad: int = 0
-    nprox: int = 0
-    run: Any = field(default=None, repr=False, compare=False)
 
     @property
     def best(self) -> PlanRow:
@@ -90,10 +75,10 @@ class Plan:
 
     @property
     def sentence(self) -> str:
-        """The recommendation, with the cost of a prox and the margin."""
+        """The recommendation, with the cost of an exchange and the margin."""
         best, other = self.best, self._other()
         ratio = best.call_seconds / best.step_seconds if best.step_seconds else math.inf
-        cost = f"{_one(self.call)} costs {ratio:.3g} gradients here"
+        cost = f"an exchange costs {ratio:.3g} gradients here"
         if other is None or not math.isfinite(best.seconds):
             return f"Take {best.label}; {cost}."
         gain = other.seconds / best.seconds
@@ -115,8 +100,7 @@ class Plan:
         return display.table(head, cells, self.sentence)
 
     def _table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        head = ("method", "iterations", f"{self.call}{'es' if self.call == 'prox' else 's'}", "ms/step",
-                f"ms/{self.call}", "seconds", "worst case", "pilot")  # fmt: skip
+        head = ("method", "iterations", "exchanges", "ms/step", "ms/exchange", "seconds", "worst case", "pilot")
         cells = [
             (
                 r.label, _count(r.iterations), _count(r.calls), f"{1e3 * r.step_seconds:.3g}",
@@ -133,55 +117,10 @@ class Plan:
         return "\n".join([title, *lines, self.sentence, *self.notes, end])
 
 
-class Pilot(Protocol):
-    """A candidate's short run, which can be extended."""
-
-    name: str
-    p: float | None
-
-    def extend(self, iterations: int) -> None: ...
-    @property
-    def done(self) -> bool: ...
-    @property
-    def spent(self) -> float: ...
-    def row(self, eps: float) -> PlanRow: ...
-
-
-def race(pilots: Sequence[Pilot], eps: float, first: int, worth: float) -> None:
-    """Run all pilots at equal cost, then extend the best-looking ones until a well-tested one still looks best."""
-    # 1. a few iterations of each, to learn what a step and a call cost
-    for one in pilots:
-        one.extend(MIN_PILOT_ITERATIONS if one.p is None else math.ceil(3 / one.p))
-    # 2. first pilots of about equal cost
-    for one, n in zip(pilots, _first_lengths(pilots, eps, first), strict=True):
-        one.extend(n)
-    # 3. extend whichever looks best, until all that look best have run the share that makes a prediction trustworthy
-    for _ in range(MAX_EXTENSIONS * len(pilots)):
-        rows = together([one.row(eps) for one in pilots])
-        best = min(row.seconds for row in rows)
-        close = [k for k, row in enumerate(rows) if row.seconds <= CLOSE_FACTOR * best]
-        unsure = [k for k in close if not (pilots[k].done or rows[k].pilot >= worth * rows[k].iterations)]
-        if not math.isfinite(best):
-            unsure = [k for k, one in enumerate(pilots) if not one.done]
-        if not unsure:
-            return
-        k = min(unsure, key=lambda k: rows[k].seconds)
-        pilots[k].extend(2 * rows[k].pilot)
-
-
-def settle(pilot: Pilot, eps: float, worth: float, budget: float) -> None:
-    """Extend a pilot until its prediction is trustworthy too, chosen or not, as long as it has taken less seconds."""
-    while not pilot.done and pilot.spent < budget:
-        row = pilot.row(eps)
-        if row.pilot >= worth * row.iterations:
-            return
-        pilot.extend(2 * row.pilot)
-
-
 def together(rows: Sequence[PlanRow]) -> list[PlanRow]:
     """Correct the predictions of skipping methods: a smaller p needs at least the iterations of a larger one."""
     # the method that each one becomes for p = 1
-    out = []
+    corrected = []
     for row in rows:
         base = METHODS[row.name].about.at_p_one if row.name in METHODS else ""
         kin = [r for r in rows if base and (r.name == base or (r.name == row.name and (r.p or 1.0) > (row.p or 1.0)))]
@@ -189,30 +128,13 @@ def together(rows: Sequence[PlanRow]) -> list[PlanRow]:
         kin = [r for r in kin if r.cohort in (None, row.cohort)]
         least = max((r.iterations for r in kin if math.isfinite(r.iterations)), default=0.0)
         if row.p is None or row.reached <= 0 or least <= row.iterations or row.rate == math.inf:
-            out.append(row)
+            corrected.append(row)
             continue
         # as many calls per iteration as before
         calls = row.calls * least / max(row.iterations, 1.0)
         seconds = least * row.step_seconds + calls * row.call_seconds
-        out.append(replace(row, iterations=least, calls=calls, seconds=seconds))
-    return out
-
-
-def _first_lengths(pilots: Sequence[Pilot], eps: float, first: int) -> list[int]:
-    """Iterations of the first pilots: about a dozen proxes for a skipping one, and no more seconds for the others."""
-    rows = [one.row(eps) for one in pilots]
-
-    def cost(row: PlanRow, n: float) -> float:
-        return n * (row.step_seconds + (1.0 if row.p is None else row.p) * row.call_seconds)
-
-    # a dozen proxes, half as many again as a slope needs
-    enough = [first if row.p is None else math.ceil(1.5 * MIN_SLOPE_POINTS / row.p) for row in rows]
-    skipping = [cost(row, n) for row, n in zip(rows, enough, strict=True) if row.p is not None]
-    budget = min(skipping, default=math.inf)
-    return [
-        n if row.p is not None else min(n, max(MIN_PILOT_ITERATIONS, int(budget / max(cost(row, 1), 1e-12))))
-        for row, n in zip(rows, enough, strict=True)
-    ]
+        corrected.append(replace(row, iterations=least, calls=calls, seconds=seconds))
+    return corrected
 
 
 def predict(
@@ -272,10 +194,6 @@ def _theil_sen(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
     # each point extrapolated to the end of the curve with this slope; the median of these levels
     level = float(np.exp(np.median(v + fall * (k - k[-1]))))
     return max(fall, 0.0), level
-
-
-def _one(word: str) -> str:
-    return f"{'an' if word[0] in 'aeiou' else 'a'} {word}"
 
 
 def _count(v: float) -> str:

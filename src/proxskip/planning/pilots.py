@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from proxskip.links.cohorts import as_participation
 from proxskip.links.network import Network
 from proxskip.loop.simulated_time import Clock, Duration, HalfCosts, asked_by, mean_exchange
 from proxskip.methods import GD, Accelerated, FiveGCS, LoCoDL, ProxGD, Scaffnew, ScaffnewVR, Tamuna
-from proxskip.planning.forecast import PlanRow, predict
+from proxskip.planning.forecast import MIN_SLOPE_POINTS, PlanRow, predict, together
 from proxskip.problems.federated import Problem
 from proxskip.results.result import Result, Status
 from proxskip.running import run
@@ -26,6 +26,16 @@ from proxskip.seam import Method
 from proxskip.types import InputError, NoTheoremWarning, UnsafeStepWarning
 
 FAILED = (Status.DIVERGED, Status.STALLED, Status.PRECISION, Status.CORRUPTED)
+PILOT_GRADIENTS = 300
+"""Gradients of a first pilot; one that skips runs for a dozen exchanges, and no other pilot costs more than that."""
+MIN_PILOT_SHARE = 0.4
+"""The share of its predicted iterations that a candidate's pilot must have run before the prediction is trusted."""
+CLOSE_FACTOR = 1.25
+"""Candidates within this factor of the best predicted time must have run that share too."""
+MIN_PILOT_ITERATIONS = 20
+"""Iterations of the shortest pilot."""
+MAX_EXTENSIONS = 14
+"""How often pilots are extended at most, per candidate."""
 MAX_FORECAST = 200
 """Exchanges of which the mean time is taken."""
 
@@ -114,11 +124,11 @@ class ClientPilot:
         computing, waiting = self.exchange(calls)
         # a method may take its prox in some exchanges only
         call = waiting + self.prox * s["prox_evals"] / exchanges
-        found = predict(self.name, self.p, curve, eps, step=computing * exchanges / iterations, call=call, **how)
+        row = predict(self.name, self.p, curve, eps, step=computing * exchanges / iterations, call=call, **how)
         if self.result.status is Status.CONVERGED:  # simulated to the end
-            found = replace(found, seconds=s["sim_seconds"] + self.prox * s["prox_evals"])
+            row = replace(row, seconds=s["sim_seconds"] + self.prox * s["prox_evals"])
         codec = self.method.parameters().get("codec") if self.name == "scaffnew" else None
-        return replace(found, cohort=self.cohort, codec="" if codec is None else str(codec))
+        return replace(row, cohort=self.cohort, codec="" if codec is None else str(codec))
 
 
 def clients_gradient(problem: Problem, network: Network, max_clients: int = 32) -> float:
@@ -135,12 +145,12 @@ def clients_gradient(problem: Problem, network: Network, max_clients: int = 32) 
 
 def _median_seconds(call: Callable[[], Any], times: int, unused: int = 0) -> float:
     """The median seconds of a call, without the first ``unused`` ones."""
-    found = []
+    seconds = []
     for _ in range(times):
         then = time.perf_counter()
         call()
-        found.append(time.perf_counter() - then)
-    return float(np.median(found[unused:]))
+        seconds.append(time.perf_counter() - then)
+    return float(np.median(seconds[unused:]))
 
 
 def prox_seconds(problem: Problem, t: float) -> float:
@@ -154,27 +164,25 @@ Candidate = tuple[str, float | None, Method]
 
 def candidates(problem: Problem, network: Network | None = None) -> list[Candidate]:
     """Methods that reach the solution: Nesterov's, 5gcs, Scaffnew with some p, those for minibatches and for bits."""
-    if problem.D is not None:
-        raise InputError("psi(D x) is for one function; give plan f, psi and D instead of a problem.")
     batch = problem.batch is not None
-    out: list[Candidate] = [("gd", None, GD.theory(problem) if problem.psi is None else ProxGD.theory(problem))]
+    methods: list[Candidate] = [("gd", None, GD.theory(problem) if problem.psi is None else ProxGD.theory(problem))]
     if not batch and problem.mu is not None:
-        out.append(("accelerated", None, Accelerated.theory(problem)))
+        methods.append(("accelerated", None, Accelerated.theory(problem)))
     if not batch:
-        out.append(("5gcs", None, FiveGCS.practical(problem, gamma=None if problem.mu is not None else "auto")))
+        methods.append(("5gcs", None, FiveGCS.practical(problem, gamma=None if problem.mu is not None else "auto")))
     if problem.mu is None:
         gamma = theory.largest_step(problem.es_A)
-        return [*out, *(("scaffnew", p, Scaffnew(gamma, p)) for p in (0.3, 0.1, 0.03, 0.01))]
+        return [*methods, *(("scaffnew", p, Scaffnew(gamma, p)) for p in (0.3, 0.1, 0.03, 0.01))]
     best = Scaffnew.theory(problem)
     for p in (3 * best.p, best.p, best.p / 3):
         if p < 0.9:
-            out.append(("scaffnew", p, replace(best, p=p)))
+            methods.append(("scaffnew", p, replace(best, p=p)))
     if batch:
         exact = ScaffnewVR.theory(problem)
-        out.append(("scaffnew-vr", exact.p, exact))
+        methods.append(("scaffnew-vr", exact.p, exact))
     elif problem.psi is None and network is not None and _uplink_is_slow(problem, network):
-        out += _few_bits(problem)
-    return out
+        methods += _few_bits(problem)
+    return methods
 
 
 def _uplink_is_slow(problem: Problem, network: Network) -> bool:
@@ -185,13 +193,13 @@ def _uplink_is_slow(problem: Problem, network: Network) -> bool:
 def _few_bits(problem: Problem) -> list[Candidate]:
     """What saves bits on the way up; elsewhere their additional rounds never pay, and their pilots cost time."""
     locodl, plain = LoCoDL.theory(problem), Scaffnew.theory(problem)
-    out: list[Candidate] = [("locodl", locodl.p, locodl)]
+    methods: list[Candidate] = [("locodl", locodl.p, locodl)]
     if plain.p < 0.9:
-        out.append(("scaffnew", plain.p, replace(plain, codec=codecs.Float32())))
+        methods.append(("scaffnew", plain.p, replace(plain, codec=codecs.Float32())))
     if np.ptp(problem.weights) == 0 and problem.n > 2:
         tamuna = Tamuna.theory(problem)
-        out.append(("tamuna", tamuna.p, tamuna))
-    return out
+        methods.append(("tamuna", tamuna.p, tamuna))
+    return methods
 
 
 def cohort_candidates(problem: Problem, network: Network) -> list[tuple[Candidate, int]]:
@@ -199,8 +207,8 @@ def cohort_candidates(problem: Problem, network: Network) -> list[tuple[Candidat
     alike = network.reliable and not network.uneven and network.server == math.inf
     if alike or problem.n < 8 or problem.psi is not None or problem.mu is None:
         return []
-    made = [(Scaffnew.theory(problem, cohort=c), c) for c in (problem.n // 2, max(2, problem.n // 5))]
-    return [(("scaffnew", method.p, method), c) for method, c in made if method.p < 0.9]
+    methods = [(Scaffnew.theory(problem, cohort=c), c) for c in (problem.n // 2, max(2, problem.n // 5))]
+    return [(("scaffnew", method.p, method), c) for method, c in methods if method.p < 0.9]
 
 
 def advice(problem: Problem) -> tuple[str, ...]:
@@ -210,8 +218,8 @@ def advice(problem: Problem) -> tuple[str, ...]:
     spread = float(problem.L_i.max() / problem.L_i.min())
     if spread < 2:
         return ()
-    told = f"The L_i differ by a factor of {spread:.2g}: gradskip takes Scaffnew's rounds with fewer gradients"
-    return (f"{told} of the clients with a small L_i.",)
+    words = f"The L_i differ by a factor of {spread:.2g}: gradskip takes Scaffnew's rounds with fewer gradients"
+    return (f"{words} of the clients with a small L_i.",)
 
 
 def client_pilots(
@@ -227,8 +235,56 @@ def client_pilots(
     unsolved = replace(problem)
     unsolved.__dict__["solution"] = None  # a cached property: otherwise each pilot would compute f* for its trace
     prox = prox_seconds(problem, 1.0 / problem.L)
-    found: list[tuple[Candidate, int | None]] = [(one, None) for one in candidates(unsolved, network)]
+    everybody: list[tuple[Candidate, int | None]] = [(one, None) for one in candidates(unsolved, network)]
     return [
         ClientPilot(name, p, method, unsolved, network, prox, eps, seed, threads, cohort)
-        for (name, p, method), cohort in [*found, *cohort_candidates(unsolved, network)]
+        for (name, p, method), cohort in [*everybody, *cohort_candidates(unsolved, network)]
+    ]
+
+
+def race(pilots: Sequence[ClientPilot], eps: float, first: int, worth: float) -> None:
+    """Run all pilots at equal cost, then extend the best-looking ones until a well-tested one still looks best."""
+    # 1. a few iterations of each, to learn what a step and a call cost
+    for one in pilots:
+        one.extend(MIN_PILOT_ITERATIONS if one.p is None else math.ceil(3 / one.p))
+    # 2. first pilots of about equal cost
+    for one, n in zip(pilots, _first_lengths(pilots, eps, first), strict=True):
+        one.extend(n)
+    # 3. extend whichever looks best, until all that look best have run the share that makes a prediction trustworthy
+    for _ in range(MAX_EXTENSIONS * len(pilots)):
+        rows = together([one.row(eps) for one in pilots])
+        best = min(row.seconds for row in rows)
+        close = [k for k, row in enumerate(rows) if row.seconds <= CLOSE_FACTOR * best]
+        unsure = [k for k in close if not (pilots[k].done or rows[k].pilot >= worth * rows[k].iterations)]
+        if not math.isfinite(best):
+            unsure = [k for k, one in enumerate(pilots) if not one.done]
+        if not unsure:
+            return
+        k = min(unsure, key=lambda k: rows[k].seconds)
+        pilots[k].extend(2 * rows[k].pilot)
+
+
+def extend_until_sure(pilot: ClientPilot, eps: float, worth: float, budget: float) -> None:
+    """Extend a pilot until its prediction is trustworthy too, chosen or not, as long as it has taken less seconds."""
+    while not pilot.done and pilot.spent < budget:
+        row = pilot.row(eps)
+        if row.pilot >= worth * row.iterations:
+            return
+        pilot.extend(2 * row.pilot)
+
+
+def _first_lengths(pilots: Sequence[ClientPilot], eps: float, first: int) -> list[int]:
+    """Iterations of the first pilots: about a dozen exchanges of a skipping one, no more seconds for others."""
+    rows = [one.row(eps) for one in pilots]
+
+    def cost(row: PlanRow, n: float) -> float:
+        return n * (row.step_seconds + (1.0 if row.p is None else row.p) * row.call_seconds)
+
+    # a dozen exchanges, half as many again as a slope needs
+    enough = [first if row.p is None else math.ceil(1.5 * MIN_SLOPE_POINTS / row.p) for row in rows]
+    skipping = [cost(row, n) for row, n in zip(rows, enough, strict=True) if row.p is not None]
+    budget = min(skipping, default=math.inf)
+    return [
+        n if row.p is not None else min(n, max(MIN_PILOT_ITERATIONS, int(budget / max(cost(row, 1), 1e-12))))
+        for row, n in zip(rows, enough, strict=True)
     ]

@@ -1,0 +1,206 @@
+"""Many runs of one problem: ``sweep``, ``compare``, ``tune``, the command line and ``reproduce`` run through here.
+
+A run that has a folder is kept there. The same call again reads what is finished, goes on with what was interrupted,
+and runs the rest; a folder that holds another run is refused. So an interrupted call is continued by repeating it.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from proxskip.cores import available_cores
+from proxskip.links.cohorts import as_participation
+from proxskip.links.network import Network
+from proxskip.loop.progress import OverallProgress, is_wanted, shown
+from proxskip.loop.stop import RUN_RULES, Stop
+from proxskip.problems.federated import Problem
+from proxskip.results import description, folder, lock
+from proxskip.results.load import load
+from proxskip.results.result import Result, Status
+from proxskip.running import as_network, checked_x0, participants, prepare, resume, run
+from proxskip.seam import Method
+from proxskip.types import InputError, UnsafeStepWarning
+
+
+@dataclass(frozen=True, slots=True)
+class RunTask:
+    """One run: what to show meanwhile, its method, its seed, and its folder if it is kept."""
+
+    label: str
+    method: Method
+    seed: int
+    folder: Path | None = None
+
+
+Settings = Mapping[str, Any]
+"""Arguments of ``run`` that all tasks share: limits, engine, cohort, x0, every, force, threads, ..."""
+Bars = Callable[[str], AbstractContextManager[tuple[Any, ...]]]
+"""For a label, the callbacks that show the progress of a run."""
+
+
+def folder_of(out: str | Path, names: Sequence[str], number: int, seed: int | None = None) -> Path:
+    """The folder of a run: that of its method inside ``out``, with a number if names repeat; and that of its seed."""
+    numbered = len(set(names)) < len(names)
+    name = f"{number:0{len(str(len(names) - 1))}}-{names[number]}" if numbered else names[number]
+    return Path(out, name) if seed is None else Path(out, name, f"seed-{seed}")
+
+
+def run_many(
+    tasks: Sequence[RunTask],
+    problem: Problem,
+    settings: Settings,
+    *,
+    jobs: int = 1,
+    out: str | Path | None = None,
+    progress: bool | None = None,
+    bars: Bars | None = None,
+) -> list[Result]:
+    """The results in the order of the tasks, bit by bit the same for any number of processes.
+
+    An interrupted run is the last one, or missing if it was in another process.
+
+    Args:
+        out: the folder that holds those of the tasks: it is one writer's until the last of them is over.
+        progress: as in ``run``; ``bars`` in its place makes the callbacks of a run.
+    """
+    check(tasks, problem, settings, quiet=jobs == 1)
+    with _locked(out):
+        if jobs > 1:
+            return _in_processes(tasks, problem, settings, jobs, progress)
+        results = []
+        for task in tasks:
+            with bars(task.label) if bars is not None else shown(task.label, progress) as callbacks:
+                results.append(run_task(task, problem, settings, callbacks))
+            if results[-1].status is Status.INTERRUPTED:
+                break
+        return results
+
+
+@contextmanager
+def _locked(out: str | Path | None) -> Iterator[None]:
+    if out is not None:
+        Path(out).mkdir(parents=True, exist_ok=True)
+    with nullcontext() if out is None else lock.held(Path(out)):
+        yield
+
+
+def check(tasks: Sequence[RunTask], problem: Problem, settings: Settings, quiet: bool = True) -> None:
+    """Refuse at once what a run would refuse later, and folders that hold another run.
+
+    Args:
+        quiet: the runs themselves give the warnings.
+    """
+    cohort, network = as_participation(settings.get("cohort")), as_network(settings.get("network"))
+    Stop(**_limits(settings)).check(problem)
+    force, engine = bool(settings.get("force")), settings.get("engine", "cpu")
+    with warnings.catch_warnings():
+        if quiet:
+            warnings.simplefilter("ignore")
+        for task in tasks:
+            asked = participants(task.method, problem, cohort, network)
+            method, _ = prepare(task.method, problem, asked, bool(settings.get("allow_unsafe_step")))
+            if task.folder is None:
+                continue
+            is_kept = has_begun(task.folder) and not force
+            folder.check(task.folder, force or is_kept, settings.get("checkpoint_every"))
+            if is_kept:
+                name = engine if isinstance(engine, str) else engine.name
+                now = description.config(method, problem, {}, task.seed, name, cohort, {})
+                _check_kept(task.folder, now, problem, settings, network)
+
+
+def _check_kept(path: Path, now: dict[str, Any], problem: Problem, settings: Settings, network: Network | None) -> None:
+    """Refuse to go on with a run that began otherwise."""
+    kept = folder.read(path)
+    assert kept.checkpoint is not None
+    saved = description.with_defaults(kept.config)
+    folder.same_run(saved, now)
+    before = None if saved.get("network") is None else Network.of(saved["network"]).plain()
+    same = {
+        "x0": np.array_equal(kept.checkpoint.arrays.get("x0", []), checked_x0(problem, settings.get("x0"))),
+        "every": settings.get("every") in (None, saved.get("every")),
+        "network": before == (None if network is None else network.plain()),
+    }
+    if other := [name for name, is_same in same.items() if not is_same]:
+        raise InputError(f"{path} holds a run with another {other[0]}; choose another folder, or overwrite it.")
+
+
+def has_begun(path: Path) -> bool:
+    """Whether the folder holds a run that can be gone on with."""
+    return (path / "spec.toml").is_file()
+
+
+def _limits(settings: Settings) -> dict[str, Any]:
+    return {k: settings.get(k) for k in RUN_RULES}
+
+
+def run_task(task: RunTask, problem: Problem, settings: Settings, callbacks: Sequence[Any] = ()) -> Result:
+    """The run of a task: read from its folder, gone on with, or run now."""
+    show: dict[str, Any] = {"callbacks": tuple(callbacks), "progress": False}
+    path = task.folder
+    if path is None or settings.get("force") or not has_begun(path):
+        return run(task.method, problem, seed=task.seed, out=path, **settings, **show)
+    kept, limits = folder.read(path), _limits(settings)
+    if (path / "summary.json").is_file() and kept.config.get("stop") == Stop(**limits).rules:
+        result = load(path)
+        assert isinstance(result, Result)
+        if result.status is not Status.INTERRUPTED:
+            return result
+    engine = settings.get("engine")
+    show |= {"threads": settings.get("threads"), "engine": None if isinstance(engine, str) else engine}
+    return resume(path, problem, **show, **limits)
+
+
+# -- in several processes ----------------------------------------------------------------------------------------------
+def _in_processes(
+    tasks: Sequence[RunTask], problem: Problem, settings: Settings, jobs: int, progress: bool | None
+) -> list[Result]:
+    # here, since few programs need them
+    from multiprocessing.reduction import ForkingPickler
+
+    from proxskip.processes import Processes
+
+    if not isinstance(settings.get("engine", "cpu"), str):
+        raise InputError("an engine object serves one run at a time; name the engine, or leave out jobs.")
+    problem.solution  # noqa: B018  computed once, and not in every process
+    threads = settings.get("threads") or max(1, available_cores() // jobs)
+    shared = problem, {**settings, "threads": threads}
+    try:
+        ForkingPickler.dumps((shared, list(tasks)))
+    except Exception as error:
+        raise InputError(
+            f"this problem cannot be sent to other processes ({error}); leave out jobs, or define its functions and "
+            "classes at the top of a module."
+        ) from None
+    results: dict[int, Result] = {}
+    began = time.monotonic()
+    try:
+        with (
+            Processes(min(jobs, len(tasks)), shared) as pool,
+            OverallProgress(quiet=not is_wanted(progress)) as overall,
+        ):
+            for number, result, _ in pool.each(_run_shared, tasks):
+                results[number] = result
+                done = len(results)
+                left = (time.monotonic() - began) * (len(tasks) - done) / done
+                overall(f"{done} of {len(tasks)} runs done in {jobs} processes", done / len(tasks), left)
+    except KeyboardInterrupt:
+        pass  # the processes have written their checkpoints
+    return [results[k] for k in sorted(results)]
+
+
+def _run_shared(task: RunTask) -> Result:
+    from proxskip.processes import shared
+
+    problem, settings = shared()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnsafeStepWarning)  # the parent has said it
+        return run_task(task, problem, settings)
