@@ -106,8 +106,8 @@ def _execute(
     spec = settings.spec_of(names, o)
     problem, labels = _problem(spec, o.quiet)
     folders = [out / name if out is not None and inside else out for name in names]
-    methods = [settings.method_of(name, o, problem) for name in names]
-    requests = [runs.MethodRun(*parts) for parts in zip(names, methods, folders, strict=True)]
+    built = [settings.method_of(name, o, problem) for name in names]
+    requests = [runs.MethodRun(*parts) for parts in zip(names, built, folders, strict=True)]
     runs.check(requests, problem, o)
     _solve(problem, o.quiet)
     runs.clear(None if o.go_on else out)  # only now: whatever could be refused has been checked
