@@ -233,6 +233,8 @@ class Loop:
     def _rounds(self, callbacks: Sequence[Any]) -> tuple[Status, str]:
         if len(self.trace) == 0:
             self._record(callbacks)
+        if not self.engine.rewinds:
+            self._see()  # a resumed run has no record yet to which it could go back
         while True:
             verdict = self._verdict()
             if verdict is not None:
@@ -360,6 +362,7 @@ class Loop:
     def _see(self) -> Snapshot:
         """What server and clients have after this round; fetched once."""
         if self.seen is None or self.seen.round != self.round:
+            self.seen = None  # the clients' memory may be large: not two copies at a time
             self.line.wait()
             clock = None if self.clock is None else self.clock.state()
             counts = self.line.meter.state(self.line.fetch)
