@@ -233,8 +233,8 @@ class Loop:
     def _rounds(self, callbacks: Sequence[Any]) -> tuple[Status, str]:
         if len(self.trace) == 0:
             self._record(callbacks)
-        if not self.engine.rewinds:
-            self._see()  # a resumed run has no record yet to which it could go back
+        elif not self.engine.rewinds:  # a round that is broken off falls back to what was resumed
+            self._see()
         while True:
             verdict = self._verdict()
             if verdict is not None:
