@@ -235,7 +235,9 @@ def line_of_four() -> Line:
 
 def test_weights_that_may_change_are_scaled_anew() -> None:
     line, w = line_of_four(), np.array([1.0, 2.0, 3.0, 4.0])
-    assert line._shares(None) is line._shares(None)
+    fixed = w.copy()
+    fixed.setflags(write=False)
+    assert line._shares(fixed) is line._shares(fixed)
     assert line._shares(None)[0].tolist() == [0.25] * 4
     for _ in range(2):
         assert np.array_equal(line._shares(w)[0], w / w.sum())

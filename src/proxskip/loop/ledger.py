@@ -8,7 +8,7 @@ one vector each way a round, and on cohorts at most two down. x0 is part of the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -67,7 +67,9 @@ class Meter:
     def count(self, whom: Any, c: int, K: Any, down: tuple[Any, ...], numbers: int, work: Work) -> None:
         """One exchange with c clients: their steps, what went down with some numbers each, and what came up."""
         self._count_steps(K, c, work.gradients, work.steps)
-        vectors = int(np.sum(self.vectors_down(whom, down)))
+        owed, (fresh, late) = self.owed[whom], self._owed_vectors(down)
+        new = int(np.count_nonzero(owed == self.outcomes)) if self.outcomes else 0
+        vectors = len(down) * c + new * fresh + (int(np.count_nonzero(owed)) - new) * late
         floats = vectors * _length(down, self.d) + numbers * c
         self.ledger.vectors_down += vectors
         self.ledger.floats_down += floats
@@ -96,16 +98,19 @@ class Meter:
 
     def vectors_down(self, whom: Any, down: tuple[Any, ...]) -> Indices:
         """Vectors in the message to each of these clients: those of the exchange, and an outcome that it is owed."""
-        owed = self.owed[whom]
-        # x+ of the last round is mostly the x of this one, and is sent once
-        fresh = sum(not any(o is v or _equal(o, v) for v in down) for o in self.outcome)
-        # outcomes of older rounds are not kept, but they have as many vectors as the last one
-        late = np.where(owed == self.outcomes, fresh, max(1, len(self.outcome)))
-        return len(down) + np.where(owed == 0, 0, late)
+        owed, (fresh, late) = self.owed[whom], self._owed_vectors(down)
+        return len(down) + np.where(owed == 0, 0, np.where(owed == self.outcomes, fresh, late))
 
     def bytes_down(self, whom: Any, down: tuple[Any, ...], numbers: int) -> Array:
         """Bytes of the message to each of these clients."""
         return np.float64(8.0) * (self.vectors_down(whom, down) * _length(down, self.d) + numbers)
+
+    def _owed_vectors(self, down: tuple[Any, ...]) -> tuple[int, int]:
+        """Vectors of the last outcome that are not sent anyway, and those of an older one."""
+        # x+ of the last round is mostly the x of this one, and is sent once
+        repeated = [any(o is v or _equal(o, v) for v in down) for o in self.outcome]
+        # outcomes of older rounds are not kept, but they have as many vectors as the last one
+        return repeated.count(False), max(1, len(self.outcome))
 
     def _count_steps(self, K: Any, c: int, gradients: int, taken: Indices | None) -> None:
         steps = K if taken is None else taken
@@ -123,10 +128,11 @@ class Meter:
     def mark(self, asked: Any) -> Callable[[], None]:
         """A round with these clients begins; what is returned forgets it."""
         owed, participated = self.owed[asked].copy(), self.participated[asked].copy()
-        before = replace(self.ledger), owed, participated, self.outcomes, self.outcome
+        before, outcomes, outcome = vars(self.ledger).copy(), self.outcomes, self.outcome
 
         def undo() -> None:
-            self.ledger, self.owed[asked], self.participated[asked], self.outcomes, self.outcome = before
+            self.ledger, self.outcomes, self.outcome = Ledger(**before), outcomes, outcome
+            self.owed[asked], self.participated[asked] = owed, participated
 
         return undo
 

@@ -47,7 +47,8 @@ class Line:
         self.all = np.arange(problem.n)
         self.cohort: Indices = self.all
         self.far = engine.is_far()
-        self.shares = (problem.weights / problem.weights.sum(),)
+        self.scaled: tuple[Any, tuple[Array, ...]] = None, ()
+        """Weights of everybody that cannot change, and what ``_shares`` made of them."""
         self.coins = stream(seed, 0, "server")
         # of this round
         self.round = 0
@@ -159,11 +160,14 @@ class Line:
 
     def _shares(self, weights: Array | None) -> tuple[Array, ...]:
         """The cohort's weights, scaled to sum to one; those of the problem by default."""
-        if weights is None and self.cohort is self.all:
-            return self.shares
         weights = self.problem.weights if weights is None else weights
+        if weights is self.scaled[0] and self.cohort is self.all:
+            return self.scaled[1]
         rows = [weights[self.whom]] if weights.ndim == 1 else weights[:, self.whom]
-        return tuple(w / w.sum() for w in rows)
+        shares = tuple(w / w.sum() for w in rows)
+        if self.cohort is self.all and weights.flags.owndata and not weights.flags.writeable:
+            self.scaled = weights, shares
+        return shares
 
     def _request(
         self, half: ClientHalf, K: int | Sequence[int], down: tuple[Array, ...], own: Mapping[str, Any],

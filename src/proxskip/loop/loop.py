@@ -362,6 +362,7 @@ class Loop:
     def _see(self) -> Snapshot:
         """What server and clients have after this round; fetched once."""
         if self.seen is None or self.seen.round != self.round:
+            self.seen = None  # the clients' memory may be large: not two copies at a time
             self.line.wait()
             clock = None if self.clock is None else self.clock.state()
             counts = self.line.meter.state(self.line.fetch)
