@@ -92,7 +92,7 @@ def test_rows_of_ones_are_stored_without_values(batch: int | None) -> None:
     problem = ps.split(whole, clients=4, by="label").with_batch(batch)
     packed = shards.pack(problem)
     assert packed is not None
-    assert len((packed.row_data if isinstance(packed, shards.Tiles) else packed.sparse)[2]) == 0
+    assert len(packed.data.row_values if isinstance(packed, shards.Tiles) else packed.data.values) == 0
     same(run(NAMED["scaffnew"], problem), run(NAMED["scaffnew"], problem, "reference"), 1e-12)
 
 

@@ -25,8 +25,10 @@ from proxskip.cli import main
 from proxskip.engines.local import OneClient
 from proxskip.engines.ray.engine import RayEngine
 from proxskip.engines.reference import ReferenceEngine
-from proxskip.results.description import COUNTED
+from proxskip.results.fields import FIELDS
 from proxskip.types import UnsafeStepWarning
+
+COUNTED = [k for k, field in FIELDS.items() if field.whole and k not in ("late", "lost", "void")]
 
 FEATURES: dict[str, tuple[Any, ...]] = {
     "loss": ("logistic", "squared", "softmax"),

@@ -27,7 +27,6 @@ from proxskip.engines.reference import ReferenceEngine
 from proxskip.engines.rows import balanced, merged_rows, tapered
 from proxskip.links.sums import weighted_sum
 from proxskip.on_demand.kernels import Kernel, njit, running_seconds
-from proxskip.solo import kernels as solo_kernels
 
 LOSSES = {"logistic": ps.Logistic, "squares": ps.LeastSquares, "softmax": ps.Softmax}
 
@@ -335,7 +334,7 @@ def test_a_second_process_compiles_nothing() -> None:
     assert outputs[1].split() == ["0", "True"]
 
 
-@pytest.mark.parametrize("module", [anchored, kernels, lazy_kernels, minibatches, solo_kernels])
+@pytest.mark.parametrize("module", [anchored, kernels, lazy_kernels, minibatches])
 def test_kernels_of_steps_count_no_users_of_arrays(module) -> None:
     compiled = [f for f in vars(module).values() if isinstance(f, Kernel) and f.options.get("inline") != "always"]
     assert compiled

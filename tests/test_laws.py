@@ -81,7 +81,7 @@ class ErrorMaps:
         assert s is not None
         self.outcomes = [
             (mass / len(rounds), cohort, r)
-            for mass, cohort in cohorts_of(self.machine.line.cohorts, self.n)
+            for mass, cohort in cohorts_of(self.machine.line.participation, self.n)
             for rounds in [self.rounds(cohort)]
             for r in rounds
         ]

@@ -19,6 +19,7 @@ packs the data, with unsigned indices because numba checks a signed one at every
 """
 
 import math
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -46,6 +47,62 @@ NO_PICKS = np.zeros(0, np.uint32)
 """All rows, in their order."""
 SAFE_MARGIN = 690.0
 """Margins below it in size need no clamp: exp neither overflows nor underflows."""
+
+
+class Steps(NamedTuple):
+    """The local steps of a cohort; member j of it is client clients[j] of the shards."""
+
+    clients: Any
+    X0: Any
+    """Where they begin: a row for each member, or one for all."""
+    X: Any
+    """Where they lead."""
+    H: Any
+    gamma: Any
+    K: Any
+
+
+class RowData(NamedTuple):
+    """Rows of all clients end to end; arrays of other kinds are there too, without entries."""
+
+    kind: int
+    """DENSE, SPARSE or SOFTMAX."""
+    dense: Any
+    indptr: Any
+    indices: Any
+    values: Any
+    """Of sparse rows; none where all are one."""
+    b: Any
+    loss: int
+    C: int
+    """Classes of softmax."""
+    row0: Any
+    """The first row of each client."""
+    share: Any
+    """By client the weight of a row."""
+    reg: Any
+    per_block: int
+    """Rows of a block, about."""
+
+
+class TileData(NamedTuple):
+    """Rows in groups of eight and columns in fours; ``shards.Tiles`` has the picture."""
+
+    blocks: Any
+    groups: Any
+    row_start: Any
+    row_index: Any
+    row_values: Any
+    column_start: Any
+    column_index: Any
+    column_values: Any
+    b: Any
+    scale: Any
+    """By slot the weight of its row."""
+    loss: int
+    longest: float
+    """The largest |a_r|^2."""
+    reg: Any
 
 
 # -- slopes ------------------------------------------------------------------------------------------------------------
@@ -201,34 +258,28 @@ def step(x, lo, hi, gamma, g, reg, h):
 
 
 @njit(**_FAST)
-def block_tiles(u, x, d, groups, row_data, column_data, b, scale, at, loss, longest, z, bits, power, g):
+def block_tiles(u, x, data, scale, at, z, bits, power, g):
     """g <- the gradient sum of block u of rows, small enough for its slopes to stay in the cache.
 
     ``at`` is the group whose rows come first in ``scale``.
     """
-    tiles, index, values = row_data
-    columns, rows, by_column = column_data
-    first, last = groups[u], groups[u + 1]
+    first, last, d = data.groups[u], data.groups[u + 1], g.shape[0]
     m = 8 * (last - first)
     z[m] = 0.0  # what the columns' missing entries read
-    margins(x, last - first, first, tiles, index, values, z)
-    # |a_r' x| <= |a_r| |x| for all rows; ``longest`` is the largest |a_r|^2
-    safe = squared_norm(x, d) * longest < SAFE_MARGIN * SAFE_MARGIN
-    slopes(loss, z, b[8 * first :], scale[8 * (first - at) :], m, safe, bits, power)
-    gather_columns(z, 0, d, u * d, columns, rows, by_column, g)
+    margins(x, last - first, first, data.row_start, data.row_index, data.row_values, z)
+    # |a_r' x| <= |a_r| |x| for all rows
+    safe = squared_norm(x, d) * data.longest < SAFE_MARGIN * SAFE_MARGIN
+    slopes(data.loss, z, data.b[8 * first :], scale[8 * (first - at) :], m, safe, bits, power)
+    gather_columns(z, 0, d, u * d, data.column_start, data.column_index, data.column_values, g)
 
 
 @njit(**_FAST)
-def descend_tiles(
-    lo, hi, clients, X0, X, H, gamma, K, blocks, groups, row_data, column_data, b, scale, reg, loss, longest, work,
-    row0, place, count, batch, seed, round, number0, share, picks, room, step0,
-):  # fmt: skip
-    """Sparse shards, all rows or most; X0 has a row for each member of the cohort, or one for all.
-
-    Member j draws the minibatch of its local step k as that of step ``step0[j] + k`` of the round.
-    """
-    d = X.shape[1]
+def descend_tiles(lo, hi, steps, data, draws, tiled, work, drawn):
+    """The steps of members lo .. hi-1: sparse shards, all rows or most."""
+    clients, X0, X, H, gamma, K = steps
+    blocks, groups, d = data.blocks, data.groups, X.shape[1]
     x, z, g, total, bits, power = work
+    share, picks, room = drawn
     for j in range(lo, hi):
         i = clients[j]
         # x has one entry more than the vector, a zero, which the rows' missing entries read
@@ -237,23 +288,23 @@ def descend_tiles(
             x[c] = start[c]
         x[d] = 0.0
         # a minibatch's weights are those of this client alone; the full gradient's are those of all clients
-        own, at = (share, groups[blocks[i]]) if batch > 0 else (scale, 0)
+        own, at = (share, groups[blocks[i]]) if draws.batch > 0 else (data.scale, 0)
         for k in range(K[j]):
             part = share.dtype.type(1.0)
             for c in range(d):
                 total[c] = 0.0
-            if batch > 0:
-                lo8, hi8, k0 = 8 * at, 8 * groups[blocks[i + 1]], step0[j] + k
-                part = weigh_rows(i, k0, lo8, hi8, row0, place, count, batch, seed, round, number0, share, picks, room)
+            if draws.batch > 0:
+                slots = 8 * at, 8 * groups[blocks[i + 1]]
+                part = weigh_rows(i, draws.step0[j] + k, slots[0], slots[1], tiled, draws, share, picks, room)
             # the gradient is the sum of its blocks', in their order, as where threads share them
             for u in range(blocks[i], blocks[i + 1]):
-                block_tiles(u, x, d, groups, row_data, column_data, b, own, at, loss, longest, z, bits, power, g)
+                block_tiles(u, x, data, own, at, z, bits, power, g)
                 for c in range(d):
                     total[c] += g[c]
             if part != 1.0:
                 for c in range(d):
                     total[c] *= part
-            step(x, 0, d, gamma[j], total, reg, H[j])
+            step(x, 0, d, gamma[j], total, data.reg, H[j])
         for c in range(d):
             X[j, c] = x[c]
 
@@ -358,81 +409,72 @@ def softmax_row(r, x, C, F, indptr, indices, values, p):
 
 
 @njit(**_FAST)
-def block_gradient(k, blocks, taken, picks, first, x, kind, dense, sparse, b, factor, loss, C, g, p):
+def block_gradient(k, blocks, taken, picks, first, x, data, factor, g, p):
     """g <- the k-th of ``blocks`` parts of a client's gradient sum."""
     lo, hi = k * taken // blocks, (k + 1) * taken // blocks
     for c in range(g.shape[0]):
         g[c] = 0.0
-    indptr, indices, values = sparse
-    if kind == DENSE:
-        add_dense_rows(lo, hi, picks, first, x, dense, b, factor, loss, g)
-    elif kind == SPARSE:
-        add_sparse_rows(lo, hi, picks, first, x, indptr, indices, values, b, factor, loss, g)
+    indptr, indices, values, b = data.indptr, data.indices, data.values, data.b
+    if data.kind == DENSE:
+        add_dense_rows(lo, hi, picks, first, x, data.dense, b, factor, data.loss, g)
+    elif data.kind == SPARSE:
+        add_sparse_rows(lo, hi, picks, first, x, indptr, indices, values, b, factor, data.loss, g)
     else:
-        add_softmax_rows(lo, hi, picks, first, x, indptr, indices, values, b, factor, C, g, p)
+        add_softmax_rows(lo, hi, picks, first, x, indptr, indices, values, b, factor, data.C, g, p)
 
 
 @njit(**_FAST)
-def descend_rows(
-    lo, hi, clients, X0, X, H, gamma, K, row0, share, kind, dense, sparse, b, reg, loss, C, batch,
-    seed, round, per_block, number0, work, step0,
-):  # fmt: skip
-    """Dense shards, minibatches, softmax, and sparse shards with few entries a column.
+def descend_rows(lo, hi, steps, data, draws, work):
+    """The steps of members lo .. hi-1: dense shards, minibatches, softmax, and sparse shards with few entries a column.
 
     A large client's gradient is the sum of the gradients of blocks of rows, in their order, whoever computes them.
-    ``number0`` is the first client's number among all, by which minibatches are drawn. Member j draws the minibatch of
-    its local step k as that of step ``step0[j] + k`` of the round. ``share[i]`` is the weight of a row of client i.
     """
-    d = X.shape[1]
+    clients, X0, X, H, gamma, K = steps
+    d, batch = X.shape[1], draws.batch
     g, total, picks, p, room = work
     for j in range(lo, hi):
         i = clients[j]
-        first, m = row0[i], row0[i + 1] - row0[i]
+        first, m = data.row0[i], data.row0[i + 1] - data.row0[i]
         taken = batch if batch > 0 else m
-        blocks, factor = max(1, taken // per_block), share[i]
+        blocks, factor = max(1, taken // data.per_block), data.share[i]
         x, start = X[j], X0[j if X0.shape[0] > 1 else 0]
         for c in range(d):
             x[c] = start[c]
         for k in range(K[j]):
             if batch > 0:
-                draw_rows(seed, number0 + i, round, step0[j] + k, first, m, batch, picks, room)
+                number = draws.step0[j] + k
+                draw_rows(draws.seed, draws.number0 + i, draws.round, number, first, m, batch, picks, room)
             # the first block's gradient into ``total``, the others' added one after another
-            block_gradient(0, blocks, taken, picks, first, x, kind, dense, sparse, b, factor, loss, C, total, p)
+            block_gradient(0, blocks, taken, picks, first, x, data, factor, total, p)
             for q in range(1, blocks):
-                block_gradient(q, blocks, taken, picks, first, x, kind, dense, sparse, b, factor, loss, C, g, p)
+                block_gradient(q, blocks, taken, picks, first, x, data, factor, g, p)
                 for c in range(d):
                     total[c] += g[c]
-            step(x, 0, d, gamma[j], total, reg, H[j])
+            step(x, 0, d, gamma[j], total, data.reg, H[j])
 
 
 # -- large clients: their blocks on several threads, step after step --------------------------------------------------
 # Part u is that of a block of member owner[u]; parts starts[j] .. starts[j+1]-1 are member j's. Members with K[j] <= k
 # take no step k.
 @njit(**_FAST)
-def sum_tiles(
-    lo, hi, k, owner, block, at, K, Y, groups, row_data, column_data, b, scale, share, loss, longest, work, parts,
-):  # fmt: skip
+def sum_tiles(lo, hi, k, owner, block, at, K, Y, data, share, work, parts):
     """parts[u] <- the gradient sum of block[u] at its member's point Y[j], u = lo .. hi-1, as in ``descend_tiles``."""
     _, z, _, _, bits, power = work
     for u in range(lo, hi):
         j = owner[u]
         if k < K[j]:
-            own, d = share[j] if share.shape[0] > 0 else scale, parts.shape[1]
-            block_tiles(
-                block[u], Y[j], d, groups, row_data, column_data, b, own, at[j], loss, longest, z, bits, power, parts[u]
-            )
+            own = share[j] if share.shape[0] > 0 else data.scale
+            block_tiles(block[u], Y[j], data, own, at[j], z, bits, power, parts[u])
 
 
 @njit(**_FAST)
-def sum_rows(lo, hi, k, owner, starts, K, X, taken, factor, picks, first, kind, dense, sparse, b, loss, C, p, parts):
+def sum_rows(lo, hi, k, owner, starts, K, X, taken, factor, picks, first, data, p, parts):
     """parts[u] <- the gradient sum of a block at its member's point X[j], u = lo .. hi-1, as in ``descend_rows``."""
     for u in range(lo, hi):
         j = owner[u]
         if k < K[j]:
             q, blocks = u - starts[j], starts[j + 1] - starts[j]
-            block_gradient(
-                q, blocks, taken[j], picks[j], first[j], X[j], kind, dense, sparse, b, factor[j], loss, C, parts[u], p
-            )
+            block_gradient(q, blocks, taken[j], picks[j], first[j], X[j], data, factor[j], parts[u], p)
 
 
 @njit(**_FAST)

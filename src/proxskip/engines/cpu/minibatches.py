@@ -6,6 +6,8 @@ one for each row, says which rows were drawn (``subset``); in between it is all 
 All of it is arithmetic on unsigned integers, exact on every machine.
 """
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from proxskip.on_demand.kernels import njit
@@ -24,6 +26,19 @@ _PLACES = np.zeros(64, np.uint64)
 _PLACES[[((int(_DE_BRUIJN) << _k) & (2**64 - 1)) >> 58 for _k in range(64)]] = range(64)
 ROWS_PER_PICK = 16
 """A minibatch of fewer rows is read in the order of the draws: looking through a bit for each row would take longer."""
+
+
+class Draws(NamedTuple):
+    """What the minibatches of a round are drawn by, for all members of a cohort."""
+
+    batch: int
+    """Rows of a minibatch; 0 for full gradients."""
+    seed: int
+    round: int
+    number0: int
+    """The number of the first client among all."""
+    step0: Any
+    """By member the number of its first step: member j draws that of its local step k as that of step0[j] + k."""
 
 
 @njit(inline="always")
@@ -132,14 +147,15 @@ def draw_rows(seed, client, round, step, first, m, b, out, room):
 
 
 @njit(nogil=True, cache=True, borrows=True, error_model="numpy")
-def weigh_rows(i, k, lo, hi, row0, place, count, batch, seed, round, number0, share, picks, room):
+def weigh_rows(i, k, lo, hi, tiled, draws, share, picks, room):
     """share <- how often each tiled row (lo .. hi-1) of client i is in its minibatch of step k.
 
-    A tiled row stands for ``count`` equal rows of the data, and place[r] says which one stands for row r. The rows of
-    the minibatch or the others, whichever are fewer, are drawn: counted from zero up, or from all rows down. Returns
-    the factor by which the gradient is to be multiplied.
+    ``tiled`` is (row0, place, count). A tiled row stands for ``count`` equal rows of the data, and place[r] says which
+    one stands for row r. The rows of the minibatch or the others, whichever are fewer, are drawn: counted from zero up,
+    or from all rows down. Returns the factor by which the gradient is to be multiplied.
     """
-    seen = room[0]
+    row0, place, count = tiled
+    seen, batch = room[0], draws.batch
     first, m = row0[i], row0[i + 1] - row0[i]
     n, one = batch, share.dtype.type(1.0)
     if 2 * batch <= m:
@@ -149,7 +165,7 @@ def weigh_rows(i, k, lo, hi, row0, place, count, batch, seed, round, number0, sh
         n, one = m - batch, -one
         for r in range(hi - lo):
             share[r] = count[lo + r]
-    subset(seed, number0 + i, round, k, m, n, seen, picks)
+    subset(draws.seed, draws.number0 + i, draws.round, k, m, n, seen, picks)
     for q in range(n):
         share[place[first + picks[q]]] += one
     return share.dtype.type(1.0 / batch)

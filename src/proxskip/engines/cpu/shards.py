@@ -17,9 +17,10 @@ import scipy
 
 from proxskip.engines import packing
 from proxskip.engines.cpu import anchored, kernels
+from proxskip.engines.cpu.anchored import Anchors
 from proxskip.engines.cpu.drawing import Drawing
-from proxskip.engines.cpu.kernels import NO_PICKS
-from proxskip.engines.cpu.minibatches import draw_rows, weigh_rows
+from proxskip.engines.cpu.kernels import NO_PICKS, RowData, Steps, TileData
+from proxskip.engines.cpu.minibatches import Draws, draw_rows, weigh_rows
 from proxskip.engines.packing import ENTRIES_PER_TILE, ROWS_PER_TILE
 from proxskip.engines.rows import merged_rows, offsets, ranges
 from proxskip.problems.federated import Problem
@@ -136,44 +137,61 @@ def _alike(f: Any, first: LinearModel) -> bool:
 def with_pull(shards: Rows | Tiles, tau: float) -> Rows | Tiles:
     """The same shards with tau added to the coefficients of the l2 term: steps with a pull to zero."""
     other = copy(shards)
-    other.reg = (shards.reg + tau).astype(shards.dtype)
+    other.data = shards.data._replace(reg=(shards.data.reg + tau).astype(shards.dtype))
     return other
 
 
-class Rows:
+class Shards:
+    """What both layouts have: ``data`` for the kernels, how minibatches are drawn, and ``work``, the cost of a step."""
+
+    work: Array
+    most_blocks: int
+
+    def __init__(self, problem: Problem, model: LinearModel, number0: int) -> None:
+        sizes = problem.rows_each
+        self.dtype, self.d, self.number0, self.batch = model.dtype, problem.d, number0, problem.batch or 0
+        self.loss = kernels.LOGISTIC if model.loss == "logistic" else kernels.SQUARED
+        self.reg = model.reg.astype(self.dtype)
+        self.drawing = Drawing(self.batch, int(sizes.max()))
+        self.row0 = offsets(sizes)
+
+    def draws(self, seed: int, round: int, step0: int | Indices, members: int) -> Draws:
+        """What the members' minibatches are drawn by; ``step0`` is one number for all, or one per member."""
+        first = np.empty(members, np.int64)
+        first[:] = step0
+        return Draws(self.batch, seed, round, self.number0, first)
+
+
+class Rows(Shards):
     """Rows of all clients end to end, dense or CSR; client i has rows row0[i] to row0[i + 1] - 1."""
 
     def __init__(self, problem: Problem, census: Census, number0: int = 0) -> None:
         models = stores_of(problem.clients)
-        first = models[0]
-        self.number0, self.unit, self.mapped = number0, census.unit, _is_mapped(problem)
-        self.dtype, self.batch = first.dtype, problem.batch or 0
-        self.loss = kernels.LOGISTIC if first.loss == "logistic" else kernels.SQUARED
-        self.C = first.C if isinstance(first, Softmax) else 0
-        sizes = problem.rows_each
-        self.row0 = offsets(sizes)
+        first, sizes = models[0], problem.rows_each
+        super().__init__(problem, first, number0)
+        self.unit, self.mapped = census.unit, _is_mapped(problem)
+        C = first.C if isinstance(first, Softmax) else 0
         self.b = joined([f.b for f in models]).astype(self.dtype, copy=False)
-        self.share = 1.0 / (np.full_like(sizes, self.batch) if self.batch else sizes)
-        self.drawing = Drawing(self.batch, int(sizes.max()))
-        self.reg = first.reg.astype(self.dtype)
-        sparse = is_sparse(first.A)
-        self.kind = kernels.SOFTMAX if self.C else kernels.SPARSE if sparse else kernels.DENSE
+        kind = kernels.SOFTMAX if C else kernels.SPARSE if is_sparse(first.A) else kernels.DENSE
         # one kernel serves all kinds, so the arrays of the other kinds are there too, without entries
-        self.dense = np.zeros((0, 0), self.dtype) if self.kind else joined([f.A for f in models])
-        matrices = [scipy.sparse.csr_matrix(f.A) for f in models] if self.kind else []
-        self.sparse = self._rows(matrices) if matrices else _no_rows(self.dtype)
-        # what a step of each client costs, for balancing the threads
-        entries = np.diff(self.sparse[0].astype(np.int64)[self.row0]) if self.kind else sizes * problem.d
-        self.work = entries.astype(np.float64) * max(1, self.C) + 1.0
+        dense = np.zeros((0, 0), self.dtype) if kind else joined([f.A for f in models])
+        sparse = np.zeros(1, np.uint64), np.zeros(0, np.uint16), np.zeros(0, self.dtype)  # type: tuple[Any, Any, Any]
+        if kind:
+            sparse = self._sparse([scipy.sparse.csr_matrix(f.A) for f in models], kind)
+        share = 1.0 / (np.full_like(sizes, self.batch) if self.batch else sizes)
         entries_per_row = max(1.0, float(census.entries) / max(1, census.rows))
-        self.per_block = max(1, int(ENTRIES_PER_BLOCK / entries_per_row))
+        per_block = max(1, int(ENTRIES_PER_BLOCK / entries_per_row))
+        self.data = RowData(kind, dense, *sparse, self.b, self.loss, C, self.row0, share, self.reg, per_block)
+        # what a step of each client costs, for balancing the threads
+        entries = np.diff(sparse[0].astype(np.int64)[self.row0]) if kind else sizes * problem.d
+        self.work = entries.astype(np.float64) * max(1, C) + 1.0
         self.most_blocks = int(self.block_counts(np.arange(problem.n)).max())
 
-    def _rows(self, matrices: list[Any]) -> tuple[Any, Any, Any]:
+    def _sparse(self, matrices: list[Any], kind: int) -> tuple[Any, Any, Any]:
         indptr, indices, values = stacked(matrices)
-        if self.batch and self.kind == kernels.SPARSE and not self.mapped:
+        if self.batch and kind == kernels.SPARSE and not self.mapped:
             indptr, indices, values = self._by_length(indptr, indices, values)
-        if not self.C and self.unit:  # the kernels for one margin per row need no values that are all one
+        if kind == kernels.SPARSE and self.unit:  # the kernels for one margin per row need no values that are all one
             values = values[:0]
         columns = matrices[0].shape[1]
         narrow = indices.view(f"u{indices.itemsize}") if self.mapped else indices.astype(width(columns))
@@ -200,38 +218,27 @@ class Rows:
         Args:
             step0: the number of the first step among the round's minibatches: one for all members, or one per member.
         """
-        first_step, d = _per_member(step0, len(cohort)), X.shape[1]
-
-        def work(lo: int, hi: int) -> None:
-            kernels.descend_rows(
-                lo, hi, cohort, X0, X, H, gamma, K, self.row0, self.share, self.kind, self.dense, self.sparse, self.b,
-                self.reg, self.loss, self.C, self.batch, seed, round, self.per_block, self.number0, self._buffers(d),
-                first_step,
-            )  # fmt: skip
-
-        return work
+        steps, draws = Steps(cohort, X0, X, H, gamma, K), self.draws(seed, round, step0, len(cohort))
+        return lambda lo, hi: kernels.descend_rows(lo, hi, steps, self.data, draws, self._buffers())
 
     def descend_anchored(
         self, cohort: Indices, X: Array, H: Array, gamma: Array, K: Indices, anchor: tuple[Array, Array, Array],
         moved: Indices, seed: int, round: int, step0: int | Indices,
     ) -> RangeTask:  # fmt: skip
         """The same with the gradients of L-SVRG; X and the anchors are changed in their place."""
-        data = self.kind, self.dense, self.sparse, self.b, self.loss, self.C
-        first_step = _per_member(step0, len(cohort))
+        steps, anchors = Steps(cohort, X, X, H, gamma, K), Anchors(*anchor, moved)
+        draws = self.draws(seed, round, step0, len(cohort))
 
         def work(lo: int, hi: int) -> None:
-            g, part, picks, p, room = self._buffers(X.shape[1])
+            g, part, picks, p, room = self._buffers()
             buffers = g, np.empty_like(g), part, picks, NO_PICKS, p, room
-            anchored.descend_anchored(
-                lo, hi, cohort, X, H, gamma, K, *anchor, moved, self.row0, self.share, data, self.reg, self.batch, seed,
-                round, self.per_block, self.number0, buffers, first_step,
-            )  # fmt: skip
+            anchored.descend_anchored(lo, hi, steps, anchors, self.data, draws, buffers)
 
         return work
 
-    def _buffers(self, d: int) -> tuple[Any, ...]:
-        g = np.empty((2, d), self.dtype)
-        return g[0], g[1], self.drawing.picks(), np.empty(max(1, self.C)), self.drawing.room()
+    def _buffers(self) -> tuple[Any, ...]:
+        g = np.empty((2, self.d), self.dtype)
+        return g[0], g[1], self.drawing.picks(), np.empty(max(1, self.data.C)), self.drawing.room()
 
     def spread(
         self, cohort: Indices, X: Array, H: Array, gamma: Array, K: Indices, seed: int, round: int,
@@ -246,32 +253,30 @@ class Rows:
         taken = np.full_like(m, self.batch) if self.batch else m
         counts = self.block_counts(cohort)
         owner, starts = _owners(counts)
-        parts, total = np.empty((len(owner), X.shape[1]), self.dtype), np.empty(X.shape[1], self.dtype)
+        parts, total = np.empty((len(owner), self.d), self.dtype), np.empty(self.d, self.dtype)
         picks, room = np.stack([self.drawing.picks() for _ in cohort]), self.drawing.room()
-        numbers, one = _per_member(step0, len(cohort)), np.ones(len(cohort), self.dtype)
-        factor = self.share[cohort]
+        numbers, one = self.draws(seed, round, step0, len(cohort)).step0, np.ones(len(cohort), self.dtype)
+        factor = self.data.share[cohort]
         for k in range(int(K.max())):
             for j in np.flatnonzero(k < K) if self.batch else ():
                 who, number = self.number0 + int(cohort[j]), int(numbers[j]) + k
                 draw_rows(seed, who, round, number, int(first[j]), int(m[j]), self.batch, picks[j], room)
 
             def blocks(lo: int, hi: int, k: int = k) -> None:
-                kernels.sum_rows(
-                    lo, hi, k, owner, starts, K, X, taken, factor, picks, first, self.kind, self.dense, self.sparse,
-                    self.b, self.loss, self.C, np.empty(max(1, self.C)), parts,
-                )  # fmt: skip
+                p = np.empty(max(1, self.data.C))
+                kernels.sum_rows(lo, hi, k, owner, starts, K, X, taken, factor, picks, first, self.data, p, parts)
 
             share(blocks, (taken / counts)[owner])
-            kernels.step_by_parts(k, starts, K, parts, one, X, gamma, self.reg, H, total)
+            kernels.step_by_parts(k, starts, K, parts, one, X, gamma, self.data.reg, H, total)
 
     def block_counts(self, cohort: Indices) -> Indices:
         """The number of blocks of rows of each member."""
         taken = np.full_like(cohort, self.batch) if self.batch else np.diff(self.row0)[cohort]
-        counts: Indices = np.maximum(1, taken // self.per_block)
+        counts: Indices = np.maximum(1, taken // self.data.per_block)
         return counts
 
 
-class Tiles:
+class Tiles(Shards):
     """Sparse rows sorted by length in groups of eight, and columns in fours; equal rows merged, empty ones left out.
 
     How the rows of the data get to their slots, for two clients::
@@ -287,17 +292,13 @@ class Tiles:
 
     ``blocks[i]`` is the first block of client i, ``groups[u]`` the first group of block u. A *slot* is a place in
     the last line, and ``b`` and ``scale`` are in this order; ``place`` is a row's number in its block. Every matrix
-    entry is stored twice: by slots for the margins (``row_data``), by columns for the gradient (``column_data``).
+    entry is stored twice: by slots for the margins, by columns for the gradient.
     """
 
     def __init__(self, problem: Problem, census: Census | None = None, number0: int = 0) -> None:
         models = stores_of(problem.clients)
         first, n, sizes = models[0], problem.n, problem.rows_each
-        self.dtype, self.d, self.number0, self.batch = first.dtype, problem.d, number0, problem.batch or 0
-        self.loss = kernels.LOGISTIC if first.loss == "logistic" else kernels.SQUARED
-        self.reg = first.reg.astype(self.dtype)
-        self.drawing = Drawing(self.batch, int(sizes.max()))
-        self.row0 = offsets(sizes)
+        super().__init__(problem, first, number0)
         matrix = indptr, indices, values = stacked([f.A for f in models])
         b, owner, length = joined([f.b for f in models]), np.repeat(np.arange(n), sizes), np.diff(indptr)
         unit = bool(np.all(values == 1.0)) if census is None else census.unit
@@ -315,23 +316,27 @@ class Tiles:
         self.groups = offsets(-(-of_block // ROWS_PER_TILE))
         slot = ROWS_PER_TILE * self.groups[block] + place
         # slots that no row fills have the weight zero
-        self.b, self.scale = np.ones((2, ROWS_PER_TILE * self.groups[-1]), self.dtype)
-        self.scale[:] = 0.0
-        self.b[slot], self.scale[slot] = b[rows], count / sizes[client]
-        self._fill(rows, slot, block, place, length[rows], matrix, unit)
+        labels, scale = np.ones((2, ROWS_PER_TILE * self.groups[-1]), self.dtype)
+        scale[:] = 0.0
+        labels[slot], scale[slot] = b[rows], count / sizes[client]
+        tiles = self._tiles(rows, slot, block, place, length[rows], matrix, unit)
         # the largest |a_r|^2, a bound on the margins: see ``kernels.block_tiles``
         squares = length if unit else np.add.reduceat(values**2, indptr[live]) if len(live) else np.zeros(1)
-        self.longest = float(squares.max())
+        longest = float(squares.max())
+        by_slot: tuple[Any, ...] = labels, scale, self.loss, longest, self.reg
+        self.data = TileData(self.blocks, self.groups, *tiles, *by_slot)
         self.room = int(np.diff(self.groups).max()) * ROWS_PER_TILE + 1
-        self.work = np.bincount(client, weights=length[rows], minlength=n) + 1.0
+        self.work = np.asarray(np.bincount(client, weights=length[rows], minlength=n) + 1.0, dtype=np.float64)
+        self.most = int(np.diff(ROWS_PER_TILE * self.groups[self.blocks]).max())
+        self.tiled: tuple[Any, ...] = self.row0, NO_PICKS, np.zeros(0, self.dtype)  # for ``minibatches.weigh_rows``
         if self.batch:
-            self.place = self._places(slot[np.argsort(order)][group], live)
-            self.count = np.zeros(len(self.b), self.dtype)
-            self.count[slot] = count
+            standing = np.zeros(len(labels), self.dtype)
+            standing[slot] = count
+            self.tiled = self.row0, self._places(slot[np.argsort(order)][group], live), standing
 
-    def _fill(
+    def _tiles(
         self, rows: Indices, slot: Indices, block: Indices, place: Indices, length: Indices, matrix: Any, unit: bool
-    ) -> None:
+    ) -> tuple[Any, ...]:
         """Both tilings: (first line of each group, or of each column of each block; indices; values), a line per tile.
 
         Missing entries of a row have the index d, those of a column the row after the block's last; x and z are zero
@@ -352,13 +357,11 @@ class Tiles:
             rows, slot, block, place, indptr, indices, values, self.d, row_start, (by_row, stored[0]),
             ENTRIES_PER_TILE * column_start[:-1], (by_column, stored[1]),
         )  # fmt: skip
-        self.row_data = row_start.astype(np.uint64), by_row, stored[0]
-        self.column_data = column_start.astype(np.uint64), by_column, stored[1]
+        return row_start.astype(np.uint64), by_row, stored[0], column_start.astype(np.uint64), by_column, stored[1]
 
     def _places(self, slot: Indices, live: Indices) -> Any:
         """Which slot of its client stands for each row; for rows without entries one past the last, which is unused."""
         first = ROWS_PER_TILE * self.groups[self.blocks]
-        self.most = int(np.diff(first).max())
         client = np.searchsorted(self.row0, live, side="right") - 1
         place = np.full(int(self.row0[-1]), self.most, np.uint32)
         place[live] = slot - first[client]
@@ -373,24 +376,15 @@ class Tiles:
         Args:
             step0: the number of the first step among the round's minibatches: one for all members, or one per member.
         """
-        first_step = _per_member(step0, len(cohort))
+        steps, draws = Steps(cohort, X0, X, H, gamma, K), self.draws(seed, round, step0, len(cohort))
+        return lambda lo, hi: kernels.descend_tiles(
+            lo, hi, steps, self.data, draws, self.tiled, self._buffers(), self._drawn()
+        )
 
-        def work(lo: int, hi: int) -> None:
-            kernels.descend_tiles(
-                lo, hi, cohort, X0, X, H, gamma, K, self.blocks, self.groups, self.row_data, self.column_data, self.b,
-                self.scale, self.reg, self.loss, self.longest, self._buffers(), *self._draw(seed, round),
-                first_step,
-            )  # fmt: skip
-
-        return work
-
-    def _draw(self, seed: int, round: int) -> tuple[Any, ...]:
-        """The arguments of ``minibatches.weigh_rows`` from ``row0`` on: what a minibatch is drawn by, and buffers."""
-        if not self.batch:
-            nothing = np.zeros(0, self.dtype)
-            return self.row0, NO_PICKS, nothing, 0, seed, round, self.number0, nothing, NO_PICKS, self.drawing.room()
-        given = self.row0, self.place, self.count, self.batch, seed, round, self.number0
-        return *given, np.empty(self.most + 1, self.dtype), self.drawing.picks(), self.drawing.room()
+    def _drawn(self) -> tuple[Any, ...]:
+        """Room for a minibatch: the weights of its rows, and what they are drawn in."""
+        room = np.empty(self.most + 1 if self.batch else 0, self.dtype)
+        return room, self.drawing.picks(), self.drawing.room()
 
     def _buffers(self) -> tuple[Any, ...]:
         # ``power`` is ``bits`` read as doubles: see ``kernels.slopes``
@@ -405,27 +399,25 @@ class Tiles:
         """As ``Rows.spread``."""
         counts = self.block_counts(cohort)
         owner, starts = _owners(counts)
-        block, load = ranges(self.blocks[cohort], counts), np.diff(self.row_data[0][self.groups].astype(np.float64))
+        block, load = ranges(self.blocks[cohort], counts), np.diff(self.data.row_start[self.groups].astype(np.float64))
         parts, total = np.empty((len(owner), self.d), self.dtype), np.empty(self.d, self.dtype)
         Y = np.append(X, np.zeros((len(X), 1), self.dtype), axis=1)
-        *given, weights, picks, room = self._draw(seed, round)
+        draws, (weights, picks, room) = self.draws(seed, round, step0, len(cohort)), self._drawn()
         # a minibatch's weights are those of one client alone, from its first group on
         own = np.empty((len(cohort) if self.batch else 0, len(weights)), self.dtype)
         at = self.groups[self.blocks[cohort]] if self.batch else np.zeros_like(cohort)
-        numbers, factor = _per_member(step0, len(cohort)), np.ones(len(cohort), self.dtype)
+        factor = np.ones(len(cohort), self.dtype)
         for k in range(int(K.max())):
             for j in np.flatnonzero(k < K) if self.batch else ():
                 slots = [ROWS_PER_TILE * int(self.groups[self.blocks[cohort[j] + e]]) for e in (0, 1)]
-                factor[j] = weigh_rows(int(cohort[j]), int(numbers[j]) + k, *slots, *given, own[j], picks, room)
+                number = int(draws.step0[j]) + k
+                factor[j] = weigh_rows(int(cohort[j]), number, *slots, self.tiled, draws, own[j], picks, room)
 
             def blocks(lo: int, hi: int, k: int = k) -> None:
-                kernels.sum_tiles(
-                    lo, hi, k, owner, block, at, K, Y, self.groups, self.row_data, self.column_data, self.b, self.scale,
-                    own, self.loss, self.longest, self._buffers(), parts,
-                )  # fmt: skip
+                kernels.sum_tiles(lo, hi, k, owner, block, at, K, Y, self.data, own, self._buffers(), parts)
 
             share(blocks, load[block])
-            kernels.step_by_parts(k, starts, K, parts, factor, Y, gamma, self.reg, H, total)
+            kernels.step_by_parts(k, starts, K, parts, factor, Y, gamma, self.data.reg, H, total)
         X[:] = Y[:, :-1]
 
     def block_counts(self, cohort: Indices) -> Indices:
@@ -436,13 +428,6 @@ class Tiles:
 def _owners(counts: Indices) -> tuple[Indices, Indices]:
     """Whose each of all blocks is, and each member's first one."""
     return np.repeat(np.arange(len(counts)), counts), offsets(counts)
-
-
-def _per_member(step0: int | Indices, members: int) -> Indices:
-    """The number of each member's first step, as the kernels read it."""
-    out = np.empty(members, np.int64)
-    out[:] = step0
-    return out
 
 
 def stacked(matrices: list[Any]) -> tuple[Indices, Any, Any]:
@@ -459,7 +444,3 @@ def joined(arrays: list[Any]) -> Any:
 def width(largest: int) -> Any:
     """The narrowest unsigned type for indices up to ``largest``: the kernels are bound by how fast they read them."""
     return np.uint16 if largest < 2**16 else np.uint32
-
-
-def _no_rows(dtype: Any) -> tuple[Any, Any, Any]:
-    return np.zeros(1, np.uint64), np.zeros(0, np.uint16), np.zeros(0, dtype)
