@@ -158,8 +158,8 @@ def subset(rng: np.random.Generator, n: int, c: int) -> Indices:
         new = np.append(True, number[1:] != number[:-1])
         number, place = number[new], place[new]
         if len(number) >= c:
-            found: Indices = number[place < np.sort(place)[c]] if len(number) > c else number
-            return found
+            members: Indices = number[place < np.sort(place)[c]] if len(number) > c else number
+            return members
 
 
 def _reset(bits: Any, seed: int, counter: list[int]) -> None:

@@ -113,7 +113,7 @@ class Cohort(Sender):
         if not isinstance(v, Lazy):
             return v
         if v.kind == KEPT:
-            at = self.engine.found(self.members)
+            at = self.engine.rows_of(self.members)
             return v.value if self.engine._is_whole(at) else v.value[at]
         if v.kind != TEMPORARY:
             return v.value

@@ -359,14 +359,14 @@ class CpuEngine(NearEngine):
             self.arrays[id(values)] = values, np.asarray(values)
         return self.arrays[id(values)][1]
 
-    def found(self, members: Indices) -> Indices:
+    def rows_of(self, members: Indices) -> Indices:
         """Where the rows of these members are."""
         return members if self.store is None else self.store.place[members]
 
     def _of(self, at: Indices) -> Any:
         if self.writes_down:
-            found = {k: Lazy.of(v, kept=True) for k, v in self.kept.items()}
-            return found if self.store is None else found | {k: Lazy.of(v) for k, v in self.handed.items()}
+            memory = {k: Lazy.of(v, kept=True) for k, v in self.kept.items()}
+            return memory if self.store is None else memory | {k: Lazy.of(v) for k, v in self.handed.items()}
         return super()._of(at)
 
     def _store(self, at: Indices, up: Any, memory: Any) -> tuple[Any, ...]:
@@ -417,7 +417,7 @@ class CpuEngine(NearEngine):
 
     def compute(self, v: Lazy, out: Array, members: Indices) -> None:
         """One written-down stack at once."""
-        sheet = Sheet(out.shape[1], self.found(members))
+        sheet = Sheet(out.shape[1], self.rows_of(members))
         sheet.store(v, out, kept=False)
         self._share(sheet.work(), len(out), out.size)
 

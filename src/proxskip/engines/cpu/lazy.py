@@ -190,17 +190,17 @@ class Sheet:
         arrays = [np.ascontiguousarray(v if v.ndim == 2 else v[None], dtype=np.float64) for v in self.arrays]
         numbers = np.array([*self.numbers, 1.0])[:, None]  # the last, one, is the factor of late copies
         lines = np.array(self._finished(), dtype=np.int64)
-        given, made = tuple((arrays + nothing)[:MAX_ARRAYS]), tuple((self.out + nothing)[:MAX_ARRAYS])
+        inputs, results = tuple((arrays + nothing)[:MAX_ARRAYS]), tuple((self.out + nothing)[:MAX_ARRAYS])
 
         # each call has temporaries of its own, since calls may run on several threads
         def rows(lo: int, hi: int) -> None:
             temporary = np.empty((len(self.lines), lazy_kernels.MEMBERS_AT_A_TIME, self.d))
-            lazy_kernels.evaluate(lo, hi, lines, self.members, given, numbers, made, temporary, NOTHING, NO_TOTALS)
+            lazy_kernels.evaluate(lo, hi, lines, self.members, inputs, numbers, results, temporary, NOTHING, NO_TOTALS)
 
         def blocks(lo: int, hi: int) -> None:
             temporary = np.empty((len(self.lines), lazy_kernels.MEMBERS_AT_A_TIME, self.d))
             lazy_kernels.evaluate_sums(
-                lo, hi, SUM_BLOCK, lines, self.members, given, numbers, made, temporary, weights, self.totals
+                lo, hi, SUM_BLOCK, lines, self.members, inputs, numbers, results, temporary, weights, self.totals
             )
 
         if not self.summed:
