@@ -244,7 +244,7 @@ MUTANTS = (
     Mutant(
         "one-sided-link",
         "a link that is awake moves only one of its ends",
-        (("links/gossip.py", "        np.subtract.at(out, self.j, moved)\n", ""),),
+        (("links/gossip.py", "        np.subtract.at(mixed, self.j, moved)\n", ""),),
         ("test_laws.py::test_sum_of_h_stays_zero[random-gossip-quadratic]",),
     ),
 )
