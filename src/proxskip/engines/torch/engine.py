@@ -11,7 +11,7 @@ import torch
 
 from proxskip.engines.torch.client_memory import ClientMemory, MembersMemory
 from proxskip.engines.torch.cohort import DeviceCohort, column
-from proxskip.engines.torch.families import Networks, family_of, groups
+from proxskip.engines.torch.families import Networks, family_of
 from proxskip.engines.torch.steps import StackedSteps
 from proxskip.engines.torch.whole import WholeNetwork
 from proxskip.links.gossip import Mixer
@@ -100,18 +100,16 @@ class TorchEngine(Engine):
             raise InputError('dropout on the torch engine needs one K for all clients; use engine="cpu".')
         return torch.tensor(dropout_word(self.seed, round, int(numbers[0]))).to(self.device)
 
-    def each_group(self, client: DeviceCohort, all_rows: bool, compute: Callable[[Any], None]) -> None:
+    def each_group(self, client: DeviceCohort, compute: Callable[[slice], None]) -> None:
         """``compute(places)`` for groups of members, with fewer at once as long as the device's memory is too small.
 
-        What the steps need besides the stacks is not known before they are tried. ``places`` is a slice, or the numbers
-        of the members of equal sizes where all rows are read.
+        What the steps need besides the stacks is not known before they are tried.
         """
-        equal = all_rows and self.family.needs_equal_sizes
         while True:
             try:
-                for places in groups(client.members, self.family.sizes, self.at_once, equal):
+                for lo in range(0, len(client.members), self.at_once):
                     look(client.request.halt)
-                    compute(places)
+                    compute(slice(lo, lo + self.at_once))
                 return
             except torch.OutOfMemoryError:
                 if self.at_once == 1 and not self.steps.use_graphs:
