@@ -211,18 +211,24 @@ class Training:
 
     def _join(self, members: Indices) -> None:
         """Let these clients take part, at x; those that go on keep their optimizers."""
+        # a view of everybody's rows where all take part
+        self.mine: Any = slice(None) if len(members) == self.problem.n else torch.as_tensor(members).to(self.device)
         if np.array_equal(members, self.members):
             for v, x in zip(self.y, self.family.views(self.x), strict=True):
                 v.copy_(x.expand_as(v))
         else:
             self.members, self.y = members, self._copies(len(members))
             self.optimizer = StackedOptimizer(self.make, self.y, self.by_entry)
-            self.shift, self.raw = (self.family.parts(self.h[members]) for _ in range(2))
+            self.shift = self.family.parts(self.h[self.mine])
+            self.raw = [torch.zeros_like(h) for h in self.shift] if self.control == "gradient" else []
             self.steps.forget()
-        for v, h in zip(self.shift, self.family.views(self.h[members]), strict=True):
-            v.copy_(h)
+        self._load_shift()
         for c in self.raw:
             c.zero_()
+
+    def _load_shift(self) -> None:
+        for v, h in zip(self.shift, self.family.views(self.h[self.mine]), strict=True):
+            v.copy_(h)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def go_round(self, members: Indices) -> bool:
@@ -233,18 +239,18 @@ class Training:
             self._anchor()
         key = "train" if len(members) == self.problem.n and self.by_entry else None
         self.steps.repeat(self._step, key, K, members, self.round, 0)
-        vectors = [self.family.stack(self.y).to(self.x.dtype) - self.x]
+        vectors = [self.family.stack(self.y).to(self.x.dtype).sub_(self.x)]
         if self.control == "gradient":
-            vectors.append(self.family.stack(self.raw) / K - self.h[members])
+            vectors.append(self.family.stack(self.raw).div_(K).sub_(self.h[self.mine]))
         sent = self._sent(vectors)
         means = [v.mean(0) for v in sent]
         if not all(bool(torch.isfinite(m).all()) for m in means):
             return False
         if self.control == "gradient":
-            self.h[members] += sent[1] - means[1]
+            self.h[self.mine] += sent[1].sub_(means[1])
         elif self.control == "step":
             rate = self.chi * (1.0 / K if self.p is None else self.p)
-            self.h[members] += rate * (means[0] - sent[0]) * self._over_lr()
+            self.h[self.mine] -= sent[0].sub_(means[0]).mul_(rate * self._over_lr())
         self._move(means[0])
         rows = self.problem.batch or self.family.sizes[members].mean()
         self.round, self.local_steps = self.round + 1, self.local_steps + K
@@ -255,9 +261,8 @@ class Training:
     def _step(self, batch: Any) -> None:
         """A local step of all members."""
         gradients = self._gradient(batch)
-        if self.control == "gradient":
-            for c, g in zip(self.raw, gradients, strict=True):
-                c.add_(g)
+        for c, g in zip(self.raw, gradients, strict=False):
+            c.add_(g)
         if self.control != "none":
             gradients = [g - h.to(g.dtype) for g, h in zip(gradients, self.shift, strict=True)]
         self.optimizer.step(gradients)
@@ -278,9 +283,8 @@ class Training:
         batch = self.family.batch(torch.as_tensor(self.members).to(self.device), None, None)
         with repeatable():
             G = self.family.stack(self._gradient(batch)).to(self.x.dtype)
-        self.h[self.members] = G - G.mean(0)
-        for v, h in zip(self.shift, self.family.views(self.h[self.members]), strict=True):
-            v.copy_(h)
+        self.h[self.mine] = G - G.mean(0)
+        self._load_shift()
         self.grad_evals += int(self.family.sizes[self.members].sum())
         self.bytes_up += G.numel() * G.element_size()
 

@@ -153,9 +153,10 @@ class Networks(Family):
 
     def batch(self, members: Any, rows: Any, word: Any) -> list[Portion]:
         """Portions of clients with equally many rows."""
-        sizes = np.zeros(len(members)) if rows is not None else self.sizes[members.cpu().numpy()]
-        some = (np.flatnonzero(sizes == size) for size in np.unique(sizes))
-        places = [slice(0, len(g)) if len(g) == len(sizes) else torch.as_tensor(g).to(members.device) for g in some]
+        places: list[Any] = [slice(0, len(members))]
+        if rows is None:
+            alike = groups(self.sizes[members.cpu().numpy()], len(members))
+            places = places if len(alike) == 1 else [torch.as_tensor(g).to(members.device) for g in alike]
         return self.keyed([self._portion(at, members, rows) for at in places], members, word)
 
     def _portion(self, places: Any, members: Any, rows: Any) -> Portion:
@@ -163,7 +164,9 @@ class Networks(Family):
         if rows is None:
             rows = torch.arange(int(self.counts[mine[0]]), device=members.device).expand(len(mine), -1)
         picks = self.first[mine][:, None] + rows
-        return Portion(places, self.X[picks], self.T[picks], None)
+        inputs, targets = (v.index_select(0, picks.reshape(-1)) for v in (self.X, self.T))
+        c = len(mine)
+        return Portion(places, inputs.view(c, -1, *inputs.shape[1:]), targets.view(c, -1, *targets.shape[1:]), None)
 
     def keyed(self, batch: list[Portion], members: Any, word: Any) -> list[Portion]:
         """The same rows with the masks of this word of dropout."""
