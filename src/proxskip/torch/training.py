@@ -172,11 +172,11 @@ def _problem(
     """The clients as oracles, on the device; refused where they cannot be trained."""
     if not isinstance(clients, Sequence) or not clients or not all(len(pair) == 2 for pair in clients):
         raise InputError("clients must be a list with (inputs, targets) of each client; proxskip.torch.split makes it.")
-    moved = None if test is None else tuple(torch.as_tensor(v).to(device) for v in test)
-    models = [
-        Model(module, loss, *(torch.as_tensor(v).to(device) for v in pair), metrics=metrics, test=moved)
-        for pair in clients
-    ]
+    moved: Any = None if test is None else tuple(torch.as_tensor(v).to(device) for v in test)
+    models = []
+    for pair in clients:
+        inputs, targets = (torch.as_tensor(v).to(device) for v in pair)
+        models.append(Model(module, loss, inputs, targets, metrics=metrics, test=moved))
     problem = Problem(models)
     taken = [name for name in models[0].metrics if name in COLUMNS]
     if taken:
@@ -194,7 +194,7 @@ class Training:
         self.problem, self.make, self.p, self.period, self.control = problem, optimizer, p, period, control
         self.chi, self.codec, self.seed, self.device = float(chi), codec, int(seed), device
         self.family = Networks(problem, device)
-        self.model: Any = problem.clients[0]
+        self.model: Model = self.family.model
         self.dtype = self.model.torch_dtype
         self.steps = StackedSteps(self.family, self.seed, problem.batch, device, device.type == "cuda")
         self.x = torch.as_tensor(self.model.start()).to(device, self.family.dtype)
@@ -203,6 +203,7 @@ class Training:
         self.outer = None if outer is None else StackedOptimizer(outer, self._copies(1), False)
         self.by_entry = acts_by_entry(optimizer, self._copies(1))
         self.members: Indices = np.zeros(0, dtype=np.int64)
+        self.y: Parts = []
         self.round = self.local_steps = self.grad_evals = self.vectors = self.bytes_up = 0
 
     def _copies(self, c: int) -> Parts:
@@ -334,7 +335,7 @@ class Training:
         """The numbers of a record, without the time."""
         f = sum(float(part) for part in weighted_losses(self.family, self.x, self.problem.weights, self.at_once))
         floats = float(self.vectors * self.problem.d)
-        costs = {"round": self.round, "local_steps": self.local_steps, "grad_evals": self.grad_evals}
+        costs: dict[str, float] = {"round": self.round, "local_steps": self.local_steps, "grad_evals": self.grad_evals}
         costs |= {"floats_up": floats, "floats_down": floats}
         costs |= {"bytes_up": self.bytes_up, "bytes_down": floats * self.x.element_size()}
         return {**costs, "f": f, **self.model.measure(self.vector())}
