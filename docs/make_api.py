@@ -72,6 +72,7 @@ OPTIONAL: tuple[tuple[str, tuple[tuple[str, tuple[str, ...]], ...]], ...] = (
     (
         "proxskip.torch",
         (
+            ("proxskip.torch", ("train", "split", "Trained")),
             ("proxskip.torch", ("Model", "Scaffnew", "SynchronizationError", "init_process_group")),
             ("proxskip.engines.torch.engine", ("TorchEngine",)),
         ),

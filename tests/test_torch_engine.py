@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +17,7 @@ from proxskip.randomness import minibatch
 torch = pytest.importorskip("torch", reason="torch is not installed")
 from proxskip.engines.torch.engine import TorchEngine  # noqa: E402
 from proxskip.engines.torch.families import family_of  # noqa: E402
-from proxskip.engines.torch.steps import StackedSteps, minibatches  # noqa: E402
+from proxskip.engines.torch.steps import STEPS_BEFORE_CAPTURE, StackedSteps, minibatches  # noqa: E402
 from proxskip.torch import Model  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("quiet_steps")]
@@ -351,32 +350,10 @@ def test_control_flow_on_data_is_refused_with_a_sentence() -> None:
 # -- graphs ------------------------------------------------------------------------------------------------------------
 def stand_in_for_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Graphs without a card: the step that is captured is put aside, and made at each replay."""
-    step, captures = StackedSteps._step, []  # type: Any, list[Any]
-
-    class Graph:
-        def replay(self) -> None:
-            step(*self.todo)
-
-        def pool(self) -> int:
-            return 1
-
-    @contextmanager
-    def capture(graph: Any, pool: Any) -> Iterator[None]:
-        captures.append(graph)
-        yield
-        captures.pop()
-
-    def made_or_put_aside(*args: Any) -> None:
-        if captures:
-            captures[-1].todo = args
-        else:
-            step(*args)
-
     stream = SimpleNamespace(wait_stream=lambda other: None)
-    monkeypatch.setattr(StackedSteps, "_step", made_or_put_aside)
-    for name, value in {"CUDAGraph": Graph, "graph": capture, "Stream": lambda: stream}.items():
+    monkeypatch.setattr(StackedSteps, "_captured", lambda steps, one: SimpleNamespace(replay=one))
+    for name, value in {"Stream": lambda: stream, "current_stream": lambda: stream}.items():
         monkeypatch.setattr(torch.cuda, name, value)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
     monkeypatch.setattr(torch.cuda, "stream", lambda given: nullcontext())
 
 
@@ -397,7 +374,7 @@ def test_graphs_take_the_same_steps_wherever_the_last_ones_ended(
     for round in range(3):
         expected, Y = (steps.run(start, None, 0.5 / problem.L, K, members, round, 0, None) for steps in (plain, graphs))
         assert close(Y.cpu().numpy(), expected.cpu().numpy(), 1e-12)
-    assert len(graphs.graphs) == 1
+    assert len(graphs.graphs) == (3 * K > STEPS_BEFORE_CAPTURE)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -313,6 +313,67 @@ def scaler(rank, n, found):
     found["total"], found["size"] = sum_of_h(optimizer)
 
 
+def virtual_module(dtype=torch.float64):
+    torch.manual_seed(3)
+    return torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3)).to(dtype)
+
+
+def virtual_data(n, dtype=torch.float64):
+    """Rows of n clients, with labels that they do not share alike, and more of them at some than at others."""
+    gen = torch.Generator().manual_seed(4)
+    sizes = [12 + 3 * i for i in range(n)]
+    return [
+        (
+            torch.randn(m, 6, generator=gen, dtype=torch.float64).to(dtype) + i,
+            torch.randint(0, 1 + i % 3, (m,), generator=gen),
+        )
+        for i, m in enumerate(sizes)
+    ]
+
+
+SGD, ADAMW = torch.optim.SGD, torch.optim.AdamW
+VIRTUAL = {
+    "step": {"optimizer": lambda q: SGD(q, 0.1), "period": 4, "control": "step", "batch": 4},
+    "drawn": {"optimizer": lambda q: SGD(q, 0.1), "p": 0.3, "control": "step", "chi": 0.5, "batch": 5},
+    "groups": {
+        "optimizer": lambda q: SGD([{"params": q[2:]}, {"params": q[:2], "lr": 0.03}], 0.1),
+        "period": 3, "control": "step", "codec": "natural",
+    },
+    "momentum": {"optimizer": lambda q: SGD(q, 0.05, momentum=0.9), "period": 4, "control": "gradient", "batch": 4},
+    "adamw": {"optimizer": lambda q: ADAMW(q, 0.01), "period": 5, "control": "gradient", "batch": 6},
+    "diloco": {
+        "optimizer": lambda q: ADAMW(q, 0.01), "p": 0.4, "control": "none", "batch": 6,
+        "outer": lambda q: SGD(q, 0.7, momentum=0.9, nesterov=True),
+    },
+    "outer": {
+        "optimizer": lambda q: ADAMW(q, 0.01), "period": 3, "control": "gradient", "batch": 6,
+        "outer": lambda q: SGD(q, 0.7, momentum=0.9, nesterov=True),
+    },
+    "natural": {"optimizer": lambda q: ADAMW(q, 0.01), "period": 3, "control": "gradient", "codec": "natural"},
+    "bfloat16": {"optimizer": lambda q: SGD(q, 0.1), "p": 0.5, "control": "step", "codec": "bfloat16"},
+}  # fmt: skip
+
+
+def virtual(rank, n, found):
+    """What ``train`` does for n clients, on n ranks: x after 20 rounds of each setting."""
+    from proxskip.randomness import minibatch
+
+    for name, setting in VIRTUAL.items():
+        given = dict(setting)
+        batch, make, outer = given.pop("batch", None), given.pop("optimizer"), given.pop("outer", None)
+        module, (X, y) = virtual_module(), virtual_data(n)[rank]
+        params = list(module.parameters())
+        optimizer = Scaffnew(make(params), outer=None if outer is None else outer(params), seed=7, **given)
+        while optimizer.rounds < 20:
+            (f,) = optimizer.fragments
+            rows = slice(None) if batch is None else minibatch(7, rank, f.round, f.local_step, len(X), batch)
+            optimizer.zero_grad()
+            cross_entropy(module(X[rows]), y[rows]).backward()
+            optimizer.step()
+        found[name] = torch.cat([q.detach().reshape(-1) for q in params]).tolist()
+        found[f"{name} bytes"] = optimizer.bytes_sent
+
+
 def nodes(rank, n, found):
     """Two nodes of two ranks: DDP inside a node, Scaffnew between them; as two ranks with the mean of each pair."""
     inside = [dist.new_group([0, 1]), dist.new_group([2, 3])]
@@ -404,7 +465,7 @@ def main():
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=n,
                             timeout=datetime.timedelta(seconds=300))  # fmt: skip
     for case in cases:
-        found = {"folder": folder}
+        found = {} if case == "virtual" else {"folder": folder}
         globals()[case](rank, n, found)
         Path(folder, f"{case}.{rank}.json").write_text(json.dumps(found))
     if "death" in cases:

@@ -7,6 +7,7 @@ from proxskip.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from proxskip import callbacks, prox, theory
+    from proxskip import torch as torch
     from proxskip.data import datasets
     from proxskip.engines.ray.engine import RayEngine
     from proxskip.experiments.call import reproduce
@@ -67,6 +68,7 @@ __getattr__, __dir__ = lazy_names(__name__, {
     "proxskip.callbacks": "callbacks",
     "proxskip.prox": "prox",
     "proxskip.theory": "theory",
+    "proxskip.torch": "torch",
     "proxskip.data.datasets": "datasets",
     "proxskip.engines.ray.engine": "RayEngine",
     "proxskip.experiments.call": "reproduce",

@@ -109,17 +109,8 @@ class Fragment:
         self.lr_sum = dict.fromkeys(self.lr_sum, 0.0)
 
     def draw(self, seed: int, p: float | None, period: int | None, fragments: int) -> None:
-        """The number of local steps of this round: the same on all ranks, drawn or fixed.
-
-        Fixed periods of several fragments are spread evenly over time, so that the first one is shorter.
-        """
-        if period is not None:
-            first = max(1, period * (self.number + 1) // fragments)
-            self.K = first if self.round == 0 else period
-            return
-        assert p is not None
-        key = np.random.Philox(key=seed, counter=[0, self.number, self.round, 0])
-        self.K = int(np.random.Generator(key).geometric(p))
+        """The number of local steps of this round."""
+        self.K = local_steps(seed, self.round, p, period, self.number, fragments)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
     def state(self) -> dict[str, Any]:
@@ -146,6 +137,18 @@ class Fragment:
         self.round, self.local_step, self.taken = (int(state[k]) for k in ("round", "local_step", "taken"))
         self.lr_sum = dict(zip(self.lr_sum, state["lr_sum"].tolist(), strict=True))
         self.saved_at = state.get("saved_at")
+
+
+def local_steps(seed: int, round: int, p: float | None, period: int | None, number: int = 0, fragments: int = 1) -> int:
+    """The local steps of a round of a fragment: the same on all ranks, drawn or fixed.
+
+    Fixed periods of several fragments are spread evenly over time, so that the first one is shorter.
+    """
+    if period is not None:
+        return period if round else max(1, period * (number + 1) // fragments)
+    assert p is not None
+    key = np.random.Philox(key=seed, counter=[0, number, round, 0])
+    return int(np.random.Generator(key).geometric(p))
 
 
 def complete(state: Any, *names: str) -> None:

@@ -77,7 +77,7 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         fragments: int = 1,
         codec: str = "float32",
     ) -> None:
-        _check(optim, p, period, control, chi, seed)
+        check_settings(optim, p, period, control, chi, seed)
         _check_outer(optim, outer)
         self.optim, self.outer = optim, outer
         self.p, self.period, self.control, self.chi, self.seed = p, period, control, float(chi), int(seed)
@@ -365,7 +365,15 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         self._met, self._loaded = False, True
 
 
-def _check(optim: Any, p: float | None, period: int | None, control: str, chi: float, seed: int) -> None:
+def check_settings(
+    optim: Any,
+    p: float | None,
+    period: int | None,
+    control: str,
+    chi: float,
+    seed: int,
+    controls: tuple[str, ...] = CONTROLS,
+) -> None:
     """Refuse settings that cannot work."""
     if not isinstance(optim, Optimizer) or isinstance(optim, (ScaffnewOptimizer, torch.optim.LBFGS)):
         raise InputError(f"{type(optim).__name__} cannot be the local optimizer; give one that takes single steps.")
@@ -375,8 +383,8 @@ def _check(optim: Any, p: float | None, period: int | None, control: str, chi: f
         theory.probability("p", p)
     if period is not None:
         theory.whole("period", period)
-    if control not in CONTROLS:
-        raise InputError(f'control = "{control}" is not known; use {", ".join(CONTROLS)}.')
+    if control not in controls:
+        raise InputError(f'control = "{control}" is not known; use {", ".join(controls)}.')
     if theory.nonnegative("chi", chi) > 1:
         raise InputError(f"chi = {chi} must be between 0 and 1.")
     theory.whole_seed(seed)

@@ -33,8 +33,7 @@ class Wire:
     """
 
     def __init__(self, group: Any, codec: str, seed: int) -> None:
-        if codec not in CODECS:
-            raise InputError(f'codec = "{codec}" is not known; use {", ".join(CODECS)}.')
+        check_codec(codec)
         self.group, self.codec, self.seed, self.bytes_sent = group, codec, seed, 0
         alone = not (dist.is_available() and dist.is_initialized())
         self.n = 1 if alone else dist.get_world_size(group)
@@ -54,13 +53,13 @@ class Wire:
             self.bytes_sent += flat.numel() * flat.element_size()
             mean = self.sum(flat.clone()).div_(self.n)
         else:
-            payload = self._encode(flat, key)
+            payload = encode(flat, self.codec, self.seed, self.rank, key)
             self.bytes_sent += payload.numel()
             everyone = self.gather(payload)
-            sent = self._decode(payload, flat)
+            sent = decode(payload, self.codec, flat)
             mean = torch.zeros_like(flat)
             for other in everyone:
-                mean += self._decode(other, flat)
+                mean += decode(other, self.codec, flat)
             mean /= self.n
         sizes = [v.numel() for v in vectors]
         return list(mean.split(sizes)), list(sent.split(sizes))
@@ -88,34 +87,41 @@ class Wire:
                 dist.all_reduce(v, group=self.group)
         return v
 
-    # -- codecs --------------------------------------------------------------------------------------------------------
-    def _encode(self, v: Tensor, key: tuple[int, int]) -> Tensor:
-        if self.codec == "bfloat16":
-            return v.to(torch.bfloat16).view(torch.uint8)
-        return self._natural(v.float(), key)
 
-    def _natural(self, v: Tensor, key: tuple[int, int]) -> Tensor:
-        """Natural compression (Horvath et al., 2019, arXiv:1905.10988): sign and exponent, randomly rounded.
+# -- codecs ------------------------------------------------------------------------------------------------------------
+def check_codec(codec: str) -> None:
+    """Refuse an unknown one."""
+    if codec not in CODECS:
+        raise InputError(f'codec = "{codec}" is not known; use {", ".join(CODECS)}.')
 
-        The mantissa is the probability of the next power of two, which makes it unbiased; zeros stay zeros, and
-        subnormal numbers become 0 or the smallest normal one. What is not a number is read as infinity.
-        """
-        fragment, round = key
-        bits = v.view(torch.int32)
-        words = codec_words(v.numel(), "rounding", self.seed, round, 1 + self.rank, exchange=fragment)
-        draw = (words >> np.uint64(41)).astype(np.int32)  # 23 bits, as many as the mantissa has
-        up = (bits & _MANTISSA) > torch.from_numpy(draw).to(v.device)
-        # inf and nan have the largest exponent already, and both are read as inf
-        exponent = (((bits >> 23) & _EXPONENT) + up).clamp(max=_EXPONENT)
-        return torch.cat([exponent.to(torch.uint8), _packed(bits < 0)])
 
-    def _decode(self, payload: Tensor, like: Tensor) -> Tensor:
-        if self.codec == "bfloat16":
-            return payload.view(torch.bfloat16).to(like.dtype)
-        d = like.numel()
-        bits = payload[:d].to(torch.int64) << 23
-        negative = _unpacked(payload[d:], d)
-        return torch.where(negative, bits - _SIGN, bits).to(torch.int32).view(torch.float32).to(like.dtype)
+def encode(v: Tensor, codec: str, seed: int, rank: int, key: tuple[int, int]) -> Tensor:
+    """v as bytes: "bfloat16", or "natural" with its random rounding keyed by seed, rank and (fragment, round).
+
+    Natural compression (Horvath et al., 2019, arXiv:1905.10988) sends sign and exponent, randomly rounded. The mantissa
+    is the probability of the next power of two, which makes it unbiased; zeros stay zeros, and subnormal numbers become
+    0 or the smallest normal one. What is not a number is read as infinity.
+    """
+    if codec == "bfloat16":
+        return v.to(torch.bfloat16).view(torch.uint8)
+    fragment, round = key
+    bits = v.float().view(torch.int32)
+    words = codec_words(v.numel(), "rounding", seed, round, 1 + rank, exchange=fragment)
+    draw = (words >> np.uint64(41)).astype(np.int32)  # 23 bits, as many as the mantissa has
+    up = (bits & _MANTISSA) > torch.from_numpy(draw).to(v.device)
+    # inf and nan have the largest exponent already, and both are read as inf
+    exponent = (((bits >> 23) & _EXPONENT) + up).clamp(max=_EXPONENT)
+    return torch.cat([exponent.to(torch.uint8), _packed(bits < 0)])
+
+
+def decode(payload: Tensor, codec: str, like: Tensor) -> Tensor:
+    """What ``encode`` wrote of a vector of this length, in this dtype."""
+    if codec == "bfloat16":
+        return payload.view(torch.bfloat16).to(like.dtype)
+    d = like.numel()
+    bits = payload[:d].to(torch.int64) << 23
+    negative = _unpacked(payload[d:], d)
+    return torch.where(negative, bits - _SIGN, bits).to(torch.int32).view(torch.float32).to(like.dtype)
 
 
 def _packed(flags: Tensor) -> Tensor:

@@ -69,14 +69,14 @@ class DeviceCohort(Sender):
         engine, G = self.engine, torch.empty_like(Y)
         word = engine.word(self.request.round, step)
 
-        def compute(group: Any) -> None:
+        def compute(group: slice) -> None:
             members = torch.as_tensor(self.members[group]).to(Y.device)
             picked = None if rows is None else rows[group]
             with repeatable():
                 batch = engine.family.batch(members, picked, word)
                 G[group] = engine.family.stack(engine.family.gradient(engine.family.parts(Y[group]), batch))
 
-        engine.each_group(self, rows is None, compute)
+        engine.each_group(self, compute)
         return G
 
     # -- local steps ---------------------------------------------------------------------------------------------------
@@ -116,14 +116,14 @@ class DeviceCohort(Sender):
         H = None if isinstance(h, (int, float)) and h == 0 else self.stack(h)
         Y = torch.empty_like(X, memory_format=torch.contiguous_format)
 
-        def compute(group: Any) -> None:
+        def compute(group: slice) -> None:
             own = gamma[group] if isinstance(gamma, torch.Tensor) and len(gamma) > 1 else gamma
             h = None if H is None else H[group]
             Y[group] = engine.steps.run(
                 X[group], h, own, K, self.members[group], self.request.round, self.step, self.request.halt
             )
 
-        engine.each_group(self, engine.problem.batch is None, compute)
+        engine.each_group(self, compute)
         return Y
 
     def _guided(self, x: Any, h: Any, gamma: Any, K: Indices, pull: Any, momentum: Any, until: Any) -> Any:

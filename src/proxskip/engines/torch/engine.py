@@ -11,7 +11,7 @@ import torch
 
 from proxskip.engines.torch.client_memory import ClientMemory, MembersMemory
 from proxskip.engines.torch.cohort import DeviceCohort, column
-from proxskip.engines.torch.families import Networks, family_of, groups
+from proxskip.engines.torch.families import Networks, family_of
 from proxskip.engines.torch.steps import StackedSteps
 from proxskip.engines.torch.whole import WholeNetwork
 from proxskip.links.gossip import Mixer
@@ -21,8 +21,8 @@ from proxskip.randomness import dropout_word
 from proxskip.seam import Engine, Request, SettleHalf, Size, Work, look
 from proxskip.types import Array, Indices, InputError, Vectors
 
-CLIENTS_ON_A_PROCESSOR = 32
-"""Clients at once on a processor, where more of them gain nothing."""
+UNKNOWNS_ON_A_PROCESSOR = 1 << 22
+"""Unknowns of all clients at once on a processor, where more of them gain nothing; but at least 32 clients."""
 
 
 class TorchEngine(Engine):
@@ -64,7 +64,8 @@ class TorchEngine(Engine):
         self.zero = torch.zeros((), dtype=self.family.dtype, device=self.device)
         graphs = self.graphs and self.device.type == "cuda"
         self.steps: Any = StackedSteps(self.family, seed, problem.batch, self.device, graphs)
-        self.at_once = self.clients_at_once or (CLIENTS_ON_A_PROCESSOR if self.device.type == "cpu" else problem.n)
+        most = max(32, UNKNOWNS_ON_A_PROCESSOR // problem.d) if self.device.type == "cpu" else problem.n
+        self.at_once = self.clients_at_once or most
         self.remembered: Any = ClientMemory(
             memory, (problem.n, problem.d), self.family.dtype, self.device, self.keep_on_host
         )
@@ -100,18 +101,16 @@ class TorchEngine(Engine):
             raise InputError('dropout on the torch engine needs one K for all clients; use engine="cpu".')
         return torch.tensor(dropout_word(self.seed, round, int(numbers[0]))).to(self.device)
 
-    def each_group(self, client: DeviceCohort, all_rows: bool, compute: Callable[[Any], None]) -> None:
+    def each_group(self, client: DeviceCohort, compute: Callable[[slice], None]) -> None:
         """``compute(places)`` for groups of members, with fewer at once as long as the device's memory is too small.
 
-        What the steps need besides the stacks is not known before they are tried. ``places`` is a slice, or the numbers
-        of the members of equal sizes where all rows are read.
+        What the steps need besides the stacks is not known before they are tried.
         """
-        equal = all_rows and self.family.needs_equal_sizes
         while True:
             try:
-                for places in groups(client.members, self.family.sizes, self.at_once, equal):
+                for lo in range(0, len(client.members), self.at_once):
                     look(client.request.halt)
-                    compute(places)
+                    compute(slice(lo, lo + self.at_once))
                 return
             except torch.OutOfMemoryError:
                 if self.at_once == 1 and not self.steps.use_graphs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -38,7 +38,6 @@ class Family:
 
     dtype: torch.dtype
     is_random = False
-    needs_equal_sizes = False
 
     def __init__(self, problem: Problem, device: torch.device) -> None:
         self.sizes = np.array([rows_of(f) for f in problem.clients], dtype=np.int64)
@@ -93,6 +92,26 @@ def family_of(problem: Problem, device: torch.device) -> Any:
     )
 
 
+class Portion(NamedTuple):
+    """Data of some of the clients: their places among all, a stack of rows for each, and their keys of dropout."""
+
+    places: Any
+    inputs: Any
+    targets: Any
+    keys: Any
+
+
+def portions(batch: list[Portion], most: int) -> list[Portion]:
+    """The same in portions of at most this many clients."""
+    pieces = []
+    for places, *data in batch:
+        for lo in range(0, len(data[0]), most):
+            s = slice(lo, min(lo + most, len(data[0])))
+            at = s if isinstance(places, slice) else places[s]
+            pieces.append(Portion(at, *(None if v is None else v[s] for v in data)))
+    return pieces
+
+
 class Networks(Family):
     """Modules of one architecture; ``vmap(grad)`` over their stacked parameters."""
 
@@ -118,7 +137,7 @@ class Networks(Family):
         self.T = torch.cat([f.targets.to(device) for f in models])
         # half precisions compute in the module alone: what is remembered would lose small steps in them
         self.dtype = torch.float64 if first.torch_dtype == torch.float64 else torch.float32
-        self.is_random, self.l2, self.needs_equal_sizes = first.is_random, first.l2, bool(np.ptp(self.sizes))
+        self.is_random, self.l2 = first.is_random, first.l2
         self.by_products = device.type in CONVOLVE_BY_PRODUCTS
         self.numels = [shape.numel() for shape in first.shapes]
 
@@ -132,28 +151,49 @@ class Networks(Family):
         named = {k: v.to(self.model.torch_dtype) for k, v in zip(self.model.names, parameters, strict=True)}
         return self.model.loss_at(named, inputs, targets, key, self.module, by_products)
 
-    def batch(self, members: Any, rows: Any, word: Any) -> Any:
-        """Inputs, targets and the keys of dropout; all rows only of clients with equally many of them."""
+    def batch(self, members: Any, rows: Any, word: Any) -> list[Portion]:
+        """Portions of clients with equally many rows."""
+        places: list[Any] = [slice(0, len(members))]
         if rows is None:
-            rows = torch.arange(int(self.counts[members[0]]), device=members.device).expand(len(members), -1)
-        picks = self.first[members][:, None] + rows
-        keys = masks_of(word, members) if self.is_random and word is not None else None
-        return self.X[picks], self.T[picks], keys
+            alike = groups(self.sizes[members.cpu().numpy()], len(members))
+            places = places if len(alike) == 1 else [torch.as_tensor(g).to(members.device) for g in alike]
+        return self.keyed([self._portion(at, members, rows) for at in places], members, word)
 
-    def keyed(self, batch: Any, members: Any, word: Any) -> Any:
-        """The same rows with other masks."""
-        return (*batch[:2], masks_of(word, members))
+    def _portion(self, places: Any, members: Any, rows: Any) -> Portion:
+        mine = members[places]
+        if rows is None:
+            rows = torch.arange(int(self.counts[mine[0]]), device=members.device).expand(len(mine), -1)
+        picks = self.first[mine][:, None] + rows
+        inputs, targets = (v.index_select(0, picks.reshape(-1)) for v in (self.X, self.T))
+        c = len(mine)
+        return Portion(places, inputs.view(c, -1, *inputs.shape[1:]), targets.view(c, -1, *targets.shape[1:]), None)
 
-    def gradient(self, parts: Parts, batch: Any) -> Parts:
+    def keyed(self, batch: list[Portion], members: Any, word: Any) -> list[Portion]:
+        """The same rows with the masks of this word of dropout."""
+        if word is None or not self.is_random:
+            return batch
+        return [g._replace(keys=masks_of(word, members[g.places])) for g in batch]
+
+    def gradient(self, parts: Parts, batch: list[Portion]) -> Parts:
         """By ``vmap(grad)``."""
+        if len(batch) == 1:
+            return self._gradient(parts, batch[0])
+        G = [torch.empty_like(y) for y in parts]
+        for portion in batch:
+            for g, some in zip(G, self._gradient([y[portion.places] for y in parts], portion), strict=True):
+                g[portion.places] = some.to(g.dtype)
+        return G
+
+    def _gradient(self, parts: Parts, portion: Portion) -> Parts:
         # one key of dropout for each client, or none: full gradients are without dropout
-        in_dims = (0, 0, 0, None if batch[2] is None else 0)
-        slopes = _batched(vmap(grad(partial(self._loss, by_products=self.by_products)), in_dims), tuple(parts), *batch)
+        in_dims = (0, 0, 0, None if portion.keys is None else 0)
+        call = vmap(grad(partial(self._loss, by_products=self.by_products)), in_dims)
+        slopes = _batched(call, tuple(parts), *portion[1:])
         return [g.add(y, alpha=self.l2) for g, y in zip(slopes, parts, strict=True)] if self.l2 else list(slopes)
 
     def losses_at(self, x: Any, members: Any, rows: Any) -> Any:
         """The losses of these clients at one x, on these rows and without dropout."""
-        inputs, targets, _ = self.batch(members, rows, None)
+        ((_, inputs, targets, _),) = self.batch(members, rows, None)
         # one x for all clients: their rows are those of one large batch
         losses = vmap(self._loss, in_dims=(None, 0, 0, None))
         return _batched(losses, tuple(self.views(x)), inputs, targets, None)
@@ -248,9 +288,7 @@ class Quadratics(Family):
         return [(H * Y if H.ndim == 2 else (H @ Y[:, :, None])[:, :, 0]) - b]
 
 
-def groups(members: Indices, sizes: Indices, most: int, equal: bool) -> list[Any]:
-    """The places of the members in calls of at most ``most``; with ``equal``, of clients with equally many rows."""
-    if not equal:
-        return [slice(lo, min(lo + most, len(members))) for lo in range(0, len(members), most)]
-    places = (np.flatnonzero(sizes[members] == size) for size in np.unique(sizes[members]))
+def groups(sizes: Indices, most: int) -> list[Indices]:
+    """Clients with equally many rows, at most ``most`` at once."""
+    places = (np.flatnonzero(sizes == size) for size in np.unique(sizes))
     return [some[lo : lo + most] for some in places for lo in range(0, len(some), most)]

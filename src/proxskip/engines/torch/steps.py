@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Event
@@ -23,6 +24,7 @@ STEPS_AT_ONCE = 32
 """Steps whose minibatches are drawn together; between them a run can be interrupted."""
 MOST_GRAPHS = 8
 """Graphs, and gathered rows of groups of clients, that are kept."""
+STEPS_BEFORE_CAPTURE = 3
 
 
 @contextmanager
@@ -95,17 +97,13 @@ class StepInputs:
         return family.batch(self.members, self.rows.index_select(0, self.step)[0], word)
 
 
-@dataclass(slots=True)
-class StepGraph:
-    """A captured step, and the parts of y and h that it reads and writes."""
-
-    graph: Any
-    y: Parts
-    h: Parts | None
-
-
 class StackedSteps:
-    """Runs local steps on stacks."""
+    """Runs local steps of many clients on tensors that all of them share.
+
+    Args:
+        batch: rows of a minibatch; None for all rows.
+        graphs: capture steps in CUDA graphs.
+    """
 
     def __init__(self, family: Any, seed: int, batch: int | None, device: torch.device, graphs: bool) -> None:
         self.family, self.seed, self.batch, self.device, self.use_graphs = family, seed, batch, device, graphs
@@ -114,7 +112,9 @@ class StackedSteps:
     def forget(self) -> None:
         """Give up everything that was prepared."""
         self.inputs: dict[Any, StepInputs] = {}
-        self.graphs: dict[Any, StepGraph] = {}
+        self.graphs: dict[Any, Any] = {}
+        self.eager: Counter[Any] = Counter()
+        self.places: dict[Any, tuple[Parts, Parts | None]] = {}
         self.pool: Any = None
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
@@ -123,26 +123,69 @@ class StackedSteps:
         self, X: Any, H: Any, gamma: Any, K: int, clients: Indices, round: int, step0: int, halt: Event | None
     ) -> torch.Tensor:
         """K times  y <- y - gamma (g(y) - h)  from every row of X, as a new stack; H is None for h = 0."""
-        inputs, family = self._inputs_of(clients), self.family
+        family, key = self.family, None
+        y, h = family.parts(X), None if H is None else family.parts(H)
+        # a captured launch has gamma fixed as a number; a gamma for each client runs without graphs
+        if self.use_graphs and isinstance(gamma, float):
+            key = (len(X), H is None, gamma)
+            kept_y, kept_h = self.places.setdefault(key[:2], (y, h))
+            for place, v in zip((*kept_y, *(kept_h or ())), (*y, *(h or ())), strict=True):
+                place.copy_(v)
+            y, h = kept_y, kept_h
+        self.repeat(lambda batch: family.descend(y, h, gamma, batch), key, K, clients, round, step0, halt)
+        end: torch.Tensor = family.stack(y)
+        return end
+
+    def repeat(
+        self, step: Callable[[Any], None], key: Any, K: int, clients: Indices, round: int, step0: int,
+        halt: Event | None = None,
+    ) -> None:  # fmt: skip
+        """K times ``step(batch)`` with the clients' next minibatches.
+
+        Args:
+            key: steps of one key read and write the same tensors, so that a graph may replay them; None for no graph.
+        """
+        inputs = self._inputs_of(clients)
+        key = None if key is None or not self.use_graphs else (id(inputs), key)
+
+        def one() -> None:
+            step(inputs.batch(self.family))
+            inputs.step.add_(1)
+
         with repeatable():
-            # a captured launch has gamma fixed as a number; a gamma for each client runs without graphs
-            graph = self._graph(inputs, X, H, gamma) if self.use_graphs and isinstance(gamma, float) else None
-            y, h = (graph.y, graph.h) if graph else (family.parts(X), None if H is None else family.parts(H))
             for lo in range(0, K, STEPS_AT_ONCE):
                 look(halt)
                 count = min(STEPS_AT_ONCE, K - lo)
                 self._draw(inputs, clients, count, round, step0 + lo)
                 for _ in range(count):
-                    if graph is None:
-                        self._step(inputs, y, h, gamma)
-                    else:
-                        graph.graph.replay()
-        end: torch.Tensor = family.stack(y)
-        return end
+                    self._replayed(key, one)
 
-    def _step(self, inputs: StepInputs, y: Parts, h: Parts | None, gamma: Any) -> None:
-        self.family.descend(y, h, gamma, inputs.batch(self.family))
-        inputs.step.add_(1)
+    def _replayed(self, key: Any, one: Callable[[], None]) -> None:
+        """A step by its graph; the first steps run without, since they may allocate workspaces or compile kernels."""
+        if key is None or (
+            key not in self.graphs and len(self.graphs) >= MOST_GRAPHS
+        ):  # such as a new gamma each round
+            one()
+            return
+        if self.eager[key] < STEPS_BEFORE_CAPTURE:
+            self.eager[key] += 1
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                one()
+            torch.cuda.current_stream().wait_stream(side)
+            return
+        if key not in self.graphs:
+            self.graphs[key] = self._captured(one)
+        self.graphs[key].replay()
+
+    def _captured(self, one: Callable[[], None]) -> Any:
+        graph = torch.cuda.CUDAGraph()
+        # one pool for all graphs: they run one after another, and their results lie outside of it
+        with torch.cuda.graph(graph, pool=self.pool):
+            one()
+        self.pool = self.pool or graph.pool()
+        return graph
 
     def _inputs_of(self, clients: Indices) -> StepInputs:
         members = torch.as_tensor(np.ascontiguousarray(clients)).to(self.device)
@@ -168,40 +211,3 @@ class StackedSteps:
             words = [dropout_word(self.seed, round, step0 + k + 1) for k in range(count)]
             inputs.words[:count] = torch.tensor(words).to(self.device)
         inputs.step.zero_()
-
-    def _graph(self, inputs: StepInputs, X: Any, H: Any, gamma: float) -> StepGraph | None:
-        """A graph of one step with these inputs and this gamma, at X and H; None where gamma keeps changing."""
-        key = (id(inputs), H is None, gamma)
-        if key not in self.graphs:
-            if len(self.graphs) >= 2 * MOST_GRAPHS:
-                return None
-            self.graphs[key] = self._captured(inputs, X, H, gamma)
-        graph = self.graphs[key]
-        for parts, stack in ((graph.y, X), (graph.h, H)):
-            for part, v in zip(parts or (), () if stack is None else self.family.views(stack), strict=True):
-                part.copy_(v)
-        return graph
-
-    def _captured(self, inputs: StepInputs, X: Any, H: Any, gamma: float) -> StepGraph:
-        """Warm up and capture, on tensors that all graphs of this size share."""
-        alike = [g for g in self.graphs.values() if len(g.y[0]) == len(X) and (g.h is None) == (H is None)]
-        y, h = self.family.parts(X), None if H is None else self.family.parts(H)
-        if alike:
-            y, h = alike[0].y, alike[0].h
-        # rows that were drawn for other clients may lie beyond the last row of these
-        inputs.step.zero_()
-        if inputs.rows is not None:
-            inputs.rows.zero_()
-        # first calls may allocate workspaces or compile kernels, which is not allowed while a graph is captured
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(2):
-                self._step(inputs, y, h, gamma)
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        # one pool for all graphs: they run one after another, and their results lie outside of it
-        with torch.cuda.graph(graph, pool=self.pool):
-            self._step(inputs, y, h, gamma)
-        self.pool = self.pool or graph.pool()
-        return StepGraph(graph, y, h)

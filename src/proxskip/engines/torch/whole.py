@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -63,21 +64,28 @@ class WholeNetwork:
     def _computed(self, x: Array) -> tuple[float, Array]:
         engine, family = self.engine, self.engine.family
         flat = engine.place(x).clone().requires_grad_(True)
-        weights = torch.tensor(engine.problem.weights).to(engine.device, family.dtype)
         value, gradient = 0.0, torch.zeros_like(flat)
-        most = min(engine.at_once, self.rows_at_once)
-        # groups of equal sizes, so that one N holds for all of a group's clients
-        for g in groups(np.arange(engine.problem.n), family.sizes, most, True):
-            N, members = int(family.sizes[g[0]]), torch.as_tensor(g).to(engine.device)
-            rows = max(1, self.rows_at_once // len(g))
-            for lo in range(0, N, rows):
-                picks = torch.arange(lo, min(N, lo + rows), device=engine.device).expand(len(g), -1)
-                losses = family.losses_at(flat, members, picks)
-                # losses are means over the rows that were picked: this chunk counts by its share of the client's rows
-                part = (weights[members] * losses.to(family.dtype)).sum() * (picks.shape[1] / N)
-                with repeatable():
-                    (slope,) = torch.autograd.grad(part, flat)
-                value, gradient = value + float(part.detach()), gradient + slope
+        most = self.rows_at_once
+        for part in weighted_losses(family, flat, engine.problem.weights, engine.at_once, most):
+            with repeatable():
+                (slope,) = torch.autograd.grad(part, flat)
+            value, gradient = value + float(part.detach()), gradient + slope
         # losses of networks are without l2, which is added here once
         l2 = family.l2
         return value + 0.5 * l2 * float(x @ x), np.asarray(engine.fetch(gradient)) + l2 * x
+
+
+def weighted_losses(
+    family: Any, x: Any, weights: Array, at_once: int, rows_at_once: int = ROWS_AT_ONCE
+) -> Iterator[Any]:
+    """Numbers on the device that add up to sum_i w_i f_i(x), without l2; each is of some clients and some rows."""
+    w = torch.tensor(weights).to(x.device, family.dtype)
+    # groups of equal sizes, so that one N holds for all of a group's clients
+    for places in groups(family.sizes, min(at_once, rows_at_once)):
+        N, members = int(family.sizes[places[0]]), torch.as_tensor(places).to(x.device)
+        rows = max(1, rows_at_once // len(places))
+        for lo in range(0, N, rows):
+            picks = torch.arange(lo, min(N, lo + rows), device=x.device).expand(len(places), -1)
+            losses = family.losses_at(x, members, picks)
+            # losses are means over the rows that were picked: this chunk counts by its share of the client's rows
+            yield (w[members] * losses.to(family.dtype)).sum() * (picks.shape[1] / N)

@@ -1,0 +1,210 @@
+"""``proxskip.torch.train``: the steps of the optimizer under torchrun, for many clients in one process."""
+
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+
+import proxskip as ps
+
+torch = pytest.importorskip("torch")
+import torch_ranks  # noqa: E402
+from proxskip.torch import Model, split, train  # noqa: E402
+from test_torch_optimizer import RANKS, on_ranks  # noqa: E402
+
+pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("torch-ranks")]
+cross_entropy = torch.nn.functional.cross_entropy
+
+
+def trained(setting, n=RANKS, rounds=20, dtype=torch.float64, **more):
+    given = {"seed": 7, "rounds": rounds, "every": rounds, "device": "cpu", **setting, **more}
+    return train(torch_ranks.virtual_module(dtype), cross_entropy, torch_ranks.virtual_data(n, dtype), **given)
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    return on_ranks(("virtual",), tmp_path_factory.mktemp("virtual"))[0]["virtual"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(torch_ranks.VIRTUAL))
+def test_it_is_the_optimizer_on_as_many_ranks(name, ranks):
+    result = trained(torch_ranks.VIRTUAL[name])
+    for found in ranks:
+        assert np.abs(result.x - found[name]).max() <= 1e-10
+    assert result.trace["bytes_up"][-1] == sum(found[f"{name} bytes"] for found in ranks)
+    assert np.abs(result.h.sum(0)).max() <= 1e-10 * (1 + np.abs(result.h).max())
+    in_single = trained(torch_ranks.VIRTUAL[name], dtype=torch.float32)
+    if "codec" not in torch_ranks.VIRTUAL[name]:
+        assert np.abs(in_single.x - result.x).max() <= 1e-3
+
+
+def as_problem(batch):
+    module = torch_ranks.virtual_module()
+    problem = ps.Problem([Model(module, cross_entropy, X, y) for X, y in torch_ranks.virtual_data(3)])
+    return problem.with_batch(batch)
+
+
+@pytest.mark.parametrize("batch", [None, 4])
+def test_plain_steps_are_scaffnew_on_the_torch_engine(batch):
+    given = {"rounds": 8, "seed": 7}
+    mine = trained(
+        {"optimizer": lambda q: torch.optim.SGD(q, 0.1), "period": 5, "control": "step", "batch": batch}, 3, 8
+    )
+    theirs = ps.run(ps.Scaffnew(0.1, 0.2, K=5), as_problem(batch), engine="torch", **given)
+    assert np.abs(mine.x - theirs.x).max() <= 1e-12
+    assert np.abs(mine.h - theirs.h).max() <= 1e-10
+    assert mine.trace["f"][-1] == pytest.approx(theirs.trace["f"][-1], rel=1e-12)
+
+
+@pytest.mark.parametrize("batch", [None, 4])
+def test_an_anchor_is_fedlin(batch):
+    mine = trained(
+        {"optimizer": lambda q: torch.optim.SGD(q, 0.1), "period": 5, "control": "anchor", "batch": batch}, 3, 8
+    )
+    theirs = ps.run(ps.FedLin(0.1, 5), as_problem(batch), rounds=8, seed=7, engine="reference")
+    assert np.abs(mine.x - theirs.x).max() <= 1e-12
+
+
+class Clipped(torch.optim.SGD):
+    """Not entry by entry: the norm of a client's gradient bounds its step."""
+
+    def step(self, closure=None):
+        torch.nn.utils.clip_grad_norm_([q for g in self.param_groups for q in g["params"]], 0.1)
+        return super().step(closure)
+
+
+OPTIMIZERS = {
+    "sgd": (lambda q: torch.optim.SGD(q, 0.1, momentum=0.9, weight_decay=0.01), True),
+    "adam": (lambda q: torch.optim.Adam(q), True),
+    "adagrad": (lambda q: torch.optim.Adagrad(q), True),
+    "rmsprop": (lambda q: torch.optim.RMSprop(q), True),
+    "nadam": (lambda q: torch.optim.NAdam(q), True),
+    "clipped": (lambda q: Clipped(q, 0.1), False),
+    "no decay of biases": (
+        lambda q: torch.optim.SGD(
+            [{"params": [v for v in q if v.ndim == k], "weight_decay": 0.5 * (k - 1)} for k in (1, 2)], 0.1
+        ),
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(OPTIMIZERS))
+def test_clients_stacked_are_clients_apart(name, monkeypatch):
+    """Whether an optimizer acts entry by entry is found out, and either way the steps are those of single clients."""
+    make, by_entry = OPTIMIZERS[name]
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        result = trained({"optimizer": make, "period": 3, "batch": 4}, 3, 4)
+    assert bool(result.warnings) == any("client by client" in str(w.message) for w in said) == (not by_entry)
+    monkeypatch.setattr("proxskip.torch.training.acts_by_entry", lambda *_: False)
+    with pytest.warns(UserWarning, match="client by client"):
+        apart = trained({"optimizer": make, "period": 3, "batch": 4}, 3, 4)
+    assert np.abs(result.x - apart.x).max() <= 1e-12
+
+
+def test_matrices_and_the_rest_may_have_optimizers_of_their_own():
+    Muon = getattr(torch.optim, "Muon", None)
+    if Muon is None:
+        pytest.skip("this PyTorch has no Muon")
+
+    def make(params):
+        matrices = [q for q in params if q.ndim == 2]
+        return [Muon(matrices, lr=0.02), torch.optim.AdamW([q for q in params if q.ndim != 2], lr=0.01)]
+
+    with pytest.warns(UserWarning, match="client by client"):
+        result = trained({"optimizer": make, "period": 3, "batch": 4}, 3, 6, every=1)
+    assert result.trace["f"][-1] < result.trace["f"][0]
+
+
+def test_portions_and_cohorts():
+    setting = {"optimizer": lambda q: torch.optim.AdamW(q, 0.01), "period": 3, "batch": 4}
+    assert np.abs(trained(setting, 5, 4).x - trained(setting, 5, 4, clients_at_once=2).x).max() <= 1e-12
+    some = trained(setting, 5, 6, cohort=2)
+    assert np.abs(some.h.sum(0)).max() <= 1e-12
+    assert some.trace["grad_evals"][-1] == 6 * 2 * 3 * 4
+
+
+def test_the_module_is_a_copy_at_x_and_records_have_metrics(tmp_path):
+    module = torch_ranks.virtual_module()
+    before = [q.detach().clone() for q in module.parameters()]
+    X, y = torch.randn(30, 6, dtype=torch.float64), torch.randint(0, 3, (30,))
+
+    def accuracy(outputs, targets):
+        return (outputs.argmax(-1) == targets).double().mean()
+
+    result = train(
+        module, cross_entropy, split(X, y, clients=3), lambda q: torch.optim.AdamW(q, 0.01), period=5, rounds=4,
+        test=(X, y), metrics={"accuracy": accuracy}, device="cpu",
+    )  # fmt: skip
+    assert all(torch.equal(a, b) for a, b in zip(before, module.parameters(), strict=True))
+    assert torch.cat([q.detach().reshape(-1) for q in result.module.parameters()]).tolist() == result.x.tolist()
+    assert result.trace["accuracy"][-1] == accuracy(result.module(X), y).item()
+    assert len(result.trace) == 5
+    import matplotlib
+
+    matplotlib.use("Agg")
+    assert result.plot("accuracy").lines[0].get_ydata().tolist() == result.trace["accuracy"].tolist()
+
+
+def test_a_divergence_ends_with_advice_and_the_best_module():
+    X, y = torch.randn(40, 6, dtype=torch.float64), torch.randn(40, 1, dtype=torch.float64)
+    line = torch.nn.Linear(6, 1, dtype=torch.float64)
+    result = train(
+        line, torch.nn.functional.mse_loss, split(X, y, clients=4, by="iid"), lambda q: torch.optim.SGD(q, 60.0), p=0.2,
+        control="step", rounds=500, device="cpu",
+    )  # fmt: skip
+    assert result.status is ps.Status.DIVERGED
+    assert "a smaller learning rate or period= in place of p= or chi below 1" in result.message
+    finite = result.trace["f"][np.isfinite(result.trace["f"])]
+    assert torch.nn.functional.mse_loss(result.module(X), y).item() == pytest.approx(finite.min(), rel=1e-9)
+
+
+def test_splits():
+    X, y = torch.arange(12.0)[:, None], torch.arange(12) % 3
+    assert [set(b.tolist()) for _, b in split(X, y, clients=3)] == [{0}, {1}, {2}]
+    for how in ({"clients": 4, "by": "iid"}, {"clients": 2, "by": "dirichlet", "alpha": 5.0}, {"groups": y.numpy()}):
+        parts = split(X, y, **how)
+        assert sorted(float(v) for a, _ in parts for v in a[:, 0]) == list(range(12))
+        assert all(int(a[0]) % 3 == int(b[0]) for a, b in parts)
+
+
+def plain(q):
+    return torch.optim.SGD(q, 0.1)
+
+
+REFUSED = [
+    ({}, "No stopping rule"),
+    ({"rounds": 0}, "rounds"),
+    ({"rounds": 2, "period": None}, "give p, the probability of a communication, or period"),
+    ({"rounds": 2, "p": 0.5}, "give p, the probability of a communication, or period"),
+    ({"rounds": 2, "control": "mine"}, 'control = "mine" is not known'),
+    ({"rounds": 2, "control": "step", "optimizer": torch.optim.AdamW}, "needs SGD without momentum"),
+    ({"rounds": 2, "chi": 0.5}, "chi damps"),
+    ({"rounds": 2, "codec": "zip"}, 'codec = "zip" is not known'),
+    ({"rounds": 2, "optimizer": torch.optim.LBFGS}, "LBFGS cannot be the local optimizer"),
+    ({"rounds": 2, "optimizer": lambda q: torch.optim.SGD(q[:1], 0.1)}, "over all the parameters"),
+    ({"rounds": 2, "optimizer": lambda q: 3}, "must return a torch.optim.Optimizer"),
+    ({"rounds": 2, "batch": 100}, "batch"),
+    ({"rounds": 2, "clients": []}, "clients must be a list"),
+    ({"rounds": 2, "cohort": 9}, "9"),
+    ({"rounds": 2, "metrics": {"f": lambda a, b: 0.0}}, "the name of a column"),
+]
+
+
+@pytest.mark.parametrize(("given", "words"), REFUSED, ids=[words[:30] for _, words in REFUSED])
+def test_what_cannot_be_trained_gets_a_sentence(given, words):
+    usual = {"optimizer": plain, "period": 2, "device": "cpu", "clients": torch_ranks.virtual_data(3)}
+    settings = usual | given
+    with pytest.raises(ps.InputError, match=words):
+        train(torch_ranks.virtual_module(), cross_entropy, settings.pop("clients"), **settings)
+
+
+def test_torch_is_a_name_of_the_package_and_is_imported_when_it_is_asked_for():
+    code = (
+        "import sys, proxskip as ps; assert 'torch' not in sys.modules; ps.torch.train; assert 'torch' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
