@@ -26,7 +26,7 @@ import proxskip as ps
 from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.cpu.shards import Tiles
 from proxskip.links.cohorts import Everyone
-from proxskip.loop.line import Line
+from proxskip.loop.metered_exchange import Line
 
 HERE = Path(__file__).parent
 

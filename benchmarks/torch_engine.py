@@ -23,7 +23,7 @@ from torch.nn import functional as F
 import proxskip as ps
 from proxskip.engines.torch.engine import TorchEngine
 from proxskip.links.cohorts import Everyone, as_participation
-from proxskip.loop.line import Line
+from proxskip.loop.metered_exchange import Line
 from proxskip.torch import Model
 
 BATCH, ROWS, K, GAMMA = 20, 40, 10, 0.01

@@ -92,11 +92,11 @@ OPTIONAL: tuple[tuple[str, tuple[tuple[str, tuple[str, ...]], ...]], ...] = (
 MODULES = ("callbacks", "codecs", "datasets", "prox", "theory")
 BEYOND = (
     ("proxskip.theory.table1", ("table1", "Table1Row")),
-    ("proxskip.theory.steps", ("StepLimits", "Setting", "check_limits")),
+    ("proxskip.theory.step_sizes", ("StepLimits", "Setting", "check_limits")),
     ("proxskip.registry", ("named", "step_limits", "load_plugin")),
     ("proxskip.types", ("Oracle", "Prox")),
-    ("proxskip.seam", ("Client", "Exchange", "Engine", "Request", "Work")),
-    ("proxskip.engines.near", ("NearEngine",)),
+    ("proxskip.interfaces", ("Client", "Exchange", "Engine", "Request", "Work")),
+    ("proxskip.engines.in_process", ("NearEngine",)),
     ("proxskip.loop.ledger", ("Ledger",)),
     ("proxskip.engines.cpu.engine", ("CpuEngine",)),
     ("proxskip.engines.reference", ("ReferenceEngine",)),

@@ -37,12 +37,12 @@ import proxskip as ps
 from proxskip import registry
 from proxskip.engines.gpu.device import need_cupy
 from proxskip.engines.reference import ReferenceEngine
+from proxskip.interfaces import Method, Request, Work
 from proxskip.links.cohorts import Bernoulli, Everyone, Uniform, as_participation
 from proxskip.links.gossip import AwakeLinks, RandomLinks
-from proxskip.loop.line import Line
+from proxskip.loop.metered_exchange import Line
 from proxskip.problems.federated import Problem
 from proxskip.running import prepare
-from proxskip.seam import Method, Request, Work
 from proxskip.types import Array, Indices, InputError, Prox, UnsafeStepWarning, Vectors
 
 WEIGHTS = (1.0, 2.0, 3.0, 4.0)

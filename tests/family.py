@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 import proxskip as ps
+from proxskip.interfaces import Client, Exchange
 from proxskip.links.codecs import Codec, Float32, Key, Masks, RandK
 from proxskip.methods import steps
-from proxskip.seam import Client, Exchange
 from proxskip.types import Array, Vectors
 
 Up = tuple[tuple[Array, ...], Vectors]

@@ -42,7 +42,7 @@ MUTANTS = (
         "a worker restarts: h of client 0 is back to zero in round 2",
         (
             (
-                "loop/line.py",
+                "loop/metered_exchange.py",
                 "        self.meter.participated[self.whom] += 1\n",
                 "        self.meter.participated[self.whom] += 1\n"
                 '        if round == 2 and "h" in getattr(self.engine, "kept", {}):\n'
@@ -56,7 +56,7 @@ MUTANTS = (
         "the first client of a cohort of two or more never hears the outcome",
         (
             (
-                "loop/line.py",
+                "loop/metered_exchange.py",
                 "        self.engine.tell(half, self.cohort, outcome)\n",
                 "        self.engine.tell(half, self.cohort[1:] if len(self.cohort) > 1 else self.cohort, outcome)\n",
             ),
@@ -71,7 +71,7 @@ MUTANTS = (
         "the outcome is settled twice",
         (
             (
-                "loop/line.py",
+                "loop/metered_exchange.py",
                 "        self.engine.tell(half, self.cohort, outcome)\n",
                 "        self.engine.tell(half, self.cohort, outcome)\n"
                 "        self.engine.tell(half, self.cohort, outcome)\n",
@@ -87,7 +87,7 @@ MUTANTS = (
         "a cohort's sum is divided by the weight of everybody",
         (
             (
-                "loop/line.py",
+                "loop/metered_exchange.py",
                 "tuple(w / w.sum() for w in rows)",
                 "tuple(w / weights.sum() for w in rows)",
             ),
@@ -99,7 +99,7 @@ MUTANTS = (
         "vectors travel in single precision, and h is updated with the unrounded ones",
         (
             (
-                "loop/line.py",
+                "loop/metered_exchange.py",
                 "sums(request.weights, work.up)",
                 'sums(request.weights, [U.astype("float32").astype("float64") for U in work.up])',
             ),

@@ -30,7 +30,7 @@ from proxskip.loop.audit import allowed, rounded_scale
 from proxskip.methods import FedLin, FiveGCS, LocalGD, Scaffnew, Scaffold, SLocalGD
 from proxskip.problems.federated import Problem
 from proxskip.problems.quadratic import Quadratic
-from proxskip.protocol import audit, halves
+from proxskip.protocol import allowed_halves, audit
 from proxskip.protocol.client import ClientNode, ClientState
 from proxskip.protocol.events import Again, Arrived, Begin, Deadline, Event, Restarted
 from proxskip.protocol.server import Server
@@ -234,11 +234,11 @@ class Simulation:
     def _committed(self, before: ServerState, after: ServerState) -> None:
         """The shadow follows the server, and its sum is checked."""
         changed = [i for i, (a, b) in enumerate(zip(before.counted, after.counted, strict=True)) if a != b]
-        adopted = sum(after.outcomes[after.counted[i]].settle == halves.ADOPT for i in changed)
+        adopted = sum(after.outcomes[after.counted[i]].settle == allowed_halves.ADOPT for i in changed)
         for i in changed:
             node, ticket = self.nodes[i], after.counted[i]
             outcome = after.outcomes[ticket]
-            if outcome.settle == halves.ADOPT:
+            if outcome.settle == allowed_halves.ADOPT:
                 self._restored(node, outcome.vectors[0], adopted)
                 node.shadow = node.history[ticket] = outcome.vectors[0]
                 continue

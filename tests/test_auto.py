@@ -14,11 +14,11 @@ import pytest
 import proxskip as ps
 from conftest import Machine, close, difference, quadratics, thinned
 from proxskip import theory
+from proxskip.composite import setup
+from proxskip.composite.auto import AutoDescent
+from proxskip.composite.turns import TurnsDescent
 from proxskip.loop.watch import CertificateWatch
 from proxskip.methods.apda import enough_steps
-from proxskip.solo import setup
-from proxskip.solo.auto import AutoDescent
-from proxskip.solo.turns import TurnsDescent
 from proxskip.types import Array, GradientWarning
 
 

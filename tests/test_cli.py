@@ -28,7 +28,7 @@ from proxskip.cli import runs as cli_runs
 from proxskip.experiments import settings as cli_build
 from proxskip.loop import progress as cli_progress
 from proxskip.report import plots
-from proxskip.results.text import STATUS_WORDS
+from proxskip.results.run_text import STATUS_WORDS
 from proxskip.results.trace import Trace
 from proxskip.theory.table1 import table1
 

@@ -24,16 +24,16 @@ import proxskip as ps
 from conftest import METHODS as EVERY_METHOD
 from conftest import Row, close, draws, no_card
 from proxskip import randomness
-from proxskip.engines.gpu import coded, cuda, launch
+from proxskip.engines.gpu import cuda, device_codecs, launch
 from proxskip.engines.gpu import engine as gpu
 from proxskip.engines.gpu.device import Card
 from proxskip.engines.gpu.launch import LocalSteps
 from proxskip.engines.gpu.tiles import PACK, ClientRows, Layout, untangle
+from proxskip.interfaces import BrokenOff
 from proxskip.links.codecs import Key, Natural, read_back
 from proxskip.links.sums import weighted_sum
 from proxskip.randomness import minibatch
 from proxskip.running import make_engine
-from proxskip.seam import BrokenOff
 from proxskip.sweeping import sweep
 from proxskip.types import InputError, UnsafeStepWarning
 
@@ -242,7 +242,7 @@ def numpy_card(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "LocalSteps", NumpySteps)
     monkeypatch.setattr(gpu, "weighted_sum", weighted_sum)
     monkeypatch.setattr(gpu, "mixed", numpy_mixed)
-    monkeypatch.setattr(coded, "natural", numpy_natural)
+    monkeypatch.setattr(device_codecs, "natural", numpy_natural)
 
 
 @pytest.mark.usefixtures("quiet_steps", "numpy_card")
@@ -321,15 +321,15 @@ def any_number() -> Any:
 def test_what_the_card_reads_is_what_the_codec_decodes(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kind, v, keys = ps.codecs.parse(codec), any_number(), [Key(1, 2, i, i, 3) for i in range(3)]
     v = v[np.abs(v) < 2.0**127]  # infinity times zero is not a number
-    monkeypatch.setattr(coded, "natural", numpy_natural)
-    got = coded.read_on_card(np, np.tile(v, (3, 1)), kind, keys, len(v))
+    monkeypatch.setattr(device_codecs, "natural", numpy_natural)
+    got = device_codecs.read_on_card(np, np.tile(v, (3, 1)), kind, keys, len(v))
     assert got.tolist() == np.stack([read_back(kind, v, key) for key in keys]).tolist()
 
 
 @on_gpu
 def test_natural_compression_on_the_card_is_the_codec() -> None:
     cupy, v, keys = gpu.need_cupy(), any_number(), [Key(1, 2, i) for i in range(3)]
-    got = coded.read_on_card(cupy, cupy.asarray(v), Natural(), keys, len(v))
+    got = device_codecs.read_on_card(cupy, cupy.asarray(v), Natural(), keys, len(v))
     expected = np.stack([read_back(Natural(), v, key) for key in keys])
     assert cupy.asnumpy(got).tobytes() == expected.tobytes()
 

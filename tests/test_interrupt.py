@@ -19,8 +19,8 @@ from conftest import METHODS, ON_CARD, RAY_WARNS, TORCH, Row, needs, thinned
 from proxskip.engines.cpu import engine as cpu
 from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.reference import ReferenceEngine
+from proxskip.interfaces import BrokenOff, Engine
 from proxskip.results.result import Status
-from proxskip.seam import BrokenOff, Engine
 from proxskip.types import InputError
 
 

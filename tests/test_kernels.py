@@ -22,11 +22,11 @@ from proxskip.engines import packing
 from proxskip.engines.cpu import anchored, kernels, lazy_kernels, minibatches, shards
 from proxskip.engines.cpu import engine as cpu
 from proxskip.engines.cpu.engine import CpuEngine
-from proxskip.engines.cpu.helpers import Helpers
+from proxskip.engines.cpu.thread_team import Helpers
 from proxskip.engines.reference import ReferenceEngine
-from proxskip.engines.rows import balanced, merged_rows, tapered
+from proxskip.engines.sparse_rows import balanced, merged_rows, tapered
+from proxskip.lazy.compilation import Kernel, njit, running_seconds
 from proxskip.links.sums import weighted_sum
-from proxskip.on_demand.kernels import Kernel, njit, running_seconds
 
 LOSSES = {"logistic": ps.Logistic, "squares": ps.LeastSquares, "softmax": ps.Softmax}
 
@@ -57,7 +57,7 @@ def descend_on(engine, problem, X, H, gamma, K, seed=3, round=5):
 
     if isinstance(engine, ReferenceEngine):
         from proxskip.engines.local import OneClient
-        from proxskip.seam import Request
+        from proxskip.interfaces import Request
 
         out = [
             OneClient(problem, i, seed, Request(None, members, round)).descend(X[i], H[i], gamma[i], int(K[i]))

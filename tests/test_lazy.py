@@ -15,10 +15,10 @@ import pytest
 import proxskip as ps
 from proxskip.engines.cpu import engine as cpu
 from proxskip.engines.cpu.engine import CpuEngine
-from proxskip.engines.cpu.helpers import Help, Helpers
 from proxskip.engines.cpu.lazy import Lazy, Sheet
+from proxskip.engines.cpu.thread_team import Help, Helpers
+from proxskip.interfaces import Request
 from proxskip.links.sums import SUM_BLOCK, weighted_sum
-from proxskip.seam import Request
 from proxskip.types import Array, Vectors
 
 FORMS: dict[str, Callable[[Any, Any, Any, Any], Any]] = {

@@ -11,11 +11,11 @@ import pytest
 import proxskip as ps
 from conftest import METHODS, NAMED, Row, quadratics, thinned
 from proxskip.engines.reference import ReferenceEngine
+from proxskip.interfaces import Work
 from proxskip.links.cohorts import Everyone
 from proxskip.loop.ledger import Meter
-from proxskip.loop.line import Line
+from proxskip.loop.metered_exchange import Line
 from proxskip.randomness import stream
-from proxskip.seam import Work
 from proxskip.theory import table1
 
 R = 17

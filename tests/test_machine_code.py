@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from filelock import FileLock, Timeout
 
-from proxskip.on_demand import code_cache, kernels, machine_code, numba_internals
+from proxskip.lazy import code_cache, compilation, machine_code, numba_internals
 
 FAST = {"nogil": True, "error_model": "numpy", "fastmath": True}
 
@@ -114,7 +114,7 @@ CLIENT = """
 import json, sys
 import numpy as np
 import proxskip as ps
-from proxskip.on_demand.kernels import without_numba
+from proxskip.lazy.compilation import without_numba
 if sys.argv[1] == "lean":
     without_numba()
 from proxskip.protocol.worker import Worker
@@ -196,10 +196,10 @@ def test_code_is_neither_read_from_nor_written_to_a_folder_of_everybody(
         with pytest.warns(UserWarning, match="may be written by other users, so no compiled code is kept there"):
             assert code_cache.folder_of([__file__]) is None
         with pytest.warns(UserWarning, match="may be written by other users"):
-            assert kernels.njit(cache=True)(total)(np.ones(3)) == 3.0
+            assert compilation.njit(cache=True)(total)(np.ones(3)) == 3.0
         open_to_all.chmod(0o700)
     assert list(folder.iterdir()) == []
-    assert kernels.njit(cache=True)(total)(np.ones(3)) == 3.0
+    assert compilation.njit(cache=True)(total)(np.ones(3)) == 3.0
     assert list(folder.rglob("*.nbi"))
 
 
@@ -233,7 +233,7 @@ def test_locks_follow_no_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     mine = tmp_path / "mine"
     mine.write_text("precious")
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    (tmp_path / "proxskip-kernels.lock").symlink_to(mine)
+    (tmp_path / "proxskip-compilation.lock").symlink_to(mine)
     with code_cache.compiler_lock.__wrapped__():
         pass
     assert mine.read_text() == "precious"
@@ -245,13 +245,13 @@ def test_a_kernel_is_compiled_anew_when_one_that_it_calls_has_changed(tmp_path: 
     """Numba looks at the caller's file alone, and would go on with the old code."""
     cache = str(tmp_path / "cache")
     (tmp_path / "caller.py").write_text(
-        "from called import inner\nfrom proxskip.on_demand.kernels import njit\n\n\n"
+        "from called import inner\nfrom proxskip.lazy.compilation import njit\n\n\n"
         "@njit(cache=True)\ndef outer(x):\n    return inner(x) + 1.0\n"
     )
 
     def said(factor: float) -> float:
         (tmp_path / "called.py").write_text(
-            "from proxskip.on_demand.kernels import njit\n\n\n"
+            "from proxskip.lazy.compilation import njit\n\n\n"
             f"@njit(cache=True)\ndef inner(x):\n    return x * {factor:.1f}\n"
         )
         out = subprocess.run(
@@ -268,7 +268,7 @@ def test_processes_compile_kernels_one_at_a_time(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     lock = code_cache.compiler_lock.__wrapped__()
     monkeypatch.setattr(code_cache, "compiler_lock", lambda: lock)
-    other, held = FileLock(tmp_path / "proxskip-kernels.lock", timeout=0), []
+    other, held = FileLock(tmp_path / "proxskip-compilation.lock", timeout=0), []
 
     import numba
     from numba.core import event
@@ -286,7 +286,7 @@ def test_processes_compile_kernels_one_at_a_time(tmp_path: Path, monkeypatch: py
     listener = Listener()
     event.register("numba:compile", listener)
     try:
-        assert kernels.njit()(total)(np.ones(3)) == 3.0
+        assert compilation.njit()(total)(np.ones(3)) == 3.0
         assert held == [True, True]
         assert numba.njit()(total)(np.ones(3)) == 3.0  # a user's own: nobody waits for it
         assert held == [True, True, False, False]

@@ -19,7 +19,7 @@ from conftest import METHODS, Row, thinned
 from proxskip.links.cohorts import Bernoulli, Uniform, with_scheme
 from proxskip.links.rows import RowStore, RowView
 from proxskip.links.sums import largest, weighted_sum
-from proxskip.loop import by_rows
+from proxskip.loop import sparse_memory
 from proxskip.protocol import Server
 from proxskip.randomness import FEW_CLIENTS, stream, subset
 from proxskip.results import description, folder, journal
@@ -150,7 +150,7 @@ def test_a_round_that_is_broken_off_leaves_the_rows_as_they_were() -> None:
 def test_a_large_run_keeps_rows_without_being_asked_and_says_what_it_leaves_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(by_rows, "LARGEST_WHOLE", 100)
+    monkeypatch.setattr(sparse_memory, "LARGEST_WHOLE", 100)
     problem = problem_of()
     method = ps.Scaffnew.theory(problem, cohort=3)
     result = ps.run(method, problem, rounds=5, cohort=3)

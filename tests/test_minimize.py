@@ -17,10 +17,10 @@ from scipy.sparse.linalg import LinearOperator, aslinearoperator
 import proxskip as ps
 from conftest import close, quadratics
 from proxskip import prox
+from proxskip.composite import functions
+from proxskip.composite.descent import Descent
+from proxskip.composite.setup import method_maker, prepare
 from proxskip.prox import ProxWarning
-from proxskip.solo import functions
-from proxskip.solo.descent import Descent
-from proxskip.solo.setup import method_maker, prepare
 from proxskip.types import Array, InputError, UnsafeStepWarning
 
 TOL = 1e-12

@@ -12,8 +12,8 @@ import family
 import mutants
 import proxskip as ps
 from conftest import NAMED, WEIGHTS, Machine, data, quadratics
+from proxskip.interfaces import Client
 from proxskip.links.codecs import Key, Natural, RandK
-from proxskip.seam import Client
 from proxskip.types import Array, InputError, Vectors
 
 pytestmark = pytest.mark.usefixtures("quiet_steps")

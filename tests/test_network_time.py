@@ -17,13 +17,13 @@ from conftest import METHODS, Row, thinned
 from proxskip.cli import main
 from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.reference import ReferenceEngine
+from proxskip.interfaces import Request
 from proxskip.links.profiles import NAMED
 from proxskip.loop.simulated_time import Clock, Void
 from proxskip.protocol import Arrived, Begin, Client, Deadline, Server, Worker
 from proxskip.protocol.client import ClientState
 from proxskip.protocol.wire import encode
 from proxskip.randomness import STREAMS, client_uniforms, philox4x32, stream
-from proxskip.seam import Request
 from proxskip.types import InputError
 
 FREE = ps.Network(latency=0.0, bandwidth=math.inf, gradient=0.0)

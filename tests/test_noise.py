@@ -16,7 +16,7 @@ pytest.importorskip("flwr", reason="flwr is not installed")
 from conftest import WEIGHTS, quadratics
 from lockstep import drive
 from proxskip.flower import Federated, Noise
-from proxskip.protocol import Client, Server, Worker, halves
+from proxskip.protocol import Client, Server, Worker, allowed_halves
 from proxskip.types import Array
 from test_flower import Here, app_of, clock, home  # noqa: F401
 
@@ -162,7 +162,7 @@ def test_a_federation_with_noise_says_what_an_accountant_must_know() -> None:
     assert out.summary["grad_norm"] is None
     assert problem.solution is not None
     assert 1e-6 < np.linalg.norm(out.x - problem.solution.x) < 20 * STD
-    assert not any(halves.MEASURE.encode() in str(m.content).encode() for m in grid.sent)
+    assert not any(allowed_halves.MEASURE.encode() in str(m.content).encode() for m in grid.sent)
 
 
 @pytest.mark.usefixtures("clock")

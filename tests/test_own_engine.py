@@ -11,7 +11,7 @@ import pytest
 
 import proxskip as ps
 from conftest import METHODS, NAMED, Row, code_of, thinned
-from proxskip.engines.near import NearEngine
+from proxskip.engines.in_process import NearEngine
 from proxskip.links.codecs import Float32, Key
 from proxskip.types import Array
 

@@ -25,19 +25,19 @@ from proxskip import registry
 from proxskip.engines.cpu import shards
 from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.cpu.shards import Census
+from proxskip.interfaces import BrokenOff, Request
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.sharded import read_npz
-from proxskip.seam import BrokenOff, Request
 from proxskip.types import EngineError
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'proxskip[ray]'")
 
+from proxskip.engines.ray import actor_session as ray_talk  # noqa: E402
 from proxskip.engines.ray import pool as ray_pool  # noqa: E402
-from proxskip.engines.ray import talk as ray_talk  # noqa: E402
 from proxskip.engines.ray import worker as ray_worker  # noqa: E402
+from proxskip.engines.ray.actor_session import ActorSession  # noqa: E402
 from proxskip.engines.ray.cluster import FullClusterWarning, exposed, start_here  # noqa: E402
 from proxskip.engines.ray.engine import RayEngine  # noqa: E402
-from proxskip.engines.ray.talk import ActorSession  # noqa: E402
 from proxskip.engines.ray.worker import ActorWorker, Lost, Message, Op  # noqa: E402
 
 pytestmark = [

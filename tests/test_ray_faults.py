@@ -24,11 +24,11 @@ from proxskip.types import EngineError
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'proxskip[ray]'")
 
+from proxskip.engines.ray import actor_session as ray_talk  # noqa: E402
 from proxskip.engines.ray import cluster as ray_cluster  # noqa: E402
 from proxskip.engines.ray import pool as ray_pool  # noqa: E402
-from proxskip.engines.ray import talk as ray_talk  # noqa: E402
+from proxskip.engines.ray.actor_session import ActorSession  # noqa: E402
 from proxskip.engines.ray.engine import RayEngine  # noqa: E402
-from proxskip.engines.ray.talk import ActorSession  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,

@@ -36,7 +36,7 @@ from proxskip.report.figures import (
     to_json,
 )
 from proxskip.report.method_styles import title
-from proxskip.report.text import block, finite, number, sentence, text
+from proxskip.report.safe_html import block, finite, number, sentence, text
 
 AXES = ("rounds", "floats", "passes", "seconds")
 

@@ -22,11 +22,11 @@ from lockstep import drive
 from proxskip.engines.cpu import engine as cpu_engine
 from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.reference import ReferenceEngine
+from proxskip.interfaces import Request
 from proxskip.links.codecs import Identity, Key, L1Selection, Natural, read_back
 from proxskip.links.cohorts import as_participation
 from proxskip.protocol import Arrived, Begin, Client, ClientState, Deadline, Server, Worker, wire
 from proxskip.randomness import anchor_coin, stream
-from proxskip.seam import Request
 
 ROUNDS, SEED, N = 8, 4, 4
 RUN = bytes(range(16))

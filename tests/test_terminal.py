@@ -24,7 +24,7 @@ from proxskip.cli import main
 from proxskip.cli.flags import parser
 from proxskip.data.svmlight import DataError
 from proxskip.data.tables import Named, read_table
-from proxskip.prox import text as prox_text
+from proxskip.prox import parse as prox_text
 from proxskip.types import InputError
 
 RNG = np.random.default_rng(0)

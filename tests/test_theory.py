@@ -21,9 +21,9 @@ import proxskip as ps
 from conftest import data, draws
 from proxskip import theory
 from proxskip.registry import step_limits
-from proxskip.theory import steps
+from proxskip.theory import step_sizes
 from proxskip.theory import table1 as t1
-from proxskip.theory.steps import check_limits
+from proxskip.theory.step_sizes import check_limits
 from proxskip.types import Array, InputError
 
 n, d = 3, 2
@@ -640,14 +640,14 @@ def test_nesterovs_limit_is_exact_on_quadratics(beta: float, L: float) -> None:
         s = 1 - gamma * l
         return float(np.max(np.abs(np.linalg.eigvals([[s * (1 + beta), -s * beta], [1.0, 0.0]]))))
 
-    limit = steps.nesterov_limit(L, beta)
+    limit = step_sizes.nesterov_limit(L, beta)
     assert max(spectral(limit * (1 - 1e-4), l) for l in np.linspace(1e-3 * L, L, 30)) < 1
     assert spectral(limit * (1 + 1e-4), L) > 1
 
 
 @given(kappas)
 def test_nesterovs_momentum_gives_its_rate(k: float) -> None:
-    beta, zeta = steps.nesterov_momentum(k, 1.0), steps.nesterov_zeta(k, 1.0)
+    beta, zeta = step_sizes.nesterov_momentum(k, 1.0), step_sizes.nesterov_zeta(k, 1.0)
     for l in np.geomspace(1.0, k, 9):
         s = 1 - l / k
         roots = np.abs(np.roots([1.0, -s * (1 + beta), s * beta]))
@@ -860,7 +860,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
         lambda: theory.scaffnew_lyapunov([1], 1, 1, x2, np.zeros((4, 2)), x2, np.zeros((4, 2))),
         r"each of 4 clients",
     ),
-    (lambda: steps.nesterov_limit(1.0, 1.5), r"beta = 1.5 must lie in \[0, 1\]"),
+    (lambda: step_sizes.nesterov_limit(1.0, 1.5), r"beta = 1.5 must lie in \[0, 1\]"),
     (lambda: step_limits("Scaffold", 1.0, K=0), r"K = 0 must be a whole number"),
     (lambda: step_limits("Scaffold", 1.0, n=3, cohort=4), r"a cohort of 4 is larger than n = 3"),
     (lambda: step_limits("GD", 1.0, mu=2.0), r"mu = 2 is larger than L = 1"),

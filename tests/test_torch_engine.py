@@ -16,8 +16,8 @@ from proxskip.randomness import minibatch
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 from proxskip.engines.torch.engine import TorchEngine  # noqa: E402
-from proxskip.engines.torch.families import family_of  # noqa: E402
-from proxskip.engines.torch.steps import STEPS_BEFORE_CAPTURE, StackedSteps, minibatches  # noqa: E402
+from proxskip.engines.torch.stacked_functions import family_of  # noqa: E402
+from proxskip.engines.torch.stacked_steps import STEPS_BEFORE_CAPTURE, StackedSteps, minibatches  # noqa: E402
 from proxskip.torch import Model  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("quiet_steps")]
@@ -180,8 +180,8 @@ def test_what_is_remembered_is_handed_out_as_a_copy(device: str) -> None:
 @pytest.mark.slow
 def test_fewer_clients_at_once_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """The device has room for two clients: the engine finds out, and the run is the one with two at once."""
-    from proxskip.engines.torch.families import Networks
-    from proxskip.engines.torch.steps import StackedSteps
+    from proxskip.engines.torch.stacked_functions import Networks
+    from proxskip.engines.torch.stacked_steps import StackedSteps
 
     problem = networks("mlp", n=7).with_batch(4)
     wanted = ps.run(SCAFFNEW, problem, rounds=3, engine=TorchEngine("cpu", clients_at_once=2), **HOW)

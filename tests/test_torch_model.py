@@ -121,7 +121,7 @@ def test_the_same_way_on_every_engine_here(batch: int | None, dropout: float) ->
     f = problem.clients[1]
     worker = Worker(f, 1, 2, batch)
     from proxskip.engines.local import OneClient
-    from proxskip.seam import Request
+    from proxskip.interfaces import Request
 
     one = OneClient(problem, 1, 2, Request(lambda *_: None, np.arange(3), 0), 1)  # type: ignore[arg-type, return-value]
     x = f.start()  # type: ignore[attr-defined]

@@ -12,8 +12,8 @@ import pytest
 
 import proxskip as ps
 from proxskip import prox
+from proxskip.composite.value_checks import MAX_EXTRA_VALUES
 from proxskip.prox import Inner, ProxWarning
-from proxskip.solo.value_checks import MAX_EXTRA_VALUES
 from proxskip.types import Array, GradientWarning
 
 

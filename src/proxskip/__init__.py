@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from proxskip.on_demand.names import lazy_names
+from proxskip.lazy.names import lazy_names
 from proxskip.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from proxskip.data import datasets
     from proxskip.engines.ray.engine import RayEngine
     from proxskip.experiments.call import reproduce
+    from proxskip.interfaces import About, Claims, Method, Style
     from proxskip.links import codecs
     from proxskip.links.cohorts import Bernoulli, Given, Uniform
     from proxskip.links.graphs import Graph, from_matrix, graph
@@ -59,7 +60,6 @@ if TYPE_CHECKING:
     from proxskip.results.result import Result, Results, Status
     from proxskip.results.trace import Trace
     from proxskip.running import resume, run
-    from proxskip.seam import About, Claims, Method, Style
     from proxskip.sweeping import compare, sweep
     from proxskip.tuning import Tuned, tune
     from proxskip.types import EngineError, InputError, NoTheoremWarning, UnsafeStepWarning
@@ -98,7 +98,7 @@ __getattr__, __dir__ = lazy_names(__name__, {
     "proxskip.results.result": "Result Results Status",
     "proxskip.results.trace": "Trace",
     "proxskip.running": "resume run",
-    "proxskip.seam": "About Claims Method Style",
+    "proxskip.interfaces": "About Claims Method Style",
     "proxskip.sweeping": "compare sweep",
     "proxskip.tuning": "Tuned tune",
     "proxskip.types": "EngineError InputError NoTheoremWarning UnsafeStepWarning",

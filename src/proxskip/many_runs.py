@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from proxskip.cores import available_cores
+from proxskip.interfaces import Method
 from proxskip.links.cohorts import as_participation
 from proxskip.links.network import Network
 from proxskip.loop.progress import OverallProgress, is_wanted, shown
@@ -26,7 +27,6 @@ from proxskip.results import description, folder, lock
 from proxskip.results.load import load
 from proxskip.results.result import Result, Status
 from proxskip.running import as_network, checked_x0, participants, prepare, resume, run
-from proxskip.seam import Method
 from proxskip.types import InputError, UnsafeStepWarning
 
 

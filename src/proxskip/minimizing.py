@@ -11,6 +11,12 @@ from typing import Any
 import numpy as np
 
 from proxskip import display, prox, theory
+from proxskip.composite import functions, setup, value_checks
+from proxskip.composite.auto import AutoDescent, Choice
+from proxskip.composite.descent import Descent, Point, Task, skip_probability
+from proxskip.composite.functions import Smooth
+from proxskip.composite.turns import TurnsDescent
+from proxskip.interfaces import Method
 from proxskip.loop.progress import MinimizeProgress, is_wanted
 from proxskip.loop.stop import Stop
 from proxskip.methods import SProxSkip
@@ -20,12 +26,6 @@ from proxskip.prox.adapted import Adapted
 from proxskip.results import description
 from proxskip.results.result import Status
 from proxskip.results.trace import Trace
-from proxskip.seam import Method
-from proxskip.solo import functions, setup, value_checks
-from proxskip.solo.auto import AutoDescent, Choice
-from proxskip.solo.descent import Descent, Point, Task, skip_probability
-from proxskip.solo.functions import Smooth
-from proxskip.solo.turns import TurnsDescent
 from proxskip.types import Array, InputError
 
 MAX_FAILED_CERTIFICATES = 6

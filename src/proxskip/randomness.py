@@ -33,8 +33,8 @@ ACM, 1987) draws b of m rows, or, if b > m/2, the m - b rows that are left out. 
 Philox4x32-10, key = seed and counter = (block, step, round, client) (Salmon et al., 2011). A word that would favor some
 rows is drawn again (Lemire, "Fast random integer generation in an interval", 2019, arXiv:1805.10941). If the words are
 uniform, every subset is exactly equally likely. The code here is the plain form, against which the compiled ones
-(``engines.cpu.minibatches``, ``engines/gpu/draw.cu``, ``engines.torch.steps``) are tested. The description of a run
-records their version, ``SAMPLING``.
+(``engines.cpu.minibatches``, ``engines/gpu/draw.cu``, ``engines.torch.stacked_steps``) are tested. The description of a
+run records their version, ``SAMPLING``.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ from types import CodeType
 from typing import Any, TypeVar
 
 from proxskip import methods
-from proxskip.seam import About, Method
-from proxskip.theory.steps import Setting, StepLimits
+from proxskip.interfaces import About, Method
+from proxskip.theory.step_sizes import Setting, StepLimits
 from proxskip.types import InputError
 
 GROUP = "proxskip.methods"
@@ -279,7 +279,7 @@ def step_limits(method: str, L: float, **given: Any) -> StepLimits:
 
     Args:
         given: K, p, eta_g, mu, n, cohort, lmax, sigma, as far as the method's step depends on them: see
-            ``theory.steps.Setting``.
+            ``theory.step_sizes.Setting``.
     """
     kind = named(method)
     limits = kind.limits(Setting.of(L, **given))

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from proxskip.engines.reference import ReferenceEngine
+from proxskip.interfaces import Engine, Method
 from proxskip.links.cohorts import Everyone, Participation
 from proxskip.links.network import Network
 from proxskip.links.sums import weighted_sum
-from proxskip.loop import restored
+from proxskip.loop import checkpoint_validation
 from proxskip.loop.listen import check_callbacks
 from proxskip.loop.loop import Loop, columns_of
 from proxskip.loop.progress import shown
@@ -24,7 +25,6 @@ from proxskip.loop.stop import RUN_RULES, Stop
 from proxskip.problems.federated import Problem
 from proxskip.results import description, folder
 from proxskip.results.result import Result
-from proxskip.seam import Engine, Method
 from proxskip.types import Array, InputError, NoTheoremWarning, Oracle, Vectors
 
 __all__ = [
@@ -116,7 +116,7 @@ def resume(
     problem = as_problem(problem)
     keep = folder.reopen(Path(path))
     try:
-        with restored.of_a_run():
+        with checkpoint_validation.of_a_run():
             described = _saved(keep, problem, threads, engine, more)
         loop = Loop(described)
         folder.same_run(keep.config, loop.config)
@@ -126,7 +126,7 @@ def resume(
     keep.config, loop.keep = loop.config, keep
     with loop.closed_on_error():
         assert keep.checkpoint is not None
-        loop.restore(keep.checkpoint, restored.rows_of(keep, loop.method, problem, described.memory_limit))
+        loop.restore(keep.checkpoint, checkpoint_validation.rows_of(keep, loop.method, problem, described.memory_limit))
     with shown(loop.method.name, progress) as bars:
         return loop.go((*callbacks, *bars))
 
@@ -136,7 +136,7 @@ def _saved(
 ) -> RunSpec:
     """The run of a folder, if the problem and the new limits fit."""
     assert keep.checkpoint is not None
-    restored.check_numbers(keep.config)
+    checkpoint_validation.check_numbers(keep.config)
     keep.config = config = description.with_defaults(keep.config)
     description.check_sampling(config["problem"])
     folder.same_run({"problem": config.get("problem")}, {"problem": description.identity(problem)})
@@ -148,7 +148,7 @@ def _saved(
         every=config["every"], memory_limit=config.get("memory_limit"), allow_unsafe_step=True,
         source=config.get("spec"),
     )  # fmt: skip
-    restored.check(keep.checkpoint, described.method, problem, columns_of(problem, network is not None))
+    checkpoint_validation.check(keep.checkpoint, described.method, problem, columns_of(problem, network is not None))
     return described
 
 
@@ -162,7 +162,9 @@ def make_engine(engine: Any, threads: int | None = None) -> Engine:
         return engine
     if not isinstance(engine, str):
         name = engine.__name__ if isinstance(engine, type) else type(engine).__name__
-        raise InputError(f"{name} is not an engine; give an object of a class that derives from seam.Engine.")
+        raise InputError(
+            f"{name} is not an engine; give an object whose class derives from proxskip.interfaces.Engine."
+        )
     if engine == "reference":
         return ReferenceEngine()
     if engine not in ENGINES:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from proxskip import theory
+from proxskip.interfaces import Method
 from proxskip.links.network import Network
 from proxskip.loop.stop import RUN_RULES
 from proxskip.many_runs import RunTask, folder_of, run_many
@@ -14,7 +15,6 @@ from proxskip.problems.federated import Problem
 from proxskip.results.atomic import atomic_write_json
 from proxskip.results.result import Results
 from proxskip.running import as_method, as_problem
-from proxskip.seam import Method
 from proxskip.types import InputError, Oracle
 
 

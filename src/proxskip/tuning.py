@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from proxskip import display, registry, theory
+from proxskip.interfaces import Method
 from proxskip.loop.progress import OverallProgress, is_wanted
 from proxskip.many_runs import RunTask, run_many
 from proxskip.problems.federated import Problem
 from proxskip.results.result import Result, Status
 from proxskip.running import as_problem
-from proxskip.seam import Method
 from proxskip.types import InputError, Oracle, UnsafeStepWarning
 
 POWERS = tuple(range(-4, 4))

@@ -21,7 +21,7 @@ from proxskip.experiments import settings
 from proxskip.loop.progress import DownloadProgress, Progress, stage
 from proxskip.problems.federated import Problem
 from proxskip.report import plots
-from proxskip.results import folder, text
+from proxskip.results import folder, run_text
 from proxskip.results.atomic import atomic_write_json
 from proxskip.running import resume
 from proxskip.theory.table1 import table1
@@ -116,7 +116,7 @@ def _execute(
 
 def _print_run(outcome: runs.MethodResults, labels: dict[str, int] | None, o: Namespace) -> None:
     where = None if outcome.request.out is None else str(outcome.request.out)
-    print(text.report(outcome.summaries[0], labels, where))
+    print(run_text.report(outcome.summaries[0], labels, where))
     if o.seeds is not None:
         # one row per seed, and the median of all of them
         rows = [(f"seed {s['seed']}", [s]) for s in outcome.summaries]
@@ -194,7 +194,7 @@ def _resume(o: Namespace) -> int:
     if o.json:
         output.as_json(summary | {"labels": labels})
     elif not o.quiet:
-        print(text.report(summary, labels, str(path)))
+        print(run_text.report(summary, labels, str(path)))
     return runs.exit_code(result, progress.has_tolerance)
 
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from proxskip.cli import reproduce_command
 from proxskip.cli.flags import parser
 from proxskip.data import datasets
+from proxskip.interfaces import Method
 from proxskip.methods import GD, FedLin, LocalGD, Scaffnew
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import Logistic
 from proxskip.problems.split import split
 from proxskip.results.result import Result
 from proxskip.running import run
-from proxskip.seam import Method
 from proxskip.types import UnsafeStepWarning
 from proxskip.version import __version__
 

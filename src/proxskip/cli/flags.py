@@ -22,10 +22,10 @@ from proxskip.cli.flag_values import (
 from proxskip.data.tables import LABELS
 from proxskip.experiments import FUNCTIONS
 from proxskip.experiments.settings import DEFAULTS, LOSSES, own_flags
-from proxskip.links.codecs.text import FORMS
+from proxskip.links.codecs.parse import FORMS
 from proxskip.links.graphs import NAMES as GRAPHS
 from proxskip.links.profiles import NAMED
-from proxskip.prox.text import forms as prox_forms
+from proxskip.prox.parse import forms as prox_forms
 from proxskip.registry import METHODS
 from proxskip.report.plots import X_AXES, Y_AXES
 from proxskip.types import InputError

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from proxskip.display import count, duration
 from proxskip.results import fields
 from proxskip.results.plain import checked_plain
-from proxskip.results.text import STATUS_WORDS
+from proxskip.results.run_text import STATUS_WORDS
 from proxskip.theory.table1 import Table1Row
 
 if TYPE_CHECKING:

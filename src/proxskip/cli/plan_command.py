@@ -14,7 +14,7 @@ from proxskip.loop.progress import stage
 from proxskip.planner import plan
 from proxskip.planning.forecast import Plan
 from proxskip.problems.federated import Problem
-from proxskip.prox import text as prox_text
+from proxskip.prox import parse as prox_text
 from proxskip.types import InputError
 
 

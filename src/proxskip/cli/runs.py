@@ -12,6 +12,7 @@ from typing import Any
 
 from proxskip import many_runs
 from proxskip.experiments import settings
+from proxskip.interfaces import Engine, Method
 from proxskip.loop.progress import Progress
 from proxskip.many_runs import RunTask, run_many
 from proxskip.problems.federated import Problem
@@ -19,7 +20,6 @@ from proxskip.registry import METHODS
 from proxskip.results import folder, lock
 from proxskip.results.result import Result, Status
 from proxskip.running import make_engine
-from proxskip.seam import Engine, Method
 from proxskip.types import InputError
 
 DONE, UNEXPECTED, BAD_INPUT, NOT_REACHED, DIVERGED, STALLED, FAILED_CLAIM, INTERRUPTED = 0, 1, 2, 3, 4, 5, 6, 130

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from proxskip.interfaces import Anchor, Pull, Request, Size, look
 from proxskip.links.codecs import Codec, Identity, Key, read_back
 from proxskip.problems.clients import checked_gradient
 from proxskip.problems.federated import Problem
 from proxskip.problems.oracles import is_random
 from proxskip.randomness import anchor_coin, minibatch
-from proxskip.seam import Anchor, Pull, Request, Size, look
 from proxskip.types import Array, InputError
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from proxskip.on_demand.kernels import njit
+from proxskip.lazy.compilation import njit
 
 ROWS_PER_TILE = 8
 ENTRIES_PER_TILE = 4

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from proxskip.engines.in_process import NearEngine
 from proxskip.engines.local import OneClient
-from proxskip.engines.near import NearEngine
-from proxskip.seam import Request
+from proxskip.interfaces import Request
 from proxskip.types import Indices
 
 

@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 
 from proxskip.engines.cpu.engine import CpuEngine
+from proxskip.interfaces import Engine, Method, Request, SettleHalf, Work
 from proxskip.links.cohorts import Everyone
 from proxskip.links.gossip import AwakeLinks, Mixer
 from proxskip.links.sums import weighted_sum
-from proxskip.loop.line import Line
+from proxskip.loop.metered_exchange import Line
 from proxskip.methods import ProxSkip, SLocalGD, SProxSkip
 from proxskip.methods.steps import geometric
 from proxskip.problems.federated import Problem
 from proxskip.problems.quadratic import Quadratic
 from proxskip.randomness import generator, stream
-from proxskip.seam import Engine, Method, Request, SettleHalf, Work
 from proxskip.types import Array, Indices, InputError, Vectors
 
 

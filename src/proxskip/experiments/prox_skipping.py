@@ -15,13 +15,13 @@ from proxskip.experiments import claims
 from proxskip.experiments.closed_form_quadratics import Stepper, distance2
 from proxskip.experiments.curves_from_runs import panel, series
 from proxskip.experiments.workspace import RunRequest, Workspace
+from proxskip.interfaces import Method
 from proxskip.methods import Accelerated, ProxGD, ProxSkip
 from proxskip.problems.federated import Problem
 from proxskip.problems.quadratic import Quadratic
 from proxskip.randomness import generator
 from proxskip.report.figures import Claim, Experiment, Panel, Series, Table
 from proxskip.report.method_styles import title
-from proxskip.seam import Method
 
 SLOPE_TOLERANCE = 0.1
 MAX_ROUNDS = 5_000_000

@@ -12,15 +12,15 @@ import numpy as np
 import scipy
 
 from proxskip.data import datasets
+from proxskip.interfaces import Method
 from proxskip.methods import Decaying
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LeastSquares, Logistic
 from proxskip.problems.personal import scafflix
 from proxskip.problems.softmax import Softmax
 from proxskip.problems.split import split
-from proxskip.prox import text as prox_text
+from proxskip.prox import parse as prox_text
 from proxskip.registry import METHODS, named
-from proxskip.seam import Method
 from proxskip.types import InputError
 
 LOSSES: dict[str, Any] = {"logistic": Logistic, "squares": LeastSquares, "softmax": Softmax}

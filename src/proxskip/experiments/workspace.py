@@ -16,6 +16,7 @@ import numpy as np
 from proxskip.cores import available_cores
 from proxskip.experiments import settings
 from proxskip.experiments.progress_estimate import ProgressEstimate, WorkPart
+from proxskip.interfaces import Method
 from proxskip.links.cohorts import as_participation
 from proxskip.loop.stop import Stop
 from proxskip.many_runs import RunTask, run_task
@@ -25,7 +26,6 @@ from proxskip.results import checkpoint, description, lock
 from proxskip.results.atomic import atomic_write_json
 from proxskip.results.result import Result, Status
 from proxskip.results.trace import Trace
-from proxskip.seam import Method
 from proxskip.tuning import score, trial_settings
 from proxskip.types import Array, InputError, UnsafeStepWarning
 

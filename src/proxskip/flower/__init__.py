@@ -19,7 +19,7 @@ try:
 except ImportError as error:  # pragma: no cover
     raise ImportError('proxskip.flower needs flwr; install it with pip install "proxskip[flower]".') from error
 
-from proxskip.on_demand.names import lazy_names
+from proxskip.lazy.names import lazy_names
 
 TASK = "flwr.supernode.runtime.run_clientapp"
 """The module by which a SuperNode runs the app, in a process of its own for every message."""

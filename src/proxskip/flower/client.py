@@ -19,7 +19,7 @@ from proxskip import theory
 from proxskip.flower import TASK
 from proxskip.flower.envelope import HELLO, KEY, unwrap, wrap
 from proxskip.flower.noise import Noise
-from proxskip.on_demand.kernels import without_numba
+from proxskip.lazy.compilation import without_numba
 from proxskip.problems.oracles import knows_L, row_smoothness_of, rows_of
 from proxskip.protocol import wire
 from proxskip.protocol.client import ClientNode, ClientState

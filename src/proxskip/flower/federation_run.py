@@ -25,7 +25,7 @@ from proxskip.protocol import Again, Arrived, Ask, Begin, Deadline, Restarted, S
 from proxskip.protocol.events import Event
 from proxskip.results import checkpoint, description
 from proxskip.results.result import Summary
-from proxskip.results.text import report
+from proxskip.results.run_text import report
 from proxskip.types import Array as Vector
 from proxskip.types import InputError
 

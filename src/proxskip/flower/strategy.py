@@ -17,11 +17,11 @@ from proxskip.flower import find_clients
 from proxskip.flower.envelope import log
 from proxskip.flower.federation_run import FederationResult, FederationRun
 from proxskip.flower.find_clients import FederatedClient, as_problem
+from proxskip.interfaces import Method
 from proxskip.links.cohorts import as_participation
 from proxskip.problems.federated import Problem
-from proxskip.protocol import Begin, Server, halves, wire
+from proxskip.protocol import Begin, Server, allowed_halves, wire
 from proxskip.results import description
-from proxskip.seam import Method
 from proxskip.types import InputError, Prox
 
 
@@ -178,7 +178,7 @@ class Federated(Strategy):
         )  # fmt: skip
         if server.measure is None:  # some client adds noise: refuse methods whose uploads are not points
             (first, *_) = server.step(server.start(bytes(16)), Begin())[1]
-            halves.check_points(server.method, first.half)
+            allowed_halves.check_points(server.method, first.half)
         return server
 
     def _with_huge_L(self, remotes: Sequence[FederatedClient]) -> Problem:

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from proxskip.interfaces import Method
 from proxskip.links.sums import largest
 from proxskip.problems.federated import Problem
-from proxskip.seam import Method
 from proxskip.types import Array, Vectors
 
 TOLERANCE = 1e-12

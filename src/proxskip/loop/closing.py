@@ -7,10 +7,10 @@ are drawn, until it was void too often in a row.
 
 from __future__ import annotations
 
+from proxskip.interfaces import Method
 from proxskip.links.cohorts import Everyone, Participation
 from proxskip.problems.federated import Problem
 from proxskip.randomness import stream
-from proxskip.seam import Method
 from proxskip.types import Indices, InputError
 
 LEAST = 2

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from proxskip.interfaces import Mixed, Work
 from proxskip.links.gossip import Mixer
-from proxskip.seam import Mixed, Work
 from proxskip.types import Array, Indices
 
 

@@ -15,14 +15,15 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from proxskip.interfaces import BrokenOff, Claims, Engine
 from proxskip.links.cohorts import Given
 from proxskip.links.rows import RowStore
 from proxskip.links.sums import weighted_sum
-from proxskip.loop import by_rows, measure, watch
+from proxskip.loop import measure, sparse_memory, watch
 from proxskip.loop.audit import Audit
 from proxskip.loop.ledger import Ledger
-from proxskip.loop.line import Line
 from proxskip.loop.listen import Record, heard_by, tell_record
+from proxskip.loop.metered_exchange import Line
 from proxskip.loop.run_spec import RunSpec
 from proxskip.loop.simulated_time import SIM_COLUMNS, Void
 from proxskip.problems.federated import Problem
@@ -31,7 +32,6 @@ from proxskip.results.checkpoint import CheckpointError
 from proxskip.results.journal import NUMBERS, RowsState
 from proxskip.results.result import Result, Status
 from proxskip.results.trace import Trace
-from proxskip.seam import BrokenOff, Claims, Engine
 from proxskip.types import Array, EngineInUse, InputError, Vectors
 
 MAX_UNPROVED = 20
@@ -116,7 +116,7 @@ class Loop:
         self.store = store
         if store is not None:
             self.engine.keep_rows(store)
-            self.notes += by_rows.said(self.method, self.problem)
+            self.notes += sparse_memory.said(self.method, self.problem)
         exchanges = self.method.about.exchanges
         self.line = Line(self.engine, self.problem, spec.seed, spec.asked, self.clock, exchanges, self.interrupted)
 
@@ -139,8 +139,8 @@ class Loop:
     # -- where it begins -----------------------------------------------------------------------------------------------
     def start(self, x0: Array, h0: Array | None, dual: Vectors) -> None:
         """The state before the first round; h0 is zero if it is None."""
-        store = by_rows.store_of(self.spec, h0, x0)
-        self._open({} if store is not None else by_rows.all_rows(self.method, self.problem, x0, h0), store)
+        store = sparse_memory.store_of(self.spec, h0, x0)
+        self._open({} if store is not None else sparse_memory.all_rows(self.method, self.problem, x0, h0), store)
         server = self.method.start(self.problem, x0) | dual
         self.server = {k: self.line.place(v) for k, v in server.items()}
         self.x0, self.h0 = x0, h0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from proxskip.interfaces import Claims, Method
 from proxskip.problems.federated import Problem
 from proxskip.prox import conjugate_prox
-from proxskip.seam import Claims, Method
 from proxskip.types import Array, Vectors
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from proxskip import registry, theory
+from proxskip.interfaces import Engine, Method
 from proxskip.links.cohorts import Everyone, Given, Participation, as_participation
 from proxskip.links.network import Network
 from proxskip.loop.simulated_time import Clock, asked_by
@@ -16,7 +17,6 @@ from proxskip.loop.stop import Stop
 from proxskip.problems.federated import Problem
 from proxskip.problems.oracles import is_oracle
 from proxskip.results import description
-from proxskip.seam import Engine, Method
 from proxskip.types import InputError, UnsafeStepWarning
 
 _MISSING = {

@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from proxskip.interfaces import ClientHalf, Method
+from proxskip.interfaces.dry_run import IdleClient, Route
 from proxskip.links.codecs import Key
 from proxskip.links.cohorts import Everyone, Participation, Uniform
 from proxskip.links.network import HOUR, Network, Traits
@@ -27,8 +29,6 @@ from proxskip.loop.closing import LEAST, asked_in, commits, fewest, way_to_close
 from proxskip.problems.federated import Problem
 from proxskip.randomness import client_uniforms
 from proxskip.results.result import Status
-from proxskip.seam import ClientHalf, Method
-from proxskip.seam.idle import IdleClient, Route
 from proxskip.types import Array, Indices, InputError
 
 Flags = npt.NDArray[np.bool_]

@@ -32,12 +32,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from proxskip.interfaces import Method
 from proxskip.problems.federated import Problem
 from proxskip.problems.operators import operator_norm2
 from proxskip.problems.oracles import dtype_of
 from proxskip.results.result import Status
 from proxskip.results.trace import Trace
-from proxskip.seam import Method
 from proxskip.types import Array
 
 STALL_WINDOW = 5.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from proxskip.on_demand.names import lazy_names
+from proxskip.lazy.names import lazy_names
 
 if TYPE_CHECKING:
     from proxskip.methods.accelerated import Accelerated, Fista

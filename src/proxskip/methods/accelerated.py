@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from proxskip import theory
+from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
-from proxskip.seam import About, Claims, Client, Exchange, Method, Sent, Style
-from proxskip.theory.steps import Setting, StepLimits, nesterov_limit, nesterov_momentum
+from proxskip.theory.step_sizes import Setting, StepLimits, nesterov_limit, nesterov_momentum
 from proxskip.types import Array, InputError, Vectors
 
 

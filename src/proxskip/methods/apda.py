@@ -9,11 +9,11 @@ from functools import partial
 import numpy as np
 
 from proxskip import theory
+from proxskip.interfaces import About, Client, Exchange, Method, Sent, Style
 from proxskip.methods import steps
 from proxskip.methods.splitskip import operator_of
 from proxskip.problems import operators
 from proxskip.problems.federated import Problem
-from proxskip.seam import About, Client, Exchange, Method, Sent, Style
 from proxskip.types import Array, InputError, Vectors
 
 ROUNDS_BETWEEN_BALANCES = 5

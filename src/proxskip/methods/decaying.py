@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from proxskip import theory
+from proxskip.interfaces import About, Exchange, Method
 from proxskip.links.cohorts import Participation
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
-from proxskip.seam import About, Exchange, Method
 from proxskip.types import Array, InputError, Vectors
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from proxskip import theory
+from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, as_sent
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
-from proxskip.seam import About, Claims, Client, Exchange, Method, Sent, Style, as_sent
-from proxskip.theory.steps import Setting, StepLimits
+from proxskip.theory.step_sizes import Setting, StepLimits
 from proxskip.types import Array, InputError, Vectors
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from proxskip import theory
+from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, from_solution
 from proxskip.links.cohorts import Everyone, Participation, as_participation
 from proxskip.links.sums import weighted_sum
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
 from proxskip.problems.solve import Solution
-from proxskip.seam import About, Claims, Client, Exchange, Method, Sent, Style, from_solution
 from proxskip.types import Array, InputError, Vectors
 
 

@@ -7,11 +7,11 @@ from typing import Self
 
 import numpy as np
 
+from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, from_solution
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
 from proxskip.problems.solve import Solution
-from proxskip.seam import About, Claims, Client, Exchange, Method, Sent, Style, from_solution
-from proxskip.theory.steps import Setting, StepLimits
+from proxskip.theory.step_sizes import Setting, StepLimits
 from proxskip.types import Array, Vectors
 
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from proxskip import theory
+from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, from_solution
 from proxskip.links.codecs import Codec, Float32, Natural, RandK, as_codec
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
 from proxskip.problems.solve import Solution
-from proxskip.seam import About, Claims, Client, Exchange, Method, Sent, Style, from_solution
-from proxskip.theory.steps import Setting, StepLimits
+from proxskip.theory.step_sizes import Setting, StepLimits
 from proxskip.types import Array, InputError, Vectors
 
 

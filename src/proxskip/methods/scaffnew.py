@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from proxskip import theory
+from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, as_sent, from_solution
 from proxskip.links.codecs import Codec, as_codec
 from proxskip.links.cohorts import Participation, as_participation
 from proxskip.methods import steps
 from proxskip.methods.proxskip import PAPER
 from proxskip.problems.federated import Problem
 from proxskip.problems.solve import Solution
-from proxskip.seam import About, Claims, Client, Exchange, Method, Sent, Style, as_sent, from_solution
 from proxskip.types import Array, InputError, Vectors
 
 

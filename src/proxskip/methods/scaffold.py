@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from proxskip.interfaces import About, Client, Exchange, Method, Sent, Style, as_sent
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
-from proxskip.seam import About, Client, Exchange, Method, Sent, Style, as_sent
-from proxskip.theory.steps import Setting, StepLimits
+from proxskip.theory.step_sizes import Setting, StepLimits
 from proxskip.types import Array, InputError, Vectors
 
 

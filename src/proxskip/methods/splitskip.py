@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from proxskip import theory
+from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, as_sent, from_solution
 from proxskip.methods import steps
 from proxskip.methods.proxskip import PAPER
 from proxskip.problems import operators
 from proxskip.problems.federated import Problem
 from proxskip.problems.solve import Solution
 from proxskip.prox import Singleton
-from proxskip.seam import About, Claims, Client, Exchange, Method, Sent, Style, as_sent, from_solution
 from proxskip.types import Array, InputError, Vectors
 
 

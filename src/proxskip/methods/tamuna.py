@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from proxskip import theory
+from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, as_sent
 from proxskip.links.codecs import Masks, Ownership
 from proxskip.links.cohorts import Everyone, Given, Participation, Uniform, as_participation
 from proxskip.methods import steps
 from proxskip.methods.scaffnew import Scaffnew
 from proxskip.problems.federated import Problem
-from proxskip.seam import About, Claims, Client, Exchange, Method, Sent, Style, as_sent
-from proxskip.theory.steps import Setting, StepLimits
+from proxskip.theory.step_sizes import Setting, StepLimits
 from proxskip.types import Array, InputError, Vectors
 
 

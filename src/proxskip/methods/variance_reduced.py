@@ -9,12 +9,12 @@ from typing import Any, Self
 import numpy as np
 
 from proxskip import theory
+from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, as_sent, from_solution
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.solve import Solution
-from proxskip.seam import About, Claims, Client, Exchange, Method, Sent, Style, as_sent, from_solution
-from proxskip.theory.steps import Setting, StepLimits, check_limits
+from proxskip.theory.step_sizes import Setting, StepLimits, check_limits
 from proxskip.types import Array, Vectors
 
 PAPER = "Malinovsky, Yi, Richtarik, Variance Reduced ProxSkip, NeurIPS 2022, arXiv:2207.04338"

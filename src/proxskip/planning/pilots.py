@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from proxskip import theory
+from proxskip.interfaces import Method
 from proxskip.links import codecs
 from proxskip.links.cohorts import as_participation
 from proxskip.links.network import Network
@@ -22,7 +23,6 @@ from proxskip.planning.forecast import MIN_SLOPE_POINTS, PlanRow, predict, toget
 from proxskip.problems.federated import Problem
 from proxskip.results.result import Result, Status
 from proxskip.running import run
-from proxskip.seam import Method
 from proxskip.types import InputError, NoTheoremWarning, UnsafeStepWarning
 
 FAILED = (Status.DIVERGED, Status.STALLED, Status.PRECISION, Status.CORRUPTED)

@@ -14,7 +14,7 @@ from typing import Any, overload
 import numpy as np
 import scipy
 
-from proxskip.problems import kernels, oracles
+from proxskip.problems import oracles, small_client_kernels
 from proxskip.problems.clients import NUMBERS_AT_ONCE, Clients, Listed
 from proxskip.problems.glm import LeastSquares, LinearModel
 from proxskip.problems.packed_spectrum import apart, by_size, largest_each, rows_of, smallest_each
@@ -166,7 +166,7 @@ class Packed(Clients):
             parts += _matrix_bytes(sub.A, row0)
             starts, ends = (np.stack([p[k] for p in parts]) for k in (1, 2))
             out = np.empty(int((ends - starts).sum()), np.uint8)
-            kernels.interleave(tuple(p[0] for p in parts), starts, ends, out)
+            small_client_kernels.interleave(tuple(p[0] for p in parts), starts, ends, out)
             digest.update(out)
 
     def expect(self, clients: Callable[[], Indices]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import scipy
 
 from proxskip.cores import available_cores
-from proxskip.problems import kernels
+from proxskip.problems import small_client_kernels
 from proxskip.randomness import generator
 from proxskip.types import Array, InputError, is_sparse
 
@@ -47,7 +47,7 @@ def _gram_of_rows(A: Any, s: Array) -> Array:
     ends = [A.shape[0] * k // GRAM_PARTS for k in range(GRAM_PARTS + 1)]
 
     def add(k: int) -> None:
-        kernels.add_gram(ends[k], ends[k + 1], A.indptr, A.indices, A.data, s, parts[k])
+        small_client_kernels.add_gram(ends[k], ends[k + 1], A.indptr, A.indices, A.data, s, parts[k])
 
     # always the same parts in the same order, so that the bytes do not depend on the number of threads
     with ThreadPoolExecutor(min(GRAM_PARTS, available_cores())) as pool:

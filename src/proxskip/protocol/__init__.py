@@ -2,7 +2,7 @@
 
 ``Server.step`` and ``Client.step`` take a state and an event and return a state and messages. They hold no clock, no
 socket, no file and no randomness of their own, so Flower, a test and a simulator drive the same code. Any method whose
-halves go through ``seam`` runs here unchanged.
+halves go through ``interfaces`` runs here unchanged.
 
 One transaction is a ticket: a round, an audit of ``sum_i w_i h_i``, or a measurement. Its life:
 
@@ -18,7 +18,7 @@ Drivers write a state to disk before the messages of that step leave.
 
 from typing import TYPE_CHECKING
 
-from proxskip.on_demand.names import lazy_names
+from proxskip.lazy.names import lazy_names
 
 if TYPE_CHECKING:
     from proxskip.protocol.client import ClientNode, ClientState

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from proxskip.interfaces import Method
+from proxskip.interfaces.dry_run import IdleClient, Route
 from proxskip.links.codecs import Codec, Key
 from proxskip.links.sums import weighted_sum
 from proxskip.loop.audit import allowed, rounded_scale
@@ -18,13 +20,11 @@ from proxskip.loop.watch import RunWatch, grown, start_of
 from proxskip.problems import accuracy
 from proxskip.problems.federated import Problem
 from proxskip.problems.oracles import knows_L
-from proxskip.protocol import halves
+from proxskip.protocol import allowed_halves
 from proxskip.protocol.replay import Call
 from proxskip.protocol.state import Outcome, ServerState
 from proxskip.protocol.wire import Answer
 from proxskip.results.result import Status
-from proxskip.seam import Method
-from proxskip.seam.idle import IdleClient, Route
 from proxskip.types import Array, InputError
 
 GROWTH, SPREAD = 1e3, 1e6
@@ -100,7 +100,7 @@ def read(answer: Answer, round: int, route: Route, d: int, key: Key) -> tuple[tu
 
 def route_of(method: Method, call: Call, d: int, wire_codec: Codec | None) -> Route:
     """How the vectors of this exchange travel: the half is run with a client that does nothing."""
-    half = halves.allowed(method).get(call.half)
+    half = allowed_halves.allowed(method).get(call.half)
     if half is None:
         raise InputError(
             f'{method.name} asks its clients for "{call.half}", which is not one of its own functions of '
@@ -141,7 +141,7 @@ def audited(method: Method, problem: Problem, names: Sequence[str], state: Serve
         said = f"{what} is {size:.3g} again after it was set to zero; a client does not commit what it is told."
         return state.fail((Status.CORRUPTED, said))
     state = state.count("recentred").note(f"{what} was {size:.3g} after round {state.round}; set to zero.")
-    return state.commit(others, Outcome(halves.RECENTRE, (total,))).but(broken=True, scale=now)
+    return state.commit(others, Outcome(allowed_halves.RECENTRE, (total,))).but(broken=True, scale=now)
 
 
 def measured(method: Method, problem: Problem, stop: Stop, state: ServerState) -> ServerState:

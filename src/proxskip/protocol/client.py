@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from proxskip.interfaces import Method
 from proxskip.links.codecs import Float32, Key
-from proxskip.protocol import halves, wire
+from proxskip.protocol import allowed_halves, wire
 from proxskip.protocol.state import Copied
 from proxskip.protocol.wire import Answer, Ask
 from proxskip.protocol.worker import Worker
-from proxskip.seam import Method
 from proxskip.types import Array, InputError, Vectors
 
 
@@ -128,7 +128,7 @@ class ClientNode:
     @cached_property
     def allowed(self) -> dict[str, Callable[..., Any]]:
         """The halves that an ask may name."""
-        return halves.allowed(self.method)
+        return allowed_halves.allowed(self.method)
 
     def step(self, state: ClientState, raw: bytes) -> tuple[ClientState, list[bytes]]:
         """What an ask does to the client, and its answer; anything that is not meant for it changes nothing."""
@@ -153,7 +153,7 @@ class ClientNode:
             state, status = self._heed(state, ask)
             if status:
                 return state, [self._answer(state, ask, None, status)]
-        if self.noise is not None and ask.half == halves.MEASURE:
+        if self.noise is not None and ask.half == allowed_halves.MEASURE:
             raise InputError("this client adds noise to what it sends, so it does not report its gradient.")
         if ask.half not in self.allowed or (ask.settle and ask.settle not in self.allowed):
             return state, []
@@ -168,7 +168,7 @@ class ClientNode:
         # the server was restored from an older state than the one that this client has heard from
         if state.committed > ask.counted:
             return state.but(seen=ask.ticket), wire.AHEAD
-        if ask.settle == halves.ADOPT and outcome and self.method.remembers:
+        if ask.settle == allowed_halves.ADOPT and outcome and self.method.remembers:
             # also where its number is committed: after an older copy of the server came back, that was another ticket
             return self._commit(seen, ask, self._start()), wire.OK
         if ask.counted == state.committed:
@@ -190,9 +190,9 @@ class ClientNode:
         # a later exchange of a ticket goes on from the pending work of the earlier one, which is not committed yet
         before = {**self._kept(state), **(state.pending.memory if state.pending else {})}
         worker = self.worker
-        worker.noise = None if ask.half == halves.REPORT else self.noise
+        worker.noise = None if ask.half == allowed_halves.REPORT else self.noise
         if worker.noise is not None:
-            halves.check_points(self.method, ask.half)
+            allowed_halves.check_points(self.method, ask.half)
         key = Key(worker.seed, ask.round, worker.i, ask.place, ask.asked, ask.attempt, ask.exchange)
         try:
             up, change = worker.run(self.allowed[ask.half], dict(before), ask.K, key, ask.down, dict(ask.own))
@@ -200,7 +200,7 @@ class ClientNode:
             raise InputError(f'the half "{ask.half}" does not take {len(ask.down)} vectors: {error}.') from None
         coded = tuple(worker.coded(v) for v in up)
         up = tuple(np.asarray(v, dtype=np.float64) for v in up)
-        value = self.worker.value(ask.down[0]) if ask.half == halves.MEASURE else 0.0
+        value = self.worker.value(ask.down[0]) if ask.half == allowed_halves.MEASURE else 0.0
         kept = {**(state.pending.memory if state.pending else {}), **change}
         state = state.but(pending=PendingWork(ask.ticket, ask.exchange, kept, up, value, seal, coded))
         return state, [self._answer(state, ask, state.pending)]

@@ -8,11 +8,11 @@ from functools import partial
 
 import numpy as np
 
+from proxskip.interfaces import ClientHalf, Method, SettleHalf
 from proxskip.links.gossip import Links
 from proxskip.problems.federated import Problem
 from proxskip.prox import conjugate_prox
 from proxskip.randomness import stream
-from proxskip.seam import ClientHalf, Method, SettleHalf
 from proxskip.types import Array, Indices, InputError, Vectors
 
 Steps = int | Sequence[int]

@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from proxskip.interfaces import Method
+from proxskip.interfaces.dry_run import Route
 from proxskip.links.codecs import Float32, Key
 from proxskip.links.cohorts import Everyone, Participation, Uniform
 from proxskip.links.sums import weighted_sum
@@ -28,15 +30,13 @@ from proxskip.loop.stop import Stop
 from proxskip.loop.watch import not_finite
 from proxskip.methods import Decaying
 from proxskip.problems.federated import Problem
-from proxskip.protocol import audit, halves, wire
+from proxskip.protocol import allowed_halves, audit, wire
 from proxskip.protocol.events import Again, Arrived, Begin, Deadline, Event, Restarted
 from proxskip.protocol.replay import Call, Done, Mean, MeansSoFar, advance
 from proxskip.protocol.state import Answers, Outcome, Reply, ServerState
 from proxskip.protocol.wire import Answer, Ask
 from proxskip.results.result import Status
 from proxskip.running import checked_x0
-from proxskip.seam import Method
-from proxskip.seam.idle import Route
 from proxskip.types import Array, InputError
 
 Step = tuple[ServerState, list[Ask]]
@@ -236,10 +236,10 @@ class Server:
         if state.kind == "audit":
             if state.means or not state.asked:
                 return self._open(audit.audited(self.method, self.problem, self.names, state))
-            return self._ask(state, Call(halves.REPORT, (), 0, self.problem.weights))
+            return self._ask(state, Call(allowed_halves.REPORT, (), 0, self.problem.weights))
         if state.means:
             return self._open(audit.measured(self.method, self.problem, self.stop, state))
-        return self._ask(state, Call(halves.MEASURE, (state.vectors["x"],), 0, self.problem.weights))
+        return self._ask(state, Call(allowed_halves.MEASURE, (state.vectors["x"],), 0, self.problem.weights))
 
     def _ask(self, state: ServerState, call: Call) -> Step:
         self._route(call)  # found out now, so that a message costs nothing but its own size
@@ -333,7 +333,7 @@ class Server:
 
     @cached_property
     def _known(self) -> dict[str, Route]:
-        return {halves.REPORT: ((None, 0),), halves.MEASURE: ((None, 0),)}
+        return {allowed_halves.REPORT: ((None, 0),), allowed_halves.MEASURE: ((None, 0),)}
 
     def _key(self, state: ServerState, i: int) -> Key:
         """What the codecs of client i's message are keyed with."""

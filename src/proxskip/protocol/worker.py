@@ -10,12 +10,12 @@ import numpy as np
 
 from proxskip.engines.cpu.shards import Rows, pack, with_pull
 from proxskip.engines.local import OneClient, no_half, pull_to_zero, pulled_steps
+from proxskip.interfaces import Anchor, ClientHalf, Pull, Request, SettleHalf
 from proxskip.links.codecs import Codec, Identity, Key
 from proxskip.problems.clients import checked_gradient
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.oracles import can_sample, in_double
-from proxskip.seam import Anchor, ClientHalf, Pull, Request, SettleHalf
 from proxskip.types import Array, InputError, Oracle, Vectors
 
 Noise = Callable[[Array, Array], Array]
@@ -80,7 +80,7 @@ class Worker(OneClient):
         anchor: Anchor | None = None,
         until: float | None = None,
     ) -> Any:
-        """The local steps of ``seam.Client.descend``; noise for privacy is added to where they lead."""
+        """The local steps of ``interfaces.Client.descend``; noise for privacy is added to where they lead."""
         compiled = isinstance(self.shards, Rows) and self.shards.batch > 0
         if anchor is not None and compiled and pull is None and not momentum and until is None:
             return self._noisy(x, self._anchored_steps(x, h, gamma, K, anchor))

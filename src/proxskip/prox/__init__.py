@@ -12,7 +12,7 @@ accuracy is requested, certified and recorded, since an inexact prox limits the 
 
 from typing import TYPE_CHECKING
 
-from proxskip.on_demand.names import lazy_names
+from proxskip.lazy.names import lazy_names
 
 if TYPE_CHECKING:
     from proxskip.prox.adapted import Adapted, as_prox

@@ -12,7 +12,7 @@ and y is the projection if no v of an inequality is negative and no other row is
 
 import numpy as np
 
-from proxskip.on_demand.kernels import njit
+from proxskip.lazy.compilation import njit
 
 _EXACT = {"nogil": True, "cache": True, "error_model": "numpy"}
 _FUSED = {**_EXACT, "fastmath": {"reassoc", "contract", "nsz", "arcp"}}

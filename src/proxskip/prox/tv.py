@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from proxskip.cores import available_cores
-from proxskip.prox import kernels
+from proxskip.prox import tv_kernels
 from proxskip.prox.contract import Iterative, StoppingRule
 from proxskip.prox.parts import INSIDE, Operator, as_point, at_least_zero, matrix_shape, max_abs, shaped, soft_threshold
 from proxskip.types import Array, InputError
@@ -76,7 +76,7 @@ class TV1D(Operator):
         flat, n = np.ascontiguousarray(x).ravel(), x.size
         # The queue holds the place of each knot and its jumps in slope and intercept.
         y, queue, ends = np.empty(n), np.empty((3, 2 * n + 2)), np.empty((2, n))
-        kernels.tv1d(flat, t * self.lam, y, *queue, *ends)
+        tv_kernels.tv1d(flat, t * self.lam, y, *queue, *ends)
         return _pointwise_prox(self, y, t).reshape(x.shape)
 
 
@@ -173,7 +173,7 @@ class TV2D(Iterative):
         weight, (g, h) = _inverse_diagonal(self.shape, rho), _matched(x, p, q, rho, y)
         while True:
             if rule.iterations % 10 == 0:
-                spread(m, kernels.dr_gap, x, lam, p, q, y, primal, *parts)
+                spread(m, tv_kernels.dr_gap, x, lam, p, q, y, primal, *parts)
                 flat, apart = parts.sum(axis=1).tolist()
                 # The squared errors of y and of y(p, q) are together at most 2 (flat + apart), so the middle of the two
                 # is within the root of flat + apart/2. What is returned is y(p, q), half their distance away from it:
@@ -186,10 +186,10 @@ class TV2D(Iterative):
                         reflected[:] = (rho / before) * (reflected + dual) - dual
                     weight = _inverse_diagonal(self.shape, rho)
             # a symmetric red-black sweep stands for the solution of the linear system
-            spread(m, kernels.dr_red, x, g, h, rho, weight, b, y)
-            spread(m, kernels.dr_sweep, b, rho, weight, 1, y)
-            spread(m, kernels.dr_sweep, b, rho, weight, 0, y)
-            spread(m, kernels.dr_dual, y, lam, rho, RELAX, p, q, g, h)
+            spread(m, tv_kernels.dr_red, x, g, h, rho, weight, b, y)
+            spread(m, tv_kernels.dr_sweep, b, rho, weight, 1, y)
+            spread(m, tv_kernels.dr_sweep, b, rho, weight, 0, y)
+            spread(m, tv_kernels.dr_dual, y, lam, rho, RELAX, p, q, g, h)
             rule.iterations += 1
         self._rho = rho if self.warm else RHO
         return self._ended(rule, (p, q), t)
@@ -204,10 +204,10 @@ class TV2D(Iterative):
         h = (l1, self.lo, self.hi)
         while True:
             if rule.iterations % 10 == 0:  # the gap costs as much as a step
-                spread(m, kernels.iso_gap, x, lam, *h, p, q, y, gap)
+                spread(m, tv_kernels.iso_gap, x, lam, *h, p, q, y, gap)
                 if rule.done(math.sqrt(gap.sum()), y):
                     break
-            spread(m, kernels.iso_step, x, lam, *h, k / (k + 3.0), p, q, r, s, r_new, s_new, turn)
+            spread(m, tv_kernels.iso_step, x, lam, *h, k / (k + 3.0), p, q, r, s, r_new, s_new, turn)
             r, s, r_new, s_new = r_new, s_new, r, s
             k = self._turned(turn, ((r, p), (s, q)), k)
             rule.iterations += 1
@@ -220,9 +220,9 @@ class TV2D(Iterative):
         ahead, u, y, turn, gap = c.copy(), np.empty_like(x), np.empty_like(x), np.empty(n), np.empty(m)
         rule, k, spread = StoppingRule(self.tolerance, self.max_iterations), 0, self._spread
         while True:
-            spread(m, kernels.rows, x, ahead, lam, u)
-            spread(n, kernels.columns, x, u, lam, y, c, ahead, k / (k + 3.0), turn)
-            spread(m, kernels.rows_gap, y, u, lam, gap)
+            spread(m, tv_kernels.rows, x, ahead, lam, u)
+            spread(n, tv_kernels.columns, x, u, lam, y, c, ahead, k / (k + 3.0), turn)
+            spread(m, tv_kernels.rows_gap, y, u, lam, gap)
             rule.iterations += 1
             if rule.done(math.sqrt(gap.sum()), y):
                 break

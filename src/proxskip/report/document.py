@@ -17,7 +17,7 @@ from proxskip.report.downsample import downsample
 from proxskip.report.figures import Claim, Experiment, Panel, ReproductionReport, Table, Verdict, to_json
 from proxskip.report.method_styles import style, title
 from proxskip.report.plots import X_AXES, CurveStyle, curve_styles, methods_in, numbers
-from proxskip.report.text import attribute, block, data, sentence, show, text
+from proxskip.report.safe_html import attribute, block, data, sentence, show, text
 
 VERDICTS: dict[Verdict, tuple[str, str]] = {
     "PASS": ("M3 8.5L6.5 12L13 4.5", "the claim holds, by the number measured here"),

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from proxskip.report.figures import Claim, Experiment, Panel, ReproductionReport, Series
-from proxskip.report.text import number, text
+from proxskip.report.safe_html import number, text
 
 PAPER = "https://arxiv.org/abs/2202.09357"
 SECTIONS = "https://ar5iv.labs.arxiv.org/html/2202.09357"

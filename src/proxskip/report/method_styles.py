@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from proxskip import registry
 from proxskip.display import palette
-from proxskip.seam import Style
+from proxskip.interfaces import Style
 
 CYCLE = tuple(Style(*look) for look in palette.CYCLE)
 """Styles by position, for curves that belong to no method or all to the same one."""

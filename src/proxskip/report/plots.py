@@ -19,7 +19,7 @@ import numpy as np
 from proxskip.registry import title
 from proxskip.report.figures import Panel, Series
 from proxskip.report.method_styles import CYCLE, PALETTE, style
-from proxskip.report.text import GREEK
+from proxskip.report.safe_html import GREEK
 from proxskip.results.load import load
 from proxskip.results.result import Result, Summary
 from proxskip.results.trace import Trace

@@ -15,6 +15,7 @@ import numpy as np
 import scipy
 
 from proxskip import registry, theory
+from proxskip.interfaces import Method
 from proxskip.links.codecs import BUILT_IN
 from proxskip.links.cohorts import Bernoulli, Everyone, Given, Participation, Uniform
 from proxskip.links.graphs import Graph
@@ -27,7 +28,6 @@ from proxskip.problems.sharded import RemoteClient, add_client, matrix_parts
 from proxskip.randomness import SAMPLING
 from proxskip.results.fields import FIELDS
 from proxskip.results.result import Status, Summary
-from proxskip.seam import Method
 from proxskip.types import Array, InputError, is_sparse
 from proxskip.version import __version__
 

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from proxskip import theory
-from proxskip.engines.torch.families import Networks, Parts, portions
-from proxskip.engines.torch.steps import StackedSteps, repeatable
-from proxskip.engines.torch.whole import weighted_losses
+from proxskip.engines.torch.network_objective import weighted_losses
+from proxskip.engines.torch.stacked_functions import Networks, Parts, portions
+from proxskip.engines.torch.stacked_steps import StackedSteps, repeatable
 from proxskip.links.cohorts import as_participation
 from proxskip.loop.listen import Record, check_callbacks, heard_by, tell_record
 from proxskip.loop.progress import shown

@@ -13,7 +13,7 @@ import numpy as np
 
 from proxskip.engines.cpu.kernels import _FAST, block_gradient
 from proxskip.engines.cpu.minibatches import draw_rows, philox
-from proxskip.on_demand.kernels import njit
+from proxskip.lazy.compilation import njit
 from proxskip.randomness import STREAMS
 
 _COIN = 0x80000000 | STREAMS["anchor"]

@@ -10,8 +10,8 @@ import numpy as np
 from proxskip.engines.cpu.lazy import Lazy, as_stack, numbers
 from proxskip.engines.cpu.lazy_kernels import KEPT, TEMPORARY
 from proxskip.engines.local import Sender, key_of, pull_to_zero, pulled_steps
+from proxskip.interfaces import Anchor, Pull, Request, look
 from proxskip.links.codecs import Key
-from proxskip.seam import Anchor, Pull, Request, look
 from proxskip.types import Array, Indices
 
 
@@ -38,7 +38,7 @@ class Cohort(Sender):
         anchor: Anchor | None = None,
         until: Any = None,
     ) -> Any:
-        """The local steps of ``seam.Client.descend``, for every member."""
+        """The local steps of ``interfaces.Client.descend``, for every member."""
         engine, shape = self.engine, (len(self.members), self.engine.problem.d)
         steps = np.full(shape[0], K, dtype=np.int64)
         gammas = np.full(shape[0], gamma if type(gamma) is float else np.ravel(gamma), dtype=np.float64)

@@ -17,16 +17,16 @@ import numpy as np
 from proxskip.cores import available_cores
 from proxskip.engines.cpu import kernels
 from proxskip.engines.cpu.cohort import Cohort
-from proxskip.engines.cpu.helpers import Help, Helpers
 from proxskip.engines.cpu.lazy import Lazy, Sheet, Summed, as_stack
 from proxskip.engines.cpu.shards import Census, RangeTask, Rows, Tiles, pack, with_pull
+from proxskip.engines.cpu.thread_team import Help, Helpers
+from proxskip.engines.in_process import NearEngine
 from proxskip.engines.local import OneClient, Sender, no_half
-from proxskip.engines.near import NearEngine
-from proxskip.engines.rows import balanced, even, tapered
+from proxskip.engines.sparse_rows import balanced, even, tapered
+from proxskip.interfaces import BrokenOff, Request, SettleHalf, Work, look
 from proxskip.links.sums import SUM_BLOCK, sum_in_order
 from proxskip.problems.clients import checked_gradient, value_and_gradient
 from proxskip.problems.federated import Problem
-from proxskip.seam import BrokenOff, Request, SettleHalf, Work, look
 from proxskip.types import Array, Indices, InputError, Vectors
 
 LAZY = 1 << 18

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from proxskip.engines.cpu.minibatches import draw_rows, weigh_rows
-from proxskip.on_demand.kernels import njit
+from proxskip.lazy.compilation import njit
 
 LOGISTIC, SQUARED = 0, 1
 """Losses of one margin per row."""

@@ -34,7 +34,7 @@ from proxskip.engines.cpu.lazy_kernels import (
     SUM,
     TEMPORARY,
 )
-from proxskip.engines.written import Written
+from proxskip.engines.recorded_operators import Written
 from proxskip.links.sums import SUM_BLOCK, sum_in_order
 from proxskip.types import Array, Indices
 

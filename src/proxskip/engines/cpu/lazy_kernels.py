@@ -5,7 +5,7 @@ No fused multiply-add and no reordering: the bytes are those of numpy, which doe
 
 import numpy as np
 
-from proxskip.on_demand.kernels import njit
+from proxskip.lazy.compilation import njit
 
 STACK, KEPT, ROW, TEMPORARY, COLUMN, NUMBER, RESULT, SUM = range(8)
 """Kinds of operands. Vectors: a row per member of the cohort, a row per client of the problem (of which the members'

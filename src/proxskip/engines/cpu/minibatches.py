@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from proxskip.on_demand.kernels import njit
+from proxskip.lazy.compilation import njit
 from proxskip.randomness import REDRAW
 
 _WORD = np.uint64(0xFFFFFFFF)

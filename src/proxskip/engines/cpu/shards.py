@@ -22,7 +22,7 @@ from proxskip.engines.cpu.drawing import Drawing
 from proxskip.engines.cpu.kernels import NO_PICKS, RowData, Steps, TileData
 from proxskip.engines.cpu.minibatches import Draws, draw_rows, weigh_rows
 from proxskip.engines.packing import ENTRIES_PER_TILE, ROWS_PER_TILE
-from proxskip.engines.rows import merged_rows, offsets, ranges
+from proxskip.engines.sparse_rows import merged_rows, offsets, ranges
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.packed import Packed, stores_of

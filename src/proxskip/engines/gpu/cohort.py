@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.engines.gpu.coded import read_on_card
+from proxskip.engines.gpu.device_codecs import read_on_card
 from proxskip.engines.gpu.launch import many
 from proxskip.engines.local import Sender, key_of, pull_to_zero, pulled_steps
+from proxskip.interfaces import Request
 from proxskip.links.codecs import Codec, Key
-from proxskip.seam import Request
 from proxskip.types import Indices, InputError
 
 
@@ -27,7 +27,7 @@ class CardCohort(Sender):
         return [key_of(self.request, self.engine.seed, int(i), j, vector) for j, i in enumerate(self.members)]
 
     def descend(self, x: Any, h: Any, gamma: Any, K: Any, *, pull: Any = None, momentum: Any = 0.0, **more: Any) -> Any:
-        """The local steps of ``seam.Client.descend``, for every member.
+        """The local steps of ``interfaces.Client.descend``, for every member.
 
         With momentum, or a pull to anything but zero, there is a launch for each step.
         """

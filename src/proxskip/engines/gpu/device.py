@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
+from proxskip.interfaces import look
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
-from proxskip.seam import look
 from proxskip.types import InputError
 
 CLUSTER_SIZES = (8, 6, 5, 4, 3, 2, 1)

@@ -15,10 +15,10 @@ from proxskip.engines.gpu.cohort import CardCohort
 from proxskip.engines.gpu.device import OracleSteps, need_cupy
 from proxskip.engines.gpu.launch import LocalSteps, steps_on_card
 from proxskip.engines.gpu.server_kernels import mixed, weighted_sum
+from proxskip.interfaces import Engine, Mixed, Request, SettleHalf, Work
 from proxskip.links.gossip import Mixer
 from proxskip.links.graphs import Graph
 from proxskip.problems.federated import Problem
-from proxskip.seam import Engine, Mixed, Request, SettleHalf, Work
 from proxskip.types import Array, Indices, InputError, Vectors
 
 MOST_SENT = 64

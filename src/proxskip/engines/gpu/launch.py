@@ -27,11 +27,11 @@ from proxskip.engines.gpu import cuda
 from proxskip.engines.gpu.cuda import NULL
 from proxskip.engines.gpu.device import Card
 from proxskip.engines.gpu.tiles import PACK, ClientRows, Layout
+from proxskip.interfaces import look
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.packed import has_even_rows, stores_of
 from proxskip.problems.softmax import Softmax
-from proxskip.seam import look
 from proxskip.types import InputError
 
 MAX_ROWS_WITHOUT_TILES = 24

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from proxskip.engines.rows import merged_rows, ranges
+from proxskip.engines.sparse_rows import merged_rows, ranges
 from proxskip.types import Array, Indices
 
 PACK = 4

@@ -20,14 +20,14 @@ import numpy as np
 
 from proxskip.engines.cpu import kernels
 from proxskip.engines.cpu.shards import Census
-from proxskip.engines.rows import balanced
+from proxskip.engines.sparse_rows import balanced
+from proxskip.interfaces import BrokenOff, Engine, Request, SettleHalf, Size, Work
 from proxskip.links.sums import SUM_BLOCK, sum_in_order
 from proxskip.problems.federated import LKind, Problem
 from proxskip.problems.glm import LinearModel, Logistic
 from proxskip.problems.packed import Packed
 from proxskip.problems.sharded import Elsewhere, Files, RemoteClient, Sharded, agree, as_source
 from proxskip.problems.stored import Stored
-from proxskip.seam import BrokenOff, Engine, Request, SettleHalf, Size, Work
 from proxskip.types import Array, Indices, InputError, Vectors
 
 
@@ -198,7 +198,7 @@ class RayEngine(Engine):
         """Place the clients in actors, unless they are there already, and compile before the clock runs."""
         if isinstance(problem, Sharded) and problem.holder is not self:
             raise InputError("this problem's shards were loaded by another engine; run it with that one.")
-        from proxskip.engines.ray.talk import ActorSession
+        from proxskip.engines.ray.actor_session import ActorSession
 
         self.session = None
         self._check_pool()

@@ -28,7 +28,7 @@ from proxskip.engines.ray import private
 from proxskip.engines.ray.cluster import ask_head, room, session
 from proxskip.engines.ray.heartbeat import Heartbeat
 from proxskip.engines.ray.worker import Lost, actor_class
-from proxskip.seam import BrokenOff
+from proxskip.interfaces import BrokenOff
 from proxskip.types import Array, EngineError, InputError
 
 LOST_ACTOR_ERRORS = (RayActorError, ObjectLostError, WorkerCrashedError, OutOfMemoryError, RaySystemError)

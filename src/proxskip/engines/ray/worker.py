@@ -18,13 +18,13 @@ import ray
 
 from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.cpu.shards import Census
-from proxskip.on_demand.kernels import without_numba
+from proxskip.interfaces import Request, Size, Work, look
+from proxskip.lazy.compilation import without_numba
 from proxskip.problems import spectrum
 from proxskip.problems.clients import checked_gradient
 from proxskip.problems.federated import Problem
 from proxskip.problems.oracles import in_double
 from proxskip.problems.stored import StoredPart
-from proxskip.seam import Request, Size, Work, look
 from proxskip.types import Array, Indices, Vectors
 
 if TYPE_CHECKING:  # an actor that is given its clients reads no shards, and does without what reads them
@@ -57,7 +57,7 @@ class Op:
     exchange: int = 0
     first: int = 0
     asked: int | None = None
-    """As in ``seam.Request``: the first member's place among all that were asked, and how many they are."""
+    """As in ``interfaces.Request``: the first member's place among all that were asked, and how many they are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from proxskip.engines.local import Sender, check_descent, key_of
-from proxskip.engines.torch.steps import minibatches, repeatable
+from proxskip.engines.torch.stacked_steps import minibatches, repeatable
+from proxskip.interfaces import Anchor, Pull, Request, look
 from proxskip.links.codecs import Codec, Identity, Key
 from proxskip.randomness import anchor_coin
-from proxskip.seam import Anchor, Pull, Request, look
 from proxskip.types import Indices
 
 
@@ -92,7 +92,7 @@ class DeviceCohort(Sender):
         anchor: Anchor | None = None,
         until: Any = None,
     ) -> Any:
-        """The local steps of ``seam.Client.descend``, for every member."""
+        """The local steps of ``interfaces.Client.descend``, for every member."""
         engine, c = self.engine, len(self.members)
         gamma = gamma if isinstance(gamma, torch.Tensor) else float(gamma)
         plain = pull is None and anchor is None and until is None and isinstance(momentum, (int, float))

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from proxskip.links.codecs.contract import Codec, Key
 from proxskip.links.codecs.numbers import Float32, Identity, Natural
+from proxskip.links.codecs.parse import as_codec, parse
 from proxskip.links.codecs.selections import L1Selection, Masks, Ownership, RandK
-from proxskip.links.codecs.text import as_codec, parse
 from proxskip.types import Array
 
 __all__ = [

@@ -1,6 +1,6 @@
 """The metered exchange: every vector that moves between server and clients passes here, and is counted by the meter.
 
-``Line`` is the Exchange of ``seam``: it stands between a method's server half and an engine, draws what is shared, and
+``Line`` is the Exchange: it stands between a method's server half and an engine, draws what is shared, and
 averages in client order. An engine only runs client halves (``Engine.run``) and tells clients outcomes
 (``Engine.tell``).
 """
@@ -14,16 +14,16 @@ from typing import Any
 
 import numpy as np
 
+from proxskip.interfaces import ClientHalf, Engine, Request, SettleHalf
+from proxskip.lazy.compilation import running_seconds
 from proxskip.links.cohorts import Everyone, Participation
 from proxskip.links.gossip import Links, RandomLinks
 from proxskip.loop.closing import asked_in
 from proxskip.loop.ledger import Ledger, Meter
 from proxskip.loop.simulated_time import Clock
-from proxskip.on_demand.kernels import running_seconds
 from proxskip.problems.federated import Problem
 from proxskip.prox import conjugate_prox
 from proxskip.randomness import stream
-from proxskip.seam import ClientHalf, Engine, Request, SettleHalf
 from proxskip.types import Array, Indices, InputError, Vectors
 
 

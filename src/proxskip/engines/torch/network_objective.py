@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from proxskip.engines.torch.families import groups
-from proxskip.engines.torch.steps import repeatable
+from proxskip.engines.torch.stacked_functions import groups
+from proxskip.engines.torch.stacked_steps import repeatable
 from proxskip.types import Array, InputError
 
 ROWS_AT_ONCE = 1 << 14

@@ -10,12 +10,12 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from proxskip import display
+from proxskip.interfaces.exchange import Exchange
 from proxskip.links.cohorts import Participation
 from proxskip.links.sums import weighted_sum
 from proxskip.problems.federated import Problem
 from proxskip.problems.solve import Solution
-from proxskip.seam.exchange import Exchange
-from proxskip.theory.steps import Setting, StepLimits, check_limits
+from proxskip.theory.step_sizes import Setting, StepLimits, check_limits
 from proxskip.types import Array, InputError, Vectors
 
 

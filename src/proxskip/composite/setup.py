@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 
 from proxskip import methods, theory
+from proxskip.composite import functions
+from proxskip.composite.descent import Task
+from proxskip.composite.functions import Linear, Smooth
+from proxskip.interfaces import Method
 from proxskip.loop.run_spec import check_parts
 from proxskip.methods import APDA, PDHG, Accelerated, Fista, ProxGD, ProxSkip, SplitSkip, SProxSkip
 from proxskip.methods.apda import SplitAPDA
 from proxskip.problems import operators, oracles
 from proxskip.problems.federated import Problem
 from proxskip.prox import as_prox
-from proxskip.seam import Method
-from proxskip.solo import functions
-from proxskip.solo.descent import Task
-from proxskip.solo.functions import Linear, Smooth
 from proxskip.types import Array, InputError, is_sparse
 
 METHODS = {

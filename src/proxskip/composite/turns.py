@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from proxskip.solo.auto import EXPENSIVE, AutoDescent
-from proxskip.solo.descent import Descent, Task
+from proxskip.composite.auto import EXPENSIVE, AutoDescent
+from proxskip.composite.descent import Descent, Task
 from proxskip.types import Array, Vectors
 
 FIRST_TURN = {"papc": 300, "apda": 100}

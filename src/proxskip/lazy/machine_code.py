@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.on_demand import code_cache, numba_internals
+from proxskip.lazy import code_cache, numba_internals
 
 _ENTRY = "proxskip_kernel"
 _FEW_BYTES = 64

@@ -1,6 +1,6 @@
 """One function without clients: the same methods, with an exchange that costs next to nothing.
 
-``SoloExchange`` is the Exchange of ``seam`` for a single client in the same process. It counts gradients and proxes,
+``SoloExchange`` is the Exchange for a single client in the same process. It counts gradients and proxes,
 checks what a prox returns, ties the accuracy of an inexact prox to that of the iterates, and notes at every prox what
 it proves. From  x+ = prox_{t psi}(m)  follows that  s = (m - x+)/t  is a subgradient of psi at x+, so that
 
@@ -25,14 +25,14 @@ from typing import Any
 import numpy as np
 
 from proxskip import prox
+from proxskip.composite.functions import CURVATURE_SLACK, Smooth, curvature
 from proxskip.engines.cpu.engine import CpuEngine
-from proxskip.on_demand.kernels import running_seconds
+from proxskip.interfaces import ClientHalf, Pull, SettleHalf
+from proxskip.lazy.compilation import running_seconds
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.oracles import dtype_of
 from proxskip.randomness import minibatch, stream
-from proxskip.seam import ClientHalf, Pull, SettleHalf
-from proxskip.solo.functions import CURVATURE_SLACK, Smooth, curvature
 from proxskip.types import Array, Indices, InputError, Vectors
 
 INNER_ERROR_SHARE = 0.25
@@ -100,7 +100,7 @@ class SoloClient:
     def descend(
         self, x: Array, h: Array | float, gamma: Any, K: Any, *, pull: Pull | None = None, momentum: float = 0.0
     ) -> Array:
-        """K times  x <- x - gamma (g(x) - h), or with a pull and momentum as in ``seam.Client``."""
+        """K times  x <- x - gamma (g(x) - h), or with a pull and momentum as in ``interfaces.Client``."""
         if self.batch is not None and pull is None:
             return self._sample(x, h, gamma, K)
         # y: the iterate; z: the point ahead of it, with its gradient g
@@ -182,7 +182,7 @@ class CompiledClient(SoloClient):
     def descend(
         self, x: Array, h: Array | float, gamma: Any, K: Any, *, pull: Pull | None = None, momentum: float = 0.0
     ) -> Array:
-        """K times  x <- x - gamma (g(x) - h), or with a pull and momentum as in ``seam.Client``."""
+        """K times  x <- x - gamma (g(x) - h), or with a pull and momentum as in ``interfaces.Client``."""
         if pull is not None or self.backtrack:  # gradients one by one, to compare them
             return super().descend(x, h, gamma, K, pull=pull, momentum=momentum)
         left = K
@@ -244,7 +244,7 @@ class SoloExchange:
         self.prox_times: list[float] | None = None
         """Seconds of each prox, if a list is put here."""
 
-    # -- the seam ------------------------------------------------------------------------------------------------------
+    # -- the verbs -----------------------------------------------------------------------------------------------------
     @property
     def rng(self) -> np.random.Generator:
         """Keyed by (seed, round), as in a run with clients."""

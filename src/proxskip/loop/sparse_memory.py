@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from proxskip.interfaces import Claims, Method
 from proxskip.links.cohorts import Everyone
 from proxskip.links.rows import RowStore
 from proxskip.loop.run_spec import RunSpec
 from proxskip.problems.federated import Problem
-from proxskip.seam import Claims, Method
 from proxskip.types import Array, InputError, Vectors
 
 LARGEST_WHOLE = 1 << 28

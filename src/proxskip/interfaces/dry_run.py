@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from proxskip.interfaces.exchange import ClientHalf
 from proxskip.links.codecs import Codec, Identity
-from proxskip.seam.exchange import ClientHalf
 from proxskip.types import Array, Vectors
 
 Route = tuple[tuple[Codec | None, int], ...]
@@ -16,7 +16,7 @@ Route = tuple[tuple[Codec | None, int], ...]
 
 
 class IdleClient:
-    """A ``seam.Client`` that notes through which codecs a half sends, and how many gradients it takes.
+    """A ``interfaces.Client`` that notes through which codecs a half sends, and how many gradients it takes.
 
     Args:
         codec: of vectors that are sent without one.

@@ -67,7 +67,7 @@ _thread = _Thread()
 
 def _compilation_starts() -> None:
     """Of a kernel's compilation all processes do one at a time; those of users' own functions wait for nobody."""
-    from proxskip.on_demand.code_cache import compiler_lock
+    from proxskip.lazy.code_cache import compiler_lock
 
     _clock.stop()
     try:
@@ -79,7 +79,7 @@ def _compilation_starts() -> None:
 
 
 def _compilation_ends() -> None:
-    from proxskip.on_demand.code_cache import compiler_lock
+    from proxskip.lazy.code_cache import compiler_lock
 
     if _thread.in_kernel:
         compiler_lock().__exit__(None, None, None)
@@ -119,7 +119,7 @@ class Kernel:
         with _ONE_AT_A_TIME:
             if self.by_numba is None:
                 with _clock.stopped():
-                    from proxskip.on_demand import code_cache, numba_internals
+                    from proxskip.lazy import code_cache, numba_internals
 
                     numba_internals.listen(_compilation_starts, _compilation_ends)
                     folder = code_cache.folder_of(self._sources()) if self.options.get("cache") else None
@@ -148,7 +148,7 @@ class Kernel:
 
     def _machine_code(self, args: Sequence[Any]) -> Callable[[Sequence[Any]], None] | None:
         """The kernel for such arguments without numba; None where that cannot be."""
-        from proxskip.on_demand import code_cache, machine_code
+        from proxskip.lazy import code_cache, machine_code
 
         types = machine_code.types_of(args)
         if types is None:
@@ -161,7 +161,7 @@ class Kernel:
         return self.without_numba[types]
 
     def _compiled(self, args: Sequence[Any]) -> bytes:
-        from proxskip.on_demand import machine_code
+        from proxskip.lazy import machine_code
 
         return machine_code.made_by_numba(self._linked(), self.options, self.borrows, args)
 

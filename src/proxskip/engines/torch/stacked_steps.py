@@ -14,10 +14,10 @@ import torch
 
 from proxskip.engines.cpu.drawing import Drawing
 from proxskip.engines.cpu.minibatches import draw_rows, subset
-from proxskip.engines.torch.families import Parts
-from proxskip.on_demand.kernels import njit
+from proxskip.engines.torch.stacked_functions import Parts
+from proxskip.interfaces import look
+from proxskip.lazy.compilation import njit
 from proxskip.randomness import dropout_word
-from proxskip.seam import look
 from proxskip.types import Indices
 
 STEPS_AT_ONCE = 32

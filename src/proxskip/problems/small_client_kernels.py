@@ -1,6 +1,6 @@
 """Compiled loops over many small clients: bytes for a digest, and Gram matrices."""
 
-from proxskip.on_demand.kernels import njit
+from proxskip.lazy.compilation import njit
 
 
 @njit(nogil=True, cache=True)

@@ -10,19 +10,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from proxskip.composite import functions
+from proxskip.composite.exchange import LimitReached, Overflow, SoloExchange, TooSteep, client_of
+from proxskip.composite.functions import CURVATURE_SLACK, Linear, Smooth
 from proxskip.engines.cpu import kernels
+from proxskip.interfaces import Method
+from proxskip.lazy.compilation import running_seconds
 from proxskip.loop.ledger import Ledger
 from proxskip.loop.watch import CertificateWatch
-from proxskip.on_demand.kernels import running_seconds
 from proxskip.problems import accuracy
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.quadratic import Quadratic
 from proxskip.results.trace import Trace
-from proxskip.seam import Method
-from proxskip.solo import functions
-from proxskip.solo.exchange import LimitReached, Overflow, SoloExchange, TooSteep, client_of
-from proxskip.solo.functions import CURVATURE_SLACK, Linear, Smooth
 from proxskip.types import Array, InputError, UnsafeStepWarning
 
 COLUMNS = ("iteration", "ngrad", "passes", "nprox", "seconds", "certificate", "fun")

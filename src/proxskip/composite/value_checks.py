@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from proxskip.composite.descent import Descent, Point
 from proxskip.prox import ProxWarning
 from proxskip.prox.adapted import Adapted
 from proxskip.prox.parts import Operator, name_of
 from proxskip.randomness import generator
-from proxskip.solo.descent import Descent, Point
 from proxskip.types import Array, GradientWarning
 
 MAX_EXTRA_VALUES = 5

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.loop import by_rows
+from proxskip.interfaces import Method
+from proxskip.loop import sparse_memory
 from proxskip.loop.ledger import Ledger
 from proxskip.loop.simulated_time import SIM_COLUMNS
 from proxskip.problems.federated import Problem
 from proxskip.results.checkpoint import Checkpoint, CheckpointError
 from proxskip.results.folder import Folder
 from proxskip.results.journal import Journal, RowsState
-from proxskip.seam import Method
 from proxskip.types import InputError
 
 LATER_COLUMNS = ("bits_up", "bits_down")
@@ -85,7 +85,7 @@ def rows_of(keep: Folder, method: Method, problem: Problem, limit: int | None) -
     if "parts" not in saved.meta:
         return None
     with of_a_run():
-        if saved.meta["parts"]["remembers"] != by_rows.lasting(method):
+        if saved.meta["parts"]["remembers"] != sparse_memory.lasting(method):
             _refuse(f"clients of {method.name} remember something else")
         keep.journal = Journal(keep.path)
         rows = keep.journal.read(saved.meta["parts"], problem.n, saved.arrays["x0"], limit)

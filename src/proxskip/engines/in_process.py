@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from proxskip.interfaces import Engine, Request, SettleHalf, Size, Work, look
 from proxskip.links.rows import RowStore
 from proxskip.problems.federated import Problem
 from proxskip.problems.packed import Packed
-from proxskip.seam import Engine, Request, SettleHalf, Size, Work, look
 from proxskip.types import Indices, Vectors
 
 SMALL_MEMORY = 1 << 14
@@ -42,7 +42,7 @@ class NearEngine(Engine):
         self.kept: Vectors = {}
 
     def client(self, members: Indices, request: Request, place: int) -> Any:
-        """A ``seam.Client`` for these members (one, unless ``together``), at this place among the cohort."""
+        """A ``interfaces.Client`` for these members (one, unless ``together``), at this place among the cohort."""
         raise NotImplementedError(
             f"{type(self).__name__} has no clients: define client(self, members, request, place)."
         )

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from proxskip.composite.descent import Descent, Task
+from proxskip.composite.functions import Smooth
+from proxskip.composite.setup import apda, method_maker
+from proxskip.interfaces import Method
 from proxskip.methods import Fista
 from proxskip.problems.federated import Problem
-from proxskip.seam import Method
-from proxskip.solo.descent import Descent, Task
-from proxskip.solo.functions import Smooth
-from proxskip.solo.setup import apda, method_maker
 from proxskip.types import Array, InputError
 
 WARM_UP, FIRST_CHOICE = 2, 6

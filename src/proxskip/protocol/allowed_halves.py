@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from proxskip import registry
-from proxskip.seam import Client, Method
+from proxskip.interfaces import Client, Method
 from proxskip.types import Array, InputError, Vectors
 
 REPORT, MEASURE, RECENTRE, ADOPT = ".report", ".measure", ".recentre", ".adopt"

@@ -1,4 +1,4 @@
-"""The seam: the four roles that meet in a round: Client, Exchange, Method, Engine.
+"""The four roles that meet in a round: Client, Exchange, Method, Engine.
 
 A method has a server half and client halves; an engine runs the local steps.
 
@@ -19,9 +19,9 @@ What follows from it:
   round that averaged client i, with that round's ``x+``, once.
 """
 
-from proxskip.seam.engine import BrokenOff, Engine, Mixed, Request, Size, Work, look
-from proxskip.seam.exchange import Anchor, Client, ClientHalf, Exchange, Pull, Sent, SettleHalf, as_sent
-from proxskip.seam.method import About, Claims, Lyapunov, Method, Style, from_solution
+from proxskip.interfaces.engine import BrokenOff, Engine, Mixed, Request, Size, Work, look
+from proxskip.interfaces.exchange import Anchor, Client, ClientHalf, Exchange, Pull, Sent, SettleHalf, as_sent
+from proxskip.interfaces.method import About, Claims, Lyapunov, Method, Style, from_solution
 
 __all__ = [
     "About", "Anchor", "BrokenOff", "Claims", "Client", "ClientHalf", "Engine", "Exchange", "Lyapunov", "Method",

@@ -10,11 +10,11 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from proxskip.interfaces.exchange import ClientHalf, SettleHalf
 from proxskip.links.gossip import Mixer
 from proxskip.links.rows import RowStore
 from proxskip.links.sums import weighted_sum
 from proxskip.problems.federated import Problem
-from proxskip.seam.exchange import ClientHalf, SettleHalf
 from proxskip.types import Array, Indices, Vectors
 
 
@@ -110,7 +110,7 @@ class Engine(ABC):
     """Where client halves run. An engine holds the clients' memory, one row per client, and owns nothing else.
 
     Four functions are needed: ``open``, ``run``, ``tell`` and ``memory``; the others have defaults.
-    ``engines.near.NearEngine`` writes everything but ``client`` for an engine whose clients are in this process.
+    ``engines.in_process.NearEngine`` writes everything but ``client`` for an engine whose clients are in this process.
     """
 
     name: str

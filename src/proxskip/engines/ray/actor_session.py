@@ -18,8 +18,8 @@ import ray
 from proxskip.engines.cpu.shards import Census
 from proxskip.engines.ray.pool import ENDED, Parcel, Pool, put, submit_all
 from proxskip.engines.ray.worker import Message, Op
+from proxskip.interfaces import Request
 from proxskip.problems.federated import Problem
-from proxskip.seam import Request
 from proxskip.types import Indices, Vectors
 
 REPLAY_SECONDS = 5.0
