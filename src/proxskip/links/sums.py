@@ -30,7 +30,7 @@ def weighted_sum(w: npt.ArrayLike, U: Any) -> Array:
 
 
 def _block_sums(w: Array, U: Array) -> Array:
-    if U.size <= FEW_NUMBERS:  # one call of numpy for a block; ``accumulate`` adds in order, which ``sum`` does not
+    if 0 < U.size <= FEW_NUMBERS:  # one call of numpy a block; ``accumulate`` adds in order, which ``sum`` does not
         products = w[:, None] * U
         starts = range(0, len(U), SUM_BLOCK)
         return np.stack([np.add.accumulate(products[k : k + SUM_BLOCK], axis=0)[-1] for k in starts])
