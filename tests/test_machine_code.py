@@ -233,7 +233,7 @@ def test_locks_follow_no_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     mine = tmp_path / "mine"
     mine.write_text("precious")
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    (tmp_path / "proxskip-compilation.lock").symlink_to(mine)
+    (tmp_path / "proxskip-kernels.lock").symlink_to(mine)
     with code_cache.compiler_lock.__wrapped__():
         pass
     assert mine.read_text() == "precious"
@@ -268,7 +268,7 @@ def test_processes_compile_kernels_one_at_a_time(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     lock = code_cache.compiler_lock.__wrapped__()
     monkeypatch.setattr(code_cache, "compiler_lock", lambda: lock)
-    other, held = FileLock(tmp_path / "proxskip-compilation.lock", timeout=0), []
+    other, held = FileLock(tmp_path / "proxskip-kernels.lock", timeout=0), []
 
     import numba
     from numba.core import event
