@@ -96,7 +96,7 @@ class Old:
 @pytest.mark.parametrize("engine", [Old(), Old, NearEngine])
 def test_what_is_no_engine_gets_a_sentence(engine: Any) -> None:
     row = NAMED["scaffnew"]
-    with pytest.raises(ps.InputError, match="is no engine; give an object whose class derives from"):
+    with pytest.raises(ps.InputError, match="is not an engine; give an object whose class derives from"):
         run(row, row.quadratic(), engine)
 
 

@@ -8,8 +8,9 @@ try:
 except ImportError:
     raise ImportError('proxskip.torch needs PyTorch; install it with: pip install "proxskip[torch]"') from None
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from proxskip.lazy.names import lazy_names
 from proxskip.problems.torch_model import Model
 from proxskip.torch.launch import init_process_group
 from proxskip.torch.optimizer import ScaffnewOptimizer as Scaffnew
@@ -20,11 +21,5 @@ if TYPE_CHECKING:
 
 __all__ = ["Model", "Scaffnew", "SynchronizationError", "Trained", "init_process_group", "split", "train"]
 
-
-def __getattr__(name: str) -> Any:
-    """``train`` and what belongs to it are imported when they are asked for: ranks under torchrun do without."""
-    if name not in ("Trained", "split", "train"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from proxskip.torch import training
-
-    return getattr(training, name)
+# ranks under torchrun do without
+__getattr__, __dir__ = lazy_names(__name__, {"proxskip.torch.training": "Trained split train"})
