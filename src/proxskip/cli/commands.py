@@ -242,6 +242,10 @@ def _data(o: Namespace) -> int:
     return runs.DONE
 
 
+def _with_text_keys(labels: dict[float, int] | None) -> dict[str, int] | None:
+    return None if labels is None else {str(label): count for label, count in labels.items()}
+
+
 def _plot(o: Namespace) -> int:
     # here, since most commands do without the experiments
     from proxskip.experiments import reproduce
