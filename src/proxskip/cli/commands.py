@@ -223,9 +223,7 @@ def _data(o: Namespace) -> int:
     if o.act == "list":
         rows = datasets.available(data_dir=o.data_dir)
         if o.json:
-            output.as_json(
-                [r._asdict() | {"labels": r.labels and {str(k): n for k, n in r.labels.items()}} for r in rows]
-            )
+            output.as_json([r._asdict() | {"labels": _with_text_keys(r.labels)} for r in rows])
         else:
             output.print_table(output.datasets(rows))
             print(output.sources(rows))
