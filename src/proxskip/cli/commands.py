@@ -222,8 +222,7 @@ def _data(o: Namespace) -> int:
     if o.act == "list":
         rows = datasets.available(data_dir=o.data_dir)
         if o.json:
-            labels = [None if r.labels is None else {str(k): n for k, n in r.labels.items()} for r in rows]
-            output.as_json([r._asdict() | {"labels": named} for r, named in zip(rows, labels, strict=True)])
+            output.as_json([r._asdict() | {"labels": _with_text_keys(r.labels)} for r in rows])
         else:
             output.print_table(output.datasets(rows))
             print(output.sources(rows))
@@ -238,6 +237,10 @@ def _data(o: Namespace) -> int:
     elif not o.quiet:
         print(f"{o.name} is at {printable(str(path))}.")
     return runs.DONE
+
+
+def _with_text_keys(labels: dict[float, int] | None) -> dict[str, int] | None:
+    return None if labels is None else {str(label): count for label, count in labels.items()}
 
 
 def _plot(o: Namespace) -> int:

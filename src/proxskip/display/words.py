@@ -54,6 +54,15 @@ def short(value: Any) -> str:
     return shown if len(shown) <= 120 else f"{shown[:80]}...{shown[-30:]}"
 
 
+def parameter(name: str, value: Any) -> str:
+    """A parameter with its name; of one that each client has for itself, the range."""
+    if isinstance(value, (list, tuple)) and value and all(isinstance(v, float) for v in value):
+        return f"{name}_i from {min(value):.4g} to {max(value):.4g}"
+    if isinstance(value, dict):
+        return f"{name} = " + ", ".join(f"{k} {short(v)}" for k, v in value.items())
+    return f"{name} = {value:.4g}" if isinstance(value, float) else f"{name} = {value}"
+
+
 def text(title: str, rows: Rows) -> str:
     """A title, and one indented line for each row."""
     width = max((len(name) for name, _ in rows), default=0)

@@ -92,7 +92,7 @@ class Result:
     def _described(self) -> tuple[str, list[tuple[str, str]]]:
         s, rows = self.about, []
         if s:
-            parameters = ", ".join(f"{k} = {_few(s[k])}" for k in _PARAMETERS if s.get(k) is not None)
+            parameters = ", ".join(display.parameter(k, s[k]) for k in _PARAMETERS if s.get(k) is not None)
             rows.append(("method", f"{s['method']}, {parameters}, seed = {s['seed']}"))
             who = "one client" if s["clients"] == 1 else f"{s['clients']:,} clients"
             rows.append(("problem", f"{s['data'] or s['loss']}, {who}, {s['d']:,} unknowns"))
@@ -119,14 +119,6 @@ class Result:
 
 def _text(v: Any) -> str:
     return f"{v:.6g}" if isinstance(v, float) else str(v)
-
-
-def _few(v: Any) -> str:
-    if isinstance(v, (list, tuple)):
-        return f"{min(v):.4g} to {max(v):.4g}"
-    if isinstance(v, dict):
-        return " ".join(f"{k} {display.short(w)}" for k, w in v.items())
-    return f"{v:.4g}" if isinstance(v, float) else str(v)
 
 
 class Results(list[Result]):

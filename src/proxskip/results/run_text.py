@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from proxskip.display import duration, gap
+from proxskip.display import duration, gap, parameter
 from proxskip.methods.built_in import BUILT_IN
 from proxskip.registry import METHODS
 from proxskip.results.description import SHOWN
@@ -63,20 +63,17 @@ def _function(s: Mapping[str, Any]) -> str:
 
 
 def _parameters(s: Mapping[str, Any]) -> str:
-    if isinstance(s["gamma"], (list, tuple)):
-        words = [_named("gamma", s["gamma"])]
-    elif s["L_max"] is None:
-        words = [f"gamma = {s['gamma']:.4g}"]
-    else:
+    words = [parameter("gamma", s["gamma"])]
+    if s["L_max"] is not None and not isinstance(s["gamma"], (list, tuple)):
         # both, since papers differ in which of them they call L
         one, average = s["gamma"] * s["L_max"], s["gamma"] * s["L_global"]
-        words = [f"gamma = {s['gamma']:.4g} (gamma L = {one:.3g} for L max, {average:.3g} for L global)"]
+        words[0] += f" (gamma L = {one:.3g} for L max, {average:.3g} for L global)"
     named = ("p", "tau", "q", "eta_g", "beta", "chi", "decay", *_own(s["method"]), "K", "option")
-    words += [_named(k, s[k]) for k in named if s.get(k) is not None]
+    words += [parameter(k, s[k]) for k in named if s.get(k) is not None]
     if s["graph"] is not None:
         words.append(f"graph = {s['graph']} (delta = {s['delta']:.3g})")
     if s["cohort"] is not None:
-        words.append("cohort = " + ", ".join(f"{k} {v}" for k, v in s["cohort"].items()))
+        words.append(parameter("cohort", s["cohort"]))
     return ", ".join(words) + f", seed = {s['seed']}"
 
 
@@ -86,13 +83,6 @@ def _own(method: str) -> list[str]:
     if kind is None or kind in BUILT_IN:
         return []
     return [f.name for f in fields(kind) if f.name not in SHOWN]  # type: ignore[arg-type]
-
-
-def _named(name: str, value: Any) -> str:
-    """A parameter; of one that each client has for itself, the range."""
-    if isinstance(value, (list, tuple)) and value and all(isinstance(v, float) for v in value):
-        return f"{name}_i from {min(value):.4g} to {max(value):.4g}"
-    return f"{name} = {f'{value:.4g}' if isinstance(value, float) else value}"
 
 
 def _cost(s: Mapping[str, Any]) -> str:
