@@ -21,8 +21,8 @@ from proxskip.randomness import dropout_word
 from proxskip.seam import Engine, Request, SettleHalf, Size, Work, look
 from proxskip.types import Array, Indices, InputError, Vectors
 
-CLIENTS_ON_A_PROCESSOR = 32
-"""Clients at once on a processor, where more of them gain nothing."""
+UNKNOWNS_ON_A_PROCESSOR = 1 << 22
+"""Unknowns of all clients at once on a processor, where more of them gain nothing; but at least 32 clients."""
 
 
 class TorchEngine(Engine):
@@ -64,7 +64,8 @@ class TorchEngine(Engine):
         self.zero = torch.zeros((), dtype=self.family.dtype, device=self.device)
         graphs = self.graphs and self.device.type == "cuda"
         self.steps: Any = StackedSteps(self.family, seed, problem.batch, self.device, graphs)
-        self.at_once = self.clients_at_once or (CLIENTS_ON_A_PROCESSOR if self.device.type == "cpu" else problem.n)
+        most = max(32, UNKNOWNS_ON_A_PROCESSOR // problem.d) if self.device.type == "cpu" else problem.n
+        self.at_once = self.clients_at_once or most
         self.remembered: Any = ClientMemory(
             memory, (problem.n, problem.d), self.family.dtype, self.device, self.keep_on_host
         )
