@@ -756,7 +756,7 @@ def test_npz_files_that_cannot_be_used(tmp_path: Path) -> None:
 
 # -- the cluster -------------------------------------------------------------------------------------------------------
 def test_a_network_that_loses_clients_is_refused(engines: Engines) -> None:
-    with pytest.raises(ps.InputError, match="actors of Ray cannot lose clients"):
+    with pytest.raises(ps.InputError, match=r'the engine "ray" cannot take back a round that is void'):
         ps.run("gd", ps.Problem(quadratics(3)), rounds=1, engine=engines[2], network="mobile")
 
 

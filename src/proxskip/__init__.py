@@ -1,5 +1,6 @@
 """Communication-accelerated optimization: run a method on a problem through an engine, get a trace, plot it."""
 
+from importlib.util import find_spec as _find_spec
 from typing import TYPE_CHECKING
 
 from proxskip.lazy.names import lazy_names
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
     from proxskip.tuning import Tuned, tune
     from proxskip.types import EngineError, InputError, NoTheoremWarning, UnsafeStepWarning
 
-__getattr__, __dir__ = lazy_names(__name__, {
+__getattr__, _names = lazy_names(__name__, {
     "proxskip.callbacks": "callbacks",
     "proxskip.prox": "prox",
     "proxskip.theory": "theory",
@@ -103,6 +104,13 @@ __getattr__, __dir__ = lazy_names(__name__, {
     "proxskip.tuning": "Tuned tune",
     "proxskip.types": "EngineError InputError NoTheoremWarning UnsafeStepWarning",
 })  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    """Without ``torch`` where PyTorch is not installed: ``help`` asks for every name."""
+    installed = _find_spec("torch") is not None
+    return [name for name in _names() if installed or name != "torch"]
+
 
 __all__ = [
     "APDA",
