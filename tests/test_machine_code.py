@@ -287,9 +287,12 @@ def test_processes_compile_kernels_one_at_a_time(tmp_path: Path, monkeypatch: py
     event.register("numba:compile", listener)
     try:
         assert compilation.njit()(total)(np.ones(3)) == 3.0
-        assert held == [True, True]
+        during_kernel = len(held)  # with what numba compiles of its own meanwhile
+        assert during_kernel >= 2
+        assert all(held)
         assert numba.njit()(total)(np.ones(3)) == 3.0  # a user's own: nobody waits for it
-        assert held == [True, True, False, False]
+        assert len(held) >= during_kernel + 2
+        assert not any(held[during_kernel:])
     finally:
         event.unregister("numba:compile", listener)
     with other:
