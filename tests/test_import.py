@@ -113,6 +113,21 @@ def test_names_on_demand_are_those_that_type_checkers_see(package: str) -> None:
     assert {*seen, *module.__all__} <= set(dir(module))
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "name"),
+    [
+        ("proxskip.seam", "proxskip.interfaces", "Engine"),
+        ("proxskip.engines.near", "proxskip.engines.in_process", "NearEngine"),
+    ],
+)
+def test_modules_that_have_another_name_are_there_until_the_next_release(old: str, new: str, name: str) -> None:
+    with pytest.warns(DeprecationWarning, match=f"{old} is {new} now"):
+        value = getattr(importlib.import_module(old), name)
+    assert value is getattr(importlib.import_module(new), name)
+    with pytest.raises(AttributeError):
+        importlib.import_module(old).nothing  # noqa: B018
+
+
 def test_every_name_that_dir_shows_is_there() -> None:
     for name in dir(proxskip):
         getattr(proxskip, name)

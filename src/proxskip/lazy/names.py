@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -30,3 +31,14 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str]
         return value
 
     return load, lambda: sorted({*vars(sys.modules[package]), *where})
+
+
+def moved(old: str, new: str) -> Callable[[str], Any]:
+    """``__getattr__`` of a module that has another name now: its names are still there, with a warning, until 0.4."""
+
+    def load(name: str) -> Any:
+        value = getattr(importlib.import_module(new), name)
+        warnings.warn(f"{old} is {new} now; the old name goes in 0.4.", DeprecationWarning, stacklevel=2)
+        return value
+
+    return load
