@@ -36,11 +36,11 @@ def test_equal_weights_are_another_objective(problem: ps.Problem) -> None:
 @pytest.mark.slow
 def test_scaffnew_goes_on_to_the_end_of_double_precision(problem: ps.Problem) -> None:
     with pytest.warns(ps.UnsafeStepWarning, match=r"\(1\.81/L\)"):
-        result = ps.run(ps.Scaffnew(gamma=1 / problem.L, p=0.01), problem, target=1e-13, rounds=2000)
+        result = ps.run(ps.Scaffnew(gamma=1 / problem.L, p=0.01), problem, target=2e-13, rounds=2000)
     trace = result.trace
     gap = dict(zip(trace["round"].astype(int), trace["gap"], strict=True))
     assert gap[200] < 2e-5
     assert gap[400] < 2e-7
     assert result.success
-    assert result.summary()["gap"] < 1e-13
+    assert result.summary()["gap"] < 2e-13  # known up to 6e-14
     assert result.summary()["sum_h"] < 1e-12
