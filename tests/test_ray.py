@@ -248,7 +248,7 @@ def test_halves_are_forgotten(engines: Engines, monkeypatch: Any) -> None:
     method = ps.Decaying(ps.Scaffnew.theory(problem), 0.02)
     monkeypatch.setattr(ray_talk, "MAX_HALVES", 5)
     ours = ps.run(method, problem, rounds=50, every=50, engine=engine)
-    assert engine.session.stored.cache_info().currsize == 5
+    assert engine.session.packed.cache_info().currsize == 5
     assert bits(ours) == bits(ps.run(method, problem, rounds=50, every=50))
 
 

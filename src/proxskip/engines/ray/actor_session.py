@@ -16,7 +16,7 @@ import numpy as np
 import ray
 
 from proxskip.engines.cpu.shards import Census
-from proxskip.engines.ray.pool import ENDED, Parcel, Pool, put, submit_all
+from proxskip.engines.ray.pool import ENDED, MIN_STORE_BYTES, Parcel, Pool, put, submit_all
 from proxskip.engines.ray.worker import Message, Op
 from proxskip.interfaces import Request
 from proxskip.problems.federated import Problem
@@ -107,7 +107,7 @@ class ActorSession:
         self.snapshot = {k: v.copy() for k, v in memory.items()}
         """What the clients of each actor remember where its log starts."""
         self.logs = {a: Log() for a in pool.all}
-        self.stored = lru_cache(MAX_HALVES)(_stored)
+        self.packed = lru_cache(MAX_HALVES)(_packed)
         self.rounds_since, self.seconds_since, self.bytes_since = 0, 0.0, 0  # the last snapshot
         self.round = 0
         self.timing = Timing(len(pool.all))
@@ -126,7 +126,7 @@ class ActorSession:
     # -- messages ------------------------------------------------------------------------------------------------------
     def operations(self, verb: str, request: Request) -> dict[int, Op]:
         """The request as each actor with members in the cohort sees it."""
-        half, bounds, cohort = self.stored(request.half), self.pool.bounds, request.cohort
+        half, bounds, cohort = self.packed(request.half), self.pool.bounds, request.cohort
         cuts = np.searchsorted(cohort, bounds)
         self.bytes_since += sum(v.nbytes for v in request.down if v.ndim == 2)
         ops = {}
@@ -253,11 +253,15 @@ def _when(round: int | None) -> str:
     return "before the run" if round is None else f"in round {round}"
 
 
-def _stored(half: Any) -> Any:
-    """A half in the object store; its class travels with it where a worker cannot import that by its name."""
+def _packed(half: Any) -> Any:
+    """A half as bytes, or in the object store where it is large; its class travels with it if no worker can import it.
+
+    What is in the store is lost with the raylet, and a driver that has something there may end with it.
+    """
     for kind in type(half.__self__ if isinstance(half, MethodType) else half).__mro__:
         module = sys.modules.get(kind.__module__)
         name = kind.__module__.partition(".")[0]
         if name != "__main__" and hasattr(module, "__file__") and PathFinder.find_spec(name) is None:
             ray.cloudpickle.register_pickle_by_value(module)  # its module was loaded from a file
-    return put(half)
+    packed = ray.cloudpickle.dumps(half)
+    return packed if len(packed) < MIN_STORE_BYTES else put(half)

@@ -45,7 +45,7 @@ class Op:
     verb: str
     """``run`` or ``tell``."""
     half: Any
-    """The half, as a reference into the object store."""
+    """The half: bytes, or a reference into the object store."""
     members: Indices | None
     """The clients, numbered within the actor; None for all."""
     vectors: tuple[Any, ...] = ()
@@ -187,7 +187,9 @@ class ActorWorker:
 
     def _received(self, op: Op) -> Op:
         """The operation with its half, and with vectors of its own that may be written to."""
-        half = self.halves.pop(op.half, None) or ray.get(op.half)
+        half = self.halves.pop(op.half, None)
+        if half is None:
+            half = ray.cloudpickle.loads(op.half) if isinstance(op.half, bytes) else ray.get(op.half)
         self.halves[op.half] = half  # the most recent one is the last
         if len(self.halves) > MAX_HALVES:
             del self.halves[next(iter(self.halves))]
