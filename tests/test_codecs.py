@@ -246,6 +246,10 @@ def test_any_bytes_of_the_right_length_are_read_as_some_vector(text: str, junk: 
                 codec.decode(wrong, d, KEY)
 
 
+def test_a_signaling_nan_is_read_as_nan() -> None:
+    assert np.isnan(Float32().decode(bytes.fromhex("0000817f"), 1, KEY)).all()
+
+
 def test_an_index_that_no_encoder_writes_is_not_used() -> None:
     codec = L1Selection(1)
     data = Identity().encode(np.array([1.0]), KEY) + bytes([0b01110000])  # sign 0, index 7 of 5 coordinates

@@ -19,7 +19,8 @@ def numbers_in(data: bytes, dtype: str, d: int) -> Array:
     kind = np.dtype(dtype)
     if len(data) != d * kind.itemsize:
         raise InputError(f"a vector of length {d} takes {d * kind.itemsize} bytes as {kind.name}, not {len(data)}.")
-    return np.frombuffer(data, dtype=kind).astype(np.float64)
+    with np.errstate(invalid="ignore"):  # a signaling NaN becomes a quiet one
+        return np.frombuffer(data, dtype=kind).astype(np.float64)
 
 
 def smallest(words: Words, k: int) -> Indices:
