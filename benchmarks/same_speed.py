@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from run import machine, put
 from trees import LAST_RELEASE, ROOT, exported, python
 
 ALLOWED = 0.03
@@ -164,7 +165,7 @@ def main() -> int:
     options.add_argument("--alternations", type=int, default=20)
     options.add_argument("--only", default="", metavar="WORD", help="jobs that have this word in their name")
     options.add_argument("--trees", type=Path, help="keep the earlier tree and its compiled kernels in this folder")
-    options.add_argument("--write", action="store_true", help="append the table to benchmarks/RESULTS.md")
+    options.add_argument("--write", action="store_true", help="put the table into benchmarks/RESULTS.md")
     o = options.parse_args()
     start = time.perf_counter()
     with exported(o.base, o.trees) as old, ExitStack() as stack:
@@ -173,8 +174,7 @@ def main() -> int:
     made = page(rows, o.base, o.alternations, time.perf_counter() - start)
     print(made)
     if o.write:
-        with RESULTS.open("a", encoding="utf-8") as file:
-            file.write(f"\n{made}")
+        put(RESULTS, machine(), "speed", made)
     return 1 if any(row.verdict == "SLOWER" for row in rows) else 0
 
 

@@ -41,8 +41,8 @@ from proxskip.interfaces import Method, Request, Work
 from proxskip.links.cohorts import Bernoulli, Everyone, Uniform, as_participation
 from proxskip.links.gossip import AwakeLinks, RandomLinks
 from proxskip.loop.metered_exchange import Line
+from proxskip.loop.run_spec import prepare
 from proxskip.problems.federated import Problem
-from proxskip.running import prepare
 from proxskip.types import Array, Indices, InputError, Prox, UnsafeStepWarning, Vectors
 
 WEIGHTS = (1.0, 2.0, 3.0, 4.0)

@@ -18,15 +18,15 @@ import numpy as np
 
 from proxskip.cores import available_cores
 from proxskip.interfaces import Method
-from proxskip.links.cohorts import as_participation
 from proxskip.links.network import Network
 from proxskip.loop.progress import OverallProgress, is_wanted, shown
+from proxskip.loop.run_spec import RunSpec
 from proxskip.loop.stop import RUN_RULES, Stop
 from proxskip.problems.federated import Problem
 from proxskip.results import description, folder, lock
 from proxskip.results.load import load
 from proxskip.results.result import Result, Status
-from proxskip.running import as_network, checked_x0, participants, prepare, resume, run
+from proxskip.running import checked_x0, resume, run
 from proxskip.types import InputError, UnsafeStepWarning
 
 
@@ -98,23 +98,22 @@ def check(tasks: Sequence[RunTask], problem: Problem, settings: Settings, quiet:
     Args:
         quiet: the runs themselves give the warnings.
     """
-    cohort, network = as_participation(settings.get("cohort")), as_network(settings.get("network"))
-    Stop(**_limits(settings)).check(problem)
+    stop, unsafe = Stop(**_limits(settings)), bool(settings.get("allow_unsafe_step"))
+    shared: dict[str, Any] = {name: settings.get(name) for name in ("cohort", "network", "every")}
     force, engine = bool(settings.get("force")), settings.get("engine", "cpu")
     with warnings.catch_warnings():
         if quiet:
             warnings.simplefilter("ignore")
         for task in tasks:
-            asked = participants(task.method, problem, cohort, network)
-            method, _ = prepare(task.method, problem, asked, bool(settings.get("allow_unsafe_step")))
+            spec = RunSpec.of(task.method, problem, stop, seed=task.seed, allow_unsafe_step=unsafe, **shared)
             if task.folder is None:
                 continue
             is_kept = has_begun(task.folder) and not force
             folder.check(task.folder, force or is_kept, settings.get("checkpoint_every"))
             if is_kept:
                 name = engine if isinstance(engine, str) else engine.name
-                now = description.config(method, problem, {}, task.seed, name, cohort, {})
-                _check_kept(task.folder, now, problem, settings, network)
+                now = description.config(spec.method, problem, {}, task.seed, name, spec.cohort, {})
+                _check_kept(task.folder, now, problem, settings, spec.network)
 
 
 def _check_kept(path: Path, now: dict[str, Any], problem: Problem, settings: Settings, network: Network | None) -> None:

@@ -19,18 +19,14 @@ from proxskip.loop import checkpoint_validation
 from proxskip.loop.listen import check_callbacks
 from proxskip.loop.loop import Loop, columns_of
 from proxskip.loop.progress import shown
-from proxskip.loop.run_spec import RunSpec, as_method, as_network, as_problem, prepare
-from proxskip.loop.simulated_time import asked_by as participants
+from proxskip.loop.run_spec import RunSpec, as_method, as_problem
 from proxskip.loop.stop import RUN_RULES, Stop
 from proxskip.problems.federated import Problem
 from proxskip.results import description, folder
 from proxskip.results.result import Result
 from proxskip.types import Array, InputError, NoTheoremWarning, Oracle, Vectors
 
-__all__ = [
-    "as_method", "as_network", "as_problem", "checked_x0", "make_engine", "participants", "prepare", "resume", "run",
-    "starting_point",
-]  # fmt: skip
+__all__ = ["as_method", "as_problem", "checked_x0", "make_engine", "resume", "run", "starting_point"]
 
 
 def run(

@@ -34,7 +34,6 @@ from proxskip.engines.cpu.lazy_kernels import (
     SUM,
     TEMPORARY,
 )
-from proxskip.engines.recorded_operators import Written
 from proxskip.links.sums import SUM_BLOCK, sum_in_order
 from proxskip.types import Array, Indices
 
@@ -47,13 +46,14 @@ NONE = (NUMBER, 0)
 SIGNS = {"+": ADD, "-": SUBTRACT, "*": MULTIPLY, "/": DIVIDE}
 
 
-class Lazy(Written):
+class Lazy:
     """A ``(c, d)`` stack that is yet to be computed: a tree of operations over arrays.
 
     A leaf has a ``value``; an operation has the kind TEMPORARY and two operands.
     """
 
     __slots__ = ("kind", "left", "op", "right", "value")
+    __array_ufunc__ = None  # numpy leaves mixed operations to us
     ndim = 2
 
     def __init__(self, kind: int, value: Any = None, op: int = 0, left: Any = None, right: Any = None) -> None:
@@ -73,9 +73,33 @@ class Lazy(Written):
         return Lazy(KEPT if kept else STACK, v)
 
     def _with(self, sign: str, other: Any, swapped: bool = False) -> Lazy:
-        # only written down: nothing is computed before ``evaluate``
+        """``self sign other``, or with ``swapped`` ``other sign self``: nothing is computed before ``evaluate``."""
         a, b = (Lazy.of(other), self) if swapped else (self, Lazy.of(other))
         return Lazy(TEMPORARY, None, SIGNS[sign], a, b)
+
+    def __add__(self, other: Any) -> Lazy:
+        return self._with("+", other)
+
+    def __radd__(self, other: Any) -> Lazy:
+        return self._with("+", other, swapped=True)
+
+    def __sub__(self, other: Any) -> Lazy:
+        return self._with("-", other)
+
+    def __rsub__(self, other: Any) -> Lazy:
+        return self._with("-", other, swapped=True)
+
+    def __mul__(self, other: Any) -> Lazy:
+        return self._with("*", other)
+
+    def __rmul__(self, other: Any) -> Lazy:
+        return self._with("*", other, swapped=True)
+
+    def __truediv__(self, other: Any) -> Lazy:
+        return self._with("/", other)
+
+    def __rtruediv__(self, other: Any) -> Lazy:
+        return self._with("/", other, swapped=True)
 
     def __neg__(self) -> Lazy:
         return self * -1.0
