@@ -1,7 +1,7 @@
-"""How the cpu engine uses the cores of this machine: threads, overhead per round, memory bandwidth, against their bars.
+"""How the cpu engine uses the cores of this machine: threads and overhead per round, against their bars.
 
-    python benchmarks/cores.py              everything; about 4 minutes and 12 GB
-    python benchmarks/cores.py --quick      a tenth of the nonzeros
+    python benchmarks/cores.py              everything; some minutes
+    python benchmarks/cores.py --quick      a tenth of the rows
 
 Rivals take turns in one process; times are the least of the turns. The exit status is 1 if a bar is missed.
 """
@@ -13,7 +13,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -102,74 +101,16 @@ def overheads(rows: int) -> Iterator[Line]:
         yield f"overhead of a round, {n:,} clients, in passes", found, "at most 3", found <= 3.0
 
 
-# -- memory ------------------------------------------------------------------------------------------------------------
-def copy_bandwidth(workers: int, megabytes: int = 512) -> float:
-    """Bytes per second, read and written, of numpy copies on this many threads at once."""
-    size = megabytes * 2**20 // 8 // workers
-    arrays = [(np.ones(size), np.ones(size)) for _ in range(workers)]
-    with ThreadPoolExecutor(workers) as pool:
-
-        def act() -> None:
-            list(pool.map(lambda pair: np.copyto(*pair), arrays))
-
-        act()
-        return 2 * 8 * size * workers / in_turns({"copy": act}, 7)["copy"]
-
-
-def data_bytes(engine: CpuEngine) -> int:
-    """What the kernels read in a step: every array of the shards that grows with the rows or the entries."""
-    values = list(vars(engine.shards).values())
-    arrays = [u for v in values for u in (v if isinstance(v, tuple) else (v,)) if isinstance(u, np.ndarray)]
-    return sum(u.nbytes for u in arrays)
-
-
-CSR_BYTES = 12
-"""Of an entry of the input: its value and its column."""
-
-
-def nonzeros(largest: float) -> Iterator[Line]:
-    """The shape of ``growth_in_nonzeros``: 20 clients, d = 300, 12 entries a row; copies of one, which are made sooner.
-
-    Values that are all one are not stored: what the kernels then read is a third of the input, and computing takes
-    longer than reading it. So both are there: rows of ones, and rows of any values, which are stored twice.
-    """
-    cores = available_cores()
-    read: dict[tuple[str, int], tuple[float, float]] = {}
-    for kind in ("ones", "values"):
-        for nnz in (1e6, largest):
-            problem = ps.Problem([synthetic(int(nnz / 240), 300, 12, 1, kind == "ones").clients[0]] * 20)
-            entries = sum(f.A.nnz for f in problem.clients)
-            K = max(2, int(4e6 / nnz))
-            engine = CpuEngine(cores)
-            act = steps_of(engine, problem, K)
-            for t in sorted({1, cores}):
-                engine.threads = t  # the shards, which take long to pack, stay
-                took = in_turns({"t": act}, 7)["t"] / K
-                read[kind, t] = data_bytes(engine) / took, CSR_BYTES * entries / took
-                yield f"{entries:,} {kind}, {t} threads, ns each", 1e9 * took / entries, "", None
-            engine.close()
-    for t in sorted({1, cores}):
-        found = copy_bandwidth(t)
-        yield f"copy bandwidth, {t} threads, GB/s read and written", found / 1e9, "", None
-        for kind in ("ones", "values"):
-            # ones are bound by computing: their bar is that a step takes no longer than reading the input would
-            for what, rate, bound in zip(("read", "of the input"), read[kind, t], ("values", "ones"), strict=True):
-                bar = t == cores and largest >= 1e8 and kind == bound
-                said, met = ("at least 0.6", rate >= 0.6 * found) if bar else ("", None)
-                yield f"{largest:.0e} {kind}, {t} threads, share of it, bytes {what}", rate / found, said, met
-
-
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--quick", action="store_true", help="a tenth of the nonzeros")
-    options.add_argument("--only", nargs="*", choices=("threads", "overhead", "nonzeros"), help="some of the parts")
+    options.add_argument("--quick", action="store_true", help="a tenth of the rows")
+    options.add_argument("--only", nargs="*", choices=("threads", "overhead"), help="some of the parts")
     o = options.parse_args()
     parts: dict[str, Callable[[], Iterator[Line]]] = {
         "threads": threads,
         "overhead": lambda: overheads(100_000 if o.quick else 1_000_000),
-        "nonzeros": lambda: nonzeros(1e7 if o.quick else 1e8),
     }
-    print(f"## Threads, overhead and memory bandwidth (load {os.getloadavg()[0]:.1f})\n")
+    print(f"## Threads and overhead (load {os.getloadavg()[0]:.1f})\n")
     print("| what | measured | bar | verdict |\n|---|---|---|---|")
     missed = 0
     for name, part in parts.items():

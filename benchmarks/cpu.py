@@ -131,35 +131,13 @@ def local_step(problem: ps.Problem) -> list[tuple[str, float, str]]:
     return rows
 
 
-def dense_data(rows: int = 6000, d: int = 5000) -> list[tuple[str, float, str]]:
-    """One client with dense data against two BLAS products."""
-    rng = np.random.Generator(np.random.Philox(0))
-    A = rng.standard_normal((rows, d)) / np.sqrt(d)
-    b = rng.choice([-1.0, 1.0], rows)
-    problem = ps.Problem([_with_L(ps.Logistic(A, b, l2=1e-3))])
-    x, c = rng.standard_normal(d), rng.standard_normal(rows)
-    rivals = {"ours, 1 thread": steps_of(CpuEngine(1), problem, 1), "two gemv": lambda: (A @ x, A.T @ c)}
-    best = in_turns(rivals, 9)
-    ratio = best["ours, 1 thread"] / best["two gemv"]
-    return [
-        ("ours, 1 thread", best["ours, 1 thread"], f"{ratio:.2f} of two gemv (at most 1.1)"),
-        ("two gemv", best["two gemv"], ""),
-    ]
-
-
-def wide_data(rows: int = 40_000, d: int = 60_000, per_row: int = 60) -> list[tuple[str, float, str]]:
-    """Sparse data with many features."""
-    problem = synthetic(rows, d, per_row, 4, ones=False)
-    rivals = {
-        "ours, 1 thread": steps_of(CpuEngine(1), problem, 4),
-        "scipy CSR, both orientations": scipy_steps(problem, 4),
-    }
-    best = {k: t / 4 for k, t in in_turns(rivals, 9).items()}
-    ratio = best["scipy CSR, both orientations"] / best["ours, 1 thread"]
-    return [
-        ("ours, 1 thread", best["ours, 1 thread"], ""),
-        ("scipy CSR, both orientations", best["scipy CSR, both orientations"], f"{ratio:.2f} (at least 1)"),
-    ]
+def minibatches(problem: ps.Problem, K: int) -> list[tuple[str, float, str]]:
+    """One step of all clients on minibatches of these rows, against one with the full gradient."""
+    bars = {2000: 1.3, 400: 0.75, 32: 0.1}
+    acts = {rows: steps_of(CpuEngine(1), problem.with_batch(rows or None), K) for rows in (0, *bars)}
+    best = {int(name): t / K for name, t in in_turns({str(rows): act for rows, act in acts.items()}, 15).items()}
+    rows = [(f"{b:,} rows", best[b], f"{best[b] / best[0]:.3f} (at most {bar:g})") for b, bar in bars.items()]
+    return [("all rows", best[0], ""), *rows]
 
 
 def synthetic(rows: int, d: int, per_row: int, clients: int, ones: bool = True, seed: int = 0) -> ps.Problem:
@@ -312,9 +290,7 @@ def main() -> None:
     o = options.parse_args()
     problem, name = w8a()
     section(f"One local step of all 20 clients, {name}, float64", local_step(problem))
-    shape, wide = ((1200, 1000), (4000, 60_000)) if o.quick else ((6000, 5000), (40_000, 60_000))
-    section(f"One local step on dense data, {shape[0]} x {shape[1]}", dense_data(*shape))
-    section(f"One local step on sparse data, {wide[0]:,} x {wide[1]:,}, 4 clients", wide_data(*wide))
+    section("A minibatch step on one thread, over a full step", minibatches(problem, 40 if o.quick else 200))
     section(f"A whole round, 20 clients, 100 local steps, {name}", whole_round(problem))
 
 

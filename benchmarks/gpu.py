@@ -1,4 +1,4 @@
-"""What the GPU engine does on this machine's card: python benchmarks/gpu.py writes benchmarks/GPU.md.
+"""What the GPU engine does on this machine's card: python benchmarks/gpu.py.
 
 Needs w8a (``proxskip.datasets.load`` finds it in $PROXSKIP_DATA or fetches it) and a CUDA GPU with CuPy.
 """
@@ -9,7 +9,6 @@ import argparse
 import time
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,14 +17,12 @@ import scipy.sparse
 import proxskip as ps
 from proxskip.engines.gpu.device import Card, need_cupy
 from proxskip.engines.gpu.launch import LocalSteps
-from proxskip.sweeping import sweep
 
 REPEATS = 7
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("GPU.md"))
     parser.add_argument("--quick", action="store_true", help="only the lines that have a bar")
     options = parser.parse_args()
     warnings.simplefilter("ignore", ps.UnsafeStepWarning)
@@ -33,26 +30,14 @@ def main() -> None:
     card = Card.here()
     A, b = ps.datasets.load("w8a")
     whole = ps.Logistic(A, b, l2=1e-4, l2_relative=True)
-    lines = [f"# The GPU engine on one {card.name}", ""]
-    lines += [
+    print(f"## The GPU engine on one {card.name}\n")
+    print(
         f"CuPy {cupy.__version__}, CUDA runtime {cupy.cuda.runtime.runtimeGetVersion()}, {card.processors} "
         "multiprocessors. w8a, clients sorted by label, float64, full gradients unless said otherwise; medians of "
-        f"{REPEATS}. A *step* is one local step of all clients. Made by `python benchmarks/gpu.py`.",
-        "",
-    ]
-    for section in (
-        steps_table,
-        rounds_table,
-        short_rounds_table,
-        sweep_table,
-        *(() if options.quick else (more_table,)),
-    ):
-        began = time.perf_counter()
-        lines += [*section(cupy, whole), ""]
-        print(*lines, sep="\n") if section is more_table else None
-        print(f"[{section.__name__}: {time.perf_counter() - began:.1f} s]", flush=True)
-    options.out.write_text("\n".join(lines))
-    print("\n".join(lines))
+        f"{REPEATS}. A *step* is one local step of all clients.\n"
+    )
+    for section in (steps_table, rounds_table, short_rounds_table, *(() if options.quick else (more_table,))):
+        print(*section(cupy, whole), "", sep="\n", flush=True)
 
 
 # -- local steps -------------------------------------------------------------------------------------------------------
@@ -81,57 +66,20 @@ def local(cupy: Any, problem: ps.Problem, few: int = 100, many: int = 1100, **ho
     return steps, microseconds(cupy, lambda K: steps.descend(problem.n, x, h, gamma, K), few, many)[0]
 
 
-def dense_torch(problem: ps.Problem, few: int, many: int) -> float | None:
-    """The usual way: all clients padded to one dense batch, two batched products a step."""
-    try:
-        import torch
-    except ImportError:
-        return None
-    if not torch.cuda.is_available():
-        return None
-    models: list[Any] = list(problem.clients)
-    m = max(f.N for f in models)
-    D = torch.zeros((problem.n, m, problem.d), dtype=torch.float64, device="cuda")
-    b = torch.zeros((problem.n, m), dtype=torch.float64, device="cuda")
-    for i, f in enumerate(models):
-        D[i, : f.N] = torch.from_numpy(f.A.toarray())
-        b[i, : f.N] = torch.from_numpy(f.b / f.N)
-    x, gamma, l2 = torch.zeros((problem.n, problem.d, 1), dtype=torch.float64, device="cuda"), 1.0, problem.l2
-    sign = torch.sign(b)
-
-    def work(K: int) -> float:
-        nonlocal x
-        torch.cuda.synchronize()
-        began = time.perf_counter()
-        for _ in range(K):
-            z = torch.bmm(D, x).squeeze(2)
-            c = -b * torch.sigmoid(-sign * z)
-            x = x - gamma * (torch.bmm(D.transpose(1, 2), c.unsqueeze(2)) + l2 * x)
-        torch.cuda.synchronize()
-        return (time.perf_counter() - began) * 1e6
-
-    work(few)
-    return (float(np.median([work(many) for _ in range(3)])) - float(np.median([work(few) for _ in range(3)]))) / (
-        many - few
-    )
-
-
 def steps_table(cupy: Any, whole: Any) -> list[str]:
-    out = ["## Local steps", "", "| clients | us a step | bar | launch | torch, dense batched | share of the limit |"]
-    out += ["|---|---|---|---|---|---|"]
+    out = ["### Local steps", "", "| clients | us a step | bar | launch | share of the limit |"]
+    out += ["|---|---|---|---|---|"]
     clock = cupy.cuda.Device().attributes.get("ClockRate", 1_980_000) * 1e3
     for n, bar in ((20, 3.1), (132, 2.5)):
         problem = ps.split(whole, clients=n, by="label")
         steps, t = local(cupy, problem)
-        usual = dense_torch(problem, 10, 60) if n == 20 else None
         data = steps.data.merged()
         # every entry: its index and the number it points at, once by rows and once by columns
         traffic = 2 * data.A.nnz * (2 + 8)
         chip = steps.card.processors * 128 * clock * 1e-6
         share = traffic / chip / t
-        usual_text = "" if usual is None else f"{usual:.0f}"
         how = f"{steps.group_size} x {steps.threads} threads a client"
-        out.append(f"| {n} | **{t:.2f}** | {bar:g} | {how} | {usual_text} | {100 * share:.0f} % |")
+        out.append(f"| {n} | **{t:.2f}** | {bar:g} | {how} | {100 * share:.0f} % |")
     return [
         *out,
         "",
@@ -154,7 +102,7 @@ def rounds_table(cupy: Any, whole: Any) -> list[str]:
     short = [ps.run(method, problem, rounds=100, seed=0, engine=e, every=100) for e in ("gpu", "gpu", "cpu")]
     same = short[0].x.tobytes() == short[1].x.tobytes()
     apart = float(np.abs(short[0].x - short[2].x).max() / np.abs(short[2].x).max())
-    out = ["## Whole rounds, through `proxskip.run`", "", "| | measured | bar |", "|---|---|---|"]
+    out = ["### Whole rounds, through `proxskip.run`", "", "| | measured | bar |", "|---|---|---|"]
     out.append(f"| 2,000 rounds of Scaffnew, p = 1/100, 20 clients | **{np.median(seconds[1:]):.2f} s** | 0.65 s |")
     out.append(f"| the same with opening, records and summary (wall clock) | {np.median(walls[1:]):.2f} s | |")
     out.append(f"| its local steps | {int(result.trace['iterations'][-1])} | |")
@@ -165,7 +113,7 @@ def rounds_table(cupy: Any, whole: Any) -> list[str]:
 
 def short_rounds_table(cupy: Any, whole: Any) -> list[str]:
     """Rounds of many and of few local steps."""
-    out = ["## Rounds of many and of few steps", "", "| Scaffnew on w8a | us a round |", "|---|---|"]
+    out = ["### Rounds of many and of few steps", "", "| Scaffnew on w8a | us a round |", "|---|---|"]
     for n, K in ((20, 100), (20, 10), (20, 1), (132, 100), (132, 10), (500, 100), (500, 10)):
         problem = ps.split(whole, clients=n, by="label")
         problem.__dict__["solution"] = None
@@ -180,25 +128,6 @@ def short_rounds_table(cupy: Any, whole: Any) -> list[str]:
         "",
         "Runs of 200 rounds (1,000 where K = 1). Rounds of few steps wait for the host, which has to draw and launch.",
     ]
-
-
-def sweep_table(cupy: Any, whole: Any) -> list[str]:
-    problem = ps.split(whole, clients=20, by="label")
-    _ = problem.solution
-    expected = (10, 20, 30, 50, 70, 100, 200, 300)
-    methods = [ps.Scaffnew(gamma=2.0**-k / problem.L, p=1 / e) for k in range(8) for e in expected]
-    walls = []
-    for _ in range(3):
-        began = time.perf_counter()
-        results = sweep(methods, problem, rounds=400, every=400, engine="gpu")
-        walls.append(time.perf_counter() - began)
-    total = sum(r.trace["iterations"][-1] for r in results)
-    best = min(results, key=lambda r: r.trace["gap"][-1])
-    out = ["## A sweep: 64 runs of 400 rounds", "", "| | measured | bar |", "|---|---|---|"]
-    out.append(f"| 8 step sizes x 1/p in {expected} | **{np.median(walls):.2f} s** | 10 s |")
-    out.append(f"| steps of all clients | {int(total)}, {1e6 * np.median(walls) / total:.2f} us each, all included | |")
-    out.append(f"| best f - f* found | {best.trace['gap'][-1]:.1e} | |")
-    return out
 
 
 # -- everything else ---------------------------------------------------------------------------------------------------
@@ -233,14 +162,13 @@ def more_table(cupy: Any, whole: Any) -> list[str]:
         (f"sparse 1,000,000 x 300, 1.5e7 entries, {n} clients", lambda n=n: ps.split(model, clients=n), 20)
         for n in (10, 1000, 5000)
     ]
-    out = ["## Other shapes", "", "| | us a step | launch |", "|---|---|---|"]
+    out = ["### Other shapes", "", "| | us a step | launch |", "|---|---|---|"]
     for name, make, K in cases:
         problem = make()
         steps = LocalSteps(problem)
         x, h = cupy.zeros(problem.d), cupy.zeros((problem.n, problem.d))
         t = microseconds(cupy, lambda K: steps.descend(problem.n, x, h, 1e-3, K), max(1, K // 10), K)[0]  # noqa: B023
         out.append(f"| {name} | {t:.1f} | {steps.describe()} |")
-        print(out[-1], flush=True)
     return out
 
 

@@ -2,29 +2,24 @@
 
     python benchmarks/million.py                         5 million rows, 300 features, 12 entries a row, 1,000,000 clients
     python benchmarks/million.py --clients 20000         the same with five rows for each of fewer clients
-    python benchmarks/million.py --disk 20 --folder DIR  20 GB of rows in files, sorted by client, opened and run
 
 Bars, on two quiet cores: split, L_i, weights and the theory's parameters take at most 60 s, at a peak of at most 4 GB
-with the input. From files: at most 6 GB of anonymous memory for 20 GB of data. The folder needs twice the size of the
-data while the files are sorted, and its files are removed at the end. "peak GB" is resident memory with mapped files,
-"anon GB" the most anonymous memory that was seen meanwhile (Linux).
+with the input. "peak GB" is resident memory with mapped files, "anon GB" the most anonymous memory that was seen
+meanwhile (Linux).
 """
 
 from __future__ import annotations
 
 import argparse
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.sparse
 
-BARS = {"seconds": 60.0, "GB": 4.0, "anonymous GB": 6.0}
+BARS = {"seconds": 60.0, "GB": 4.0}
 COUNTED = ("split", "weights", "L_i", "theory")
 
 
@@ -104,65 +99,15 @@ def in_memory(o: argparse.Namespace) -> None:
     print(f"peak with the input: {peak:.2f} GB ({peak / BARS['GB']:.2f} of the bar)")
 
 
-def on_disk(o: argparse.Namespace) -> None:
-    """Rows in files, in any order; then a folder of clients, and rounds of cohorts of it."""
-    import proxskip as ps
-
-    folder = Path(tempfile.mkdtemp(prefix="million-", dir=o.folder))
-    N = int(o.disk * 1e9 / (12 * o.entries + 16))
-    each = max(1, int(2.5e8 / (12 * o.entries + 16)))
-    phase = Phases()
-
-    def files() -> list[Path]:
-        made = []
-        for k, lo in enumerate(range(0, N, each)):
-            A, b = rows(min(each, N - lo), o.features, o.entries, seed=k)
-            client = np.random.default_rng(-k - 1 & 0xFFFFFFFF).integers(0, o.clients, len(b))
-            made.append(folder / f"{k}.npz")
-            np.savez(made[-1], values=A.data, indices=A.indices, indptr=A.indptr, label=b, client=client)
-        return made
-
-    try:
-        written = phase("files", files)
-        phase("write_clients", lambda: ps.write_clients(folder / "store", written, features=o.features))
-        for file in written:
-            file.unlink()
-        size = sum(f.stat().st_size for f in (folder / "store").iterdir()) / 1e9
-        problem = phase("open_clients", lambda: ps.open_clients(folder / "store", l2=1e-3, weights="equal"))
-        phase("L_i", lambda: problem.L_i)
-        x = np.ones(problem.d)
-        phase("f and its gradient", lambda: (problem.value(x), problem.gradient(x)))
-        cohort = min(1000, problem.n)
-        problem.__dict__["solution"] = None  # not asked for here; it takes some twenty passes over the data
-        method = ps.Scaffnew.theory(problem, cohort=cohort)
-        phase(
-            f"{o.rounds} rounds of {cohort}",
-            lambda: ps.run(method, problem, cohort=cohort, rounds=o.rounds, every=o.rounds, engine="cpu"),
-        )
-    finally:
-        shutil.rmtree(folder)
-    most = max(taken[3] for taken in phase.taken.values())
-    print(f"\n{size:.2f} GB of data, at most {most:.2f} GB of anonymous memory")
-    print(f"{most / BARS['anonymous GB']:.2f} of the bar, which is meant for 20 GB")
-
-
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--clients", type=int, default=1_000_000)
     options.add_argument("--rows", type=int, default=0, help="of all clients; five each if not given")
     options.add_argument("--features", type=int, default=300)
-    options.add_argument("--entries", type=int, help="of each row; 12, or 100 on disk")
+    options.add_argument("--entries", type=int, default=12, help="of each row")
     options.add_argument("--by", default="iid")
     options.add_argument("--solution", action="store_true", help="compute x* too")
-    options.add_argument("--disk", type=float, help="GB of data in files")
-    options.add_argument("--folder", help="where the files are written")
-    options.add_argument("--rounds", type=int, default=20)
-    o = options.parse_args()
-    o.entries = o.entries or (12 if o.disk is None else 100)
-    if o.disk is None:
-        in_memory(o)
-    else:
-        on_disk(o)
+    in_memory(options.parse_args())
 
 
 if __name__ == "__main__":

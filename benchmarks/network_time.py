@@ -1,7 +1,6 @@
-"""Which method is fastest over which network: the planner's forecast against the simulated run, and the pictures.
+"""Pictures of which method is fastest over which network: docs/network-<name>.png, one for each named network.
 
-    python benchmarks/network_time.py                    the table of docs/network-time.md
-    python benchmarks/network_time.py --pictures docs    docs/network-<name>.png, one for each named network
+    python benchmarks/network_time.py docs
 
 Logistic regression on the digits, 10 clients split by label with equal weights, to a gradient norm of 1e-4.
 """
@@ -9,20 +8,14 @@ Logistic regression on the digits, 10 clients split by label with equal weights,
 from __future__ import annotations
 
 import argparse
-import statistics
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 import proxskip as ps
 from proxskip.display import duration
 from proxskip.display.palette import BLACK, BLUE, GREEN, GREY, ORANGE
 from proxskip.links.profiles import NAMED
-from proxskip.planning.forecast import MIN_PILOT_SHARE
-from proxskip.planning.pilots import client_pilots
 
 EPS = 1e-4
 MAX_ROUNDS = 2_000
@@ -41,37 +34,6 @@ def problem() -> ps.Problem:
 def simulated(method: Any, f: ps.Problem, network: ps.Network, cohort: int | None = None) -> ps.Result:
     """The run itself, over the network."""
     return ps.run(method, f, tol=EPS, rounds=MAX_ROUNDS, cohort=cohort, network=network, progress=False)
-
-
-def table(names: Sequence[str]) -> None:
-    """Forecast and simulation of the candidates within ten times the best forecast, fastest first.
-
-    A forecast is tested if its pilot ran 40 % of its iterations: those of the candidates that look best.
-    """
-    f = problem()
-    ratios: dict[bool, list[float]] = {True: [], False: []}
-    for name in names:
-        network = ps.Network.named(name)
-        made = ps.plan(f, network=network, eps=EPS)
-        methods = {(o.name, o.p, o.cohort): o.method for o in client_pilots(f, network, EPS, 0, None)}
-        print(
-            f"\n{name}\n| method | pilot | forecast | simulated | ratio | rounds | late | lost | void |\n"
-            + "|---" * 9
-            + "|"
-        )
-        for row in (r for r in made.rows if r.seconds <= 10 * made.best.seconds):
-            s = simulated(methods[row.name, row.p, row.cohort], f, network, row.cohort).summary()
-            share, good = min(1.0, row.pilot / row.iterations), s["success"] and np.isfinite(row.seconds)
-            ratio = row.seconds / s["sim_seconds"] if good else float("nan")
-            ratios[share >= MIN_PILOT_SHARE] += [ratio] if good else []
-            real = duration(s["sim_seconds"]) if s["success"] else f"more than {duration(s['sim_seconds'])}"
-            print(f"| {row.label} | {100 * share:.0f} % | {duration(row.seconds)} | {real} | {ratio:.2f} | {s['rounds']:,} "
-                  f"| {s['late']:,} | {s['lost']:,} | {s['void']:,} |", flush=True)  # fmt: skip
-        print(made.sentence)
-    for tested, found in ratios.items():
-        off = [max(r, 1 / r) for r in found] or [float("nan")]
-        print(f"{len(found)} forecasts {'with' if tested else 'without'} a tested pilot: off by a factor of "
-              f"{statistics.median(off):.2f} in the median, {max(off):.2f} at most")  # fmt: skip
 
 
 def picture(name: str, out: Path) -> None:
@@ -114,17 +76,14 @@ def picture(name: str, out: Path) -> None:
 
 
 def main() -> None:
-    """The table, or the pictures."""
+    """The pictures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pictures", metavar="DIR", help="write the pictures into this folder")
+    parser.add_argument("folder", type=Path, help="where the pictures go")
     parser.add_argument("names", nargs="*", default=list(NAMED), help="networks; default: all that have a name")
     o = parser.parse_args()
     warnings.simplefilter("ignore")
-    if o.pictures is None:
-        table(o.names)
-        return
     for name in o.names:
-        picture(name, Path(o.pictures))
+        picture(name, o.folder)
 
 
 if __name__ == "__main__":

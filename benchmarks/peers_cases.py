@@ -288,27 +288,8 @@ class Picture(Case):
         return TV((self.side, self.side), sigma=self.lam, niter=50)
 
     def others(self):
-        more = {"pyproximal PrimalDual": (self.primal_dual, "steps"), **self.cones("Clarabel")}
+        more = self.cones("Clarabel")
         return more if self.K is not None else {"scikit-image Chambolle": (self.chambolle, "compiled"), **more}
-
-    def primal_dual(self, tol, look):
-        """Chambolle and Pock's method with the gradient of the picture, as pyproximal's tutorials do."""
-        import pylops
-        from pyproximal import L2, L21
-        from pyproximal.optimization.primaldual import PrimalDual
-
-        shape = (self.side, self.side)
-        D = pylops.Gradient(shape, kind="forward", edge=False)
-        if self.K is None:
-            f = L2(b=self.b.ravel())
-        else:
-            blur = pylops.MatrixMult(self.K, otherdims=(self.side,))
-            side = pylops.MatrixMult(self.K, otherdims=(self.side,))
-            swap = pylops.Transpose(shape, axes=(1, 0))
-            f = L2(Op=swap.H * side * swap * blur, b=self.b.ravel(), niter=20, warm=True)
-        step = 0.99 / np.sqrt(8.0)
-        given = {"tau": step, "mu": step, "x0": np.zeros(self.d), "niter": 10**6, "callback": look}
-        return PrimalDual(f, L21(ndim=2, sigma=self.lam), D, **given)
 
     def chambolle(self, tol, look):
         from skimage.restoration import denoise_tv_chambolle
@@ -330,50 +311,6 @@ class Picture(Case):
 
     def constraints(self, cp, x):
         return [] if self.K is None else self.blur
-
-
-class Completion(Case):
-    """1/2 |W * (X - M)|^2 + lam |X|_*, half of the entries seen, each with its own weight."""
-
-    name = "nuclear norm, 300 x 300"
-
-    class Weighted:
-        L = 1.0
-        mu = 0.0
-
-        def __init__(self, W, M):
-            self.W, self.M, self.d = W.ravel(), M.ravel(), M.size
-
-        def value(self, x):
-            return 0.5 * float(np.sum(self.W * (x - self.M) ** 2))
-
-        def gradient(self, x):
-            return self.W * (x - self.M)
-
-    def __init__(self):
-        rng, n = np.random.default_rng(0), 300
-        self.M = rng.standard_normal((n, 8)) @ rng.standard_normal((8, n)) + 0.3 * rng.standard_normal((n, n))
-        self.W = np.where(rng.random((n, n)) < 0.5, rng.uniform(0.1, 1.0, (n, n)), 0.0)
-        self.lam = 0.05 * float(np.linalg.norm(self.W * self.M, 2))
-
-    def f(self):
-        return self.Weighted(self.W, self.M)
-
-    def psi(self):
-        return ps.prox.NuclearNorm(self.lam, self.M.shape)
-
-    def theirs(self):
-        from pyproximal import Nuclear
-
-        return Nuclear(self.M.shape, self.lam)
-
-    def modelled(self, cp, x):
-        X = cp.reshape(x, self.M.shape, order="C")
-        loss = 0.5 * cp.sum_squares(cp.multiply(np.sqrt(self.W), X - self.M))
-        return loss + self.lam * cp.normNuc(X)
-
-    def others(self):
-        return self.cones("Clarabel")
 
 
 class Shape(Case):
@@ -417,5 +354,5 @@ class Shape(Case):
 
 CASES = (
     DenseLasso, SparseLasso, LogisticL1, partial(Picture, 64, False), partial(Picture, 256, False),
-    partial(Picture, 64, True), partial(Picture, 256, True), Completion, Shape,
+    partial(Picture, 64, True), partial(Picture, 256, True), Shape,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The Ray engine's numbers: ratios to the cpu engine and to the authors' way, memory, and the constants of a cluster.
+"""The Ray engine's numbers: ratios to the cpu engine and to the authors' way, and the constants of a cluster.
 
     python benchmarks/ray_engine.py                  all of it
     python benchmarks/ray_engine.py --only round     some of it
@@ -14,7 +14,6 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -101,45 +100,6 @@ def a_round(quick: bool) -> str:
     ])  # fmt: skip
 
 
-def flat(quick: bool) -> str:
-    """d = 1e5, many rounds: RSS of driver and actors, and the object store, must not grow."""
-    d, rounds = 100_000, 300 if quick else 10_000
-    rng = np.random.Generator(np.random.Philox(0))
-    clients = [ps.Quadratic(0.5 + rng.random(d), rng.standard_normal(d)) for _ in range(2)]
-    problem = ps.Problem(clients)
-    engine = RayEngine(2, stay=True)
-    act = cpu.rounds_of(engine, problem, ps.Scaffnew(gamma=0.5, p=0.5, K=1))
-    pids = [os.getpid(), *(ray.get(h.where.remote())[0] for h in engine.pool.handles)]
-    total = ray.cluster_resources()["object_store_memory"]
-    seen = []
-    for r in range(rounds + 1):
-        if r % max(1, rounds // 20) == 0 and r >= min(100, rounds // 20):
-            used = total - ray.available_resources().get("object_store_memory", total)
-            seen.append((r, [rss(p) for p in pids], used))
-        act()
-    engine.shutdown()
-    first, last = seen[1], seen[-1]
-    lines = [
-        f"| {r:,} | {' | '.join(f'{m / MB:.0f}' for m in held)} | {used / MB:.1f} |"
-        for r, held, used in seen[:: max(1, len(seen) // 6)]
-    ]
-    # the driver's log rises and falls with the snapshots: compare the peaks of the two halves
-    half = len(seen) // 2
-    early, late = (np.max([held for _, held, _ in part], axis=0) for part in (seen[1:half], seen[half:]))
-    grown = float(np.max(late / early - 1))
-    per = 100 * grown / max(1e-9, (last[0] - first[0]) / 2000)
-    return "\n".join([
-        f"### Memory over {rounds:,} rounds, d = {d:,}\n", "| round | driver, MB | actor 0, MB | actor 1, MB | object store, MB |", "|---|---|---|---|---|", *lines, "",
-        f"Private resident memory grows by at most {per:.2f} % per 1,000 rounds (bar: 1 %, {'holds' if per < 1 else 'MISSED'}); the object store holds {last[2] / MB:.1f} MB at the end, {first[2] / MB:.1f} MB near the start.\n",
-    ])  # fmt: skip
-
-
-def rss(pid: int) -> int:
-    """Private resident memory: pages of the shared object store are counted there, not in everybody who touched them."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
-
-
 # -- constants for the arithmetic of a large cluster -------------------------------------------------------------------
 def constants(quick: bool) -> str:
     """What a call costs against the number of actors and the size of the vectors."""
@@ -161,7 +121,7 @@ def constants(quick: bool) -> str:
     ])  # fmt: skip
 
 
-PARTS = {"round": a_round, "flat": flat, "constants": constants}
+PARTS = {"round": a_round, "constants": constants}
 
 
 def report(quick: bool, only: Sequence[str] | None = None) -> str:

@@ -24,13 +24,10 @@ HERE = Path(__file__).parent
 PARTS: dict[str, tuple[str, ...]] = {
     "engine": ("cpu.py",),
     "cores": ("cores.py",),
-    "minibatch": ("minibatch.py",),
     "million": ("million.py",),
     "minimize": ("auto.py", "--virtual"),
     "split": ("auto.py", "--virtual", "--split"),
-    "random_split": ("random_split.py", "--every", "10"),
     "peers": ("peers.py", "--limit", "30"),
-    "noise": ("noise.py",),
     "ray": ("ray_engine.py",),
     "size": ("size.py",),
     "gpu": ("gpu.py",),
@@ -39,7 +36,7 @@ PARTS: dict[str, tuple[str, ...]] = {
 """The command of each part; what it prints is the part."""
 NEEDS = {"ray": "ray", "size": "ray", "gpu": "cupy", "torch": "torch", "peers": "pyproximal"}
 """Packages without which a part is left out."""
-QUICK = {"engine", "cores", "million", "noise", "ray", "size", "gpu"}
+QUICK = {"engine", "cores", "million", "ray", "size", "gpu"}
 """Parts that have a --quick of their own; a quick run leaves out the others."""
 
 

@@ -1,7 +1,7 @@
-"""Ray and Flower at size, and what importing costs: each bar with its verdict.
+"""Ray and Flower at size: each bar with its verdict.
 
     python benchmarks/size.py                       all of it
-    python benchmarks/size.py --only import task    some of it
+    python benchmarks/size.py --only task           some of it
     python benchmarks/size.py --quick               fewer actors, clients and rounds, to see that it works
 
 Memory is a process's own (USS) and its share of what it has in common with others (PSS), from /proc/PID/smaps_rollup.
@@ -67,28 +67,6 @@ def job(code: str, *args: object, seconds: float = LIMIT, **env: str) -> str:
         said = log.read_text(errors="replace")
         found = [line[5:] for line in said.splitlines() if line.startswith("SAID ")]
         return found[-1] if found else json.dumps({"failed": said[-1500:]})
-
-
-# -- importing ---------------------------------------------------------------------------------------------------------
-CLOCK = "import time; t = time.process_time(); {}; print('SAID', time.process_time() - t)"
-ALL_NAMES = "import proxskip; [getattr(proxskip, name) for name in proxskip.__all__]"
-
-
-def importing(quick: bool) -> str:
-    """CPU seconds of imports, each the least of several."""
-    rows = []
-    for what, code in (
-        ("import proxskip", "import proxskip"),
-        ("every name of it", ALL_NAMES),
-        ("numpy alone", "import numpy"),
-        ("numba and scipy.sparse, which wait until they are needed", "import numba, scipy.sparse"),
-    ):
-        rows.append((what, min(float(job(CLOCK.format(code))) for _ in range(2 if quick else 5))))
-    lines = [f"| {what} | {s:.2f} |" for what, s in rows]
-    return "\n".join([
-        "### Importing\n", "| what | CPU s |", "|---|---|", *lines, "",
-        f"Every public name is there after {rows[1][1]:.2f} s (bar: 0.6 s, {verdict(rows[1][1] <= 0.6)}).\n",
-    ])  # fmt: skip
 
 
 # -- Ray ---------------------------------------------------------------------------------------------------------------
@@ -268,12 +246,12 @@ def tasks(quick: bool) -> str:
     ])  # fmt: skip
 
 
-PARTS = {"import": importing, "actors": actors, "task": tasks}
+PARTS = {"actors": actors, "task": tasks}
 
 
 def report(quick: bool, only: Sequence[str] | None = None) -> str:
     """These of the parts."""
-    return "\n".join(["## Ray and Flower at size, and imports\n", *(PARTS[name](quick) for name in only or PARTS)])
+    return "\n".join(["## Ray and Flower at size\n", *(PARTS[name](quick) for name in only or PARTS)])
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The torch engine against a loop over clients: python benchmarks/torch_engine.py writes benchmarks/TORCH.md.
+"""The torch engine against a loop over clients: python benchmarks/torch_engine.py.
 
 A *step* is one local step of all clients, on minibatches of 20 rows, shifted by h. The loop is the usual one of
 simulators: one client after another, each with its own module, gradients by autograd, the update by foreach kernels.
@@ -12,7 +12,6 @@ import copy
 import time
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -149,17 +148,8 @@ def row_of(name: str, n: int, device: str, repeats: int) -> str:
     )
 
 
-def host_row(device: str, repeats: int) -> str:
-    """A cohort of 100 of 1,000 clients, with what they remember on the device and on the host."""
-    problem = problem_of("MLP", 1000, device)
-    here = engine_times(problem, device, repeats, 100, keep_on_host=False)[1]
-    there = engine_times(problem, device, repeats, 100, keep_on_host=True)[1]
-    return f"A cohort of 100 of 1,000 clients (MLP), K = {K}: {1e3 * here:.2f} ms a round, {1e3 * there:.2f} ms with h on the host."
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("TORCH.md"))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--sizes", default="", help="such as MLP:100,CNN:100")
     options = parser.parse_args()
@@ -169,23 +159,18 @@ def main() -> None:
     sizes = options.sizes or ("MLP:100,MLP:1000,CNN:100" if card else "MLP:20,CNN:8")
     name = torch.cuda.get_device_name() if card else f"processor, {torch.get_num_threads()} thread(s)"
     lines = [
-        f"# The torch engine on one {name}", "",
+        f"## The torch engine on one {name}", "",
         f"PyTorch {torch.__version__}, {'TF32, ' if card else ''}float32, batch {BATCH}, K = {K} local steps a round. "
-        "Made by `python benchmarks/torch_engine.py`; see there what is compared.", "",
+        "`benchmarks/torch_engine.py` says what is compared.", "",
         "| network | clients | loop: a step (ms) | engine: a step (ms) | times as fast | bar | with the round's rest | "
         "rest of a round (%) |",
         "|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
     print("\n".join(lines), flush=True)
     repeats = 20 if card else 1
-    for asked in sizes.split(","):
-        kind, n = asked.split(":")
-        lines.append(row_of(kind, int(n), device, repeats))
-        print(lines[-1], flush=True)
-    if card:
-        lines += ["", host_row(device, repeats)]
-        print(lines[-1], flush=True)
-    options.out.write_text("\n".join(lines) + "\n")
+    for size in sizes.split(","):
+        kind, n = size.split(":")
+        print(row_of(kind, int(n), device, repeats), flush=True)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,6 @@ PROJECT = {
     "SECURITY.md": "project/security.md",
     "README.md": "index.md",
     "benchmarks/RESULTS.md": "project/benchmarks.md",
-    "benchmarks/GPU.md": "project/benchmarks-gpu.md",
 }
 """Pages from elsewhere in the repository, and where they are in the site."""
 LANGUAGES = {".py": "python", ".toml": "toml", ".yaml": "yaml", ".sh": "bash", ".json": "json", ".md": "markdown"}
