@@ -540,7 +540,7 @@ def test_time_to_go_counts_new_work_only(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_progress_says_what_runs_and_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    ticks = iter(range(0, 1000, 2))
+    ticks = iter(range(0, 1000, 6))
     monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(ticks)))
     plain, quiet, screen = io.StringIO(), io.StringIO(), Terminal()
     for stream, silent in ((plain, False), (quiet, True), (screen, False)):

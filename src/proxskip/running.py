@@ -56,7 +56,7 @@ def run(
         checkpoint_every: rounds between checkpoints; about every 30 seconds if not given.
         callbacks: objects with any of ``on_run_start``, ``on_record``, ``on_run_end`` (see ``proxskip.callbacks``).
         allow_unsafe_step: run with step sizes that the method's limits refuse.
-        progress: show a bar, or lines where there is no terminal; by default in a terminal or a notebook only.
+        progress: show it in one line, or in lines without a terminal; by default in a terminal or a notebook only.
         network: a Network, or the name of one: the trace gains ``sim_seconds``, the simulated time over it, and clients
             that it delays or loses are missing as in a federation.
         memory_limit: for cohorts of many clients, bytes of what they remember that stay in memory (2 GiB); the rest
