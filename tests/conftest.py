@@ -281,7 +281,6 @@ METHODS = (
         cohort=3, psi=ps.prox.L1(0.01)),
     Row("5gcs-uneven", lambda p: ps.FiveGCS.theory(p, cohort=UNEVEN), "fixed_point rate converges", up=None,
         down=None, cohort=UNEVEN),
-    Row("5gcs-auto", lambda p: ps.FiveGCS.practical(p, gamma="auto"), "fixed_point converges", up=2, numbers=2),
     Row("scaffnew-decaying", lambda p: ps.Decaying(ps.Scaffnew.theory(p), 0.02),
         "fixed_point sum_h converges batch"),
     Row("scaffnew-bernoulli", scaffnew_on(0.7), SKIPS, up=None, down=None, cohort=0.7),

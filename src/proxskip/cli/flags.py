@@ -248,7 +248,7 @@ def _problem_flags() -> Parser:
 
 
 def _method_flags() -> Parser:
-    gamma = "step size; figure: the constants of the paper's figures; auto: found while 5gcs runs; default: theory"
+    gamma = "step size; figure: the constants of the paper's figures; default: theory"
     K = "local steps per round; default: sqrt(kappa); for scaffnew a fixed K sets p = 1/K"
     decay = "the step size is 1/(1/gamma + decay k) in round k; figure: K lambda/2, as in the paper's Figure 2"
     graphs = f"graph of decentralized-scaffnew, diging, extra: {', '.join(GRAPHS)}; default: ring"
@@ -258,7 +258,7 @@ def _method_flags() -> Parser:
     )
     return _group(
         "method", "named as in the paper; parameters that are not given follow the method's theorem",
-        _flag("--gamma", gamma, positive("gamma", "theory", "figure", "auto"), "NUMBER|theory|figure|auto"),
+        _flag("--gamma", gamma, positive("gamma", "theory", "figure"), "NUMBER|theory|figure"),
         _flag("--p", "probability of communicating; default: theory", probability("p", "theory"), "NUMBER|theory"),
         _flag("--K", K, whole("K")),
         _flag("--tau", "dual step size; default: p/(gamma lmax(I - W)), and 5gcs's theorem", positive("tau")),

@@ -45,7 +45,6 @@ class About:
         heals: with everybody present it works from any h0, and mends a sum of h that is not zero.
         parameters: what the command line offers as flags; all fields if not given.
         style: how it is drawn; from a palette if not given.
-        finds_gamma: it takes ``gamma="auto"``.
         at_p_one: the method that it becomes at p = 1, which it cannot beat in iterations.
         other_names: names under which it can also be asked for.
         equal_weights: it is right for equal weights of the clients only.
@@ -69,7 +68,6 @@ class About:
     heals: bool = False
     parameters: tuple[str, ...] | None = None
     style: Style | None = None
-    finds_gamma: bool = False
     at_p_one: str = ""
     other_names: tuple[str, ...] = ()
     needs_whole_cohort: bool = False
