@@ -34,9 +34,9 @@ import numpy as np
 import scipy.sparse
 
 import proxskip as ps
+from proxskip.links import rows
 
 SPEED_BAR, MEMORY_BAR = 1.5, 6e9
-SPEED_LIMIT = 2 * 10**9
 ROWS_EACH, ENTRIES = 5, 12
 LOCAL_STEPS = 10.0
 """Mean number of local steps of a round."""
@@ -82,6 +82,7 @@ def peak() -> int:
 def phase_run(a: argparse.Namespace) -> dict[str, Any]:
     """All rounds into a folder, from the start or from its checkpoint."""
     began = time.perf_counter()
+    rows.LIMIT = a.limit
     problem = problem_of(a.clients, a.features)
     method = methods_of(problem, a.cohort)["scaffnew"]
     ready, made = time.perf_counter() - began, peak()
@@ -89,7 +90,7 @@ def phase_run(a: argparse.Namespace) -> dict[str, Any]:
         result = ps.resume(a.out, problem, threads=a.threads)
     else:
         result = ps.run(
-            method, problem, rounds=a.rounds, cohort=a.cohort, memory_limit=a.limit, every=a.rounds, out=a.out,
+            method, problem, rounds=a.rounds, cohort=a.cohort, every=a.rounds, out=a.out,
             checkpoint_every=a.save_every, threads=a.threads,
         )  # fmt: skip
     wall, summary = time.perf_counter() - began - ready, result.summary()
@@ -111,7 +112,7 @@ def phase_speed(a: argparse.Namespace) -> dict[str, Any]:
             for kind, problem in (("small", small), ("large", large)):
                 # the step of the small problem for both, so that they do the same work
                 method = methods_of(small, a.cohort)[name]
-                on = {"cohort": a.cohort, "memory_limit": SPEED_LIMIT} if kind == "large" else {}
+                on = {"cohort": a.cohort} if kind == "large" else {}
                 result = ps.run(
                     method, problem, rounds=a.speed_rounds, every=a.speed_rounds, threads=a.threads,
                     allow_unsafe_step=True, **on,

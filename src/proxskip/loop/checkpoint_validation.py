@@ -78,7 +78,7 @@ def check(saved: Checkpoint, method: Method, problem: Problem, columns: tuple[st
             _check_clock(meta["clock"])
 
 
-def rows_of(keep: Folder, method: Method, problem: Problem, limit: int | None) -> RowsState | None:
+def rows_of(keep: Folder, method: Method, problem: Problem) -> RowsState | None:
     """What the clients remember, from the parts of a checkpoint that has some."""
     saved = keep.checkpoint
     assert saved is not None
@@ -88,7 +88,7 @@ def rows_of(keep: Folder, method: Method, problem: Problem, limit: int | None) -
         if saved.meta["parts"]["remembers"] != sparse_memory.lasting(method):
             _refuse(f"clients of {method.name} remember something else")
         keep.journal = Journal(keep.path)
-        rows = keep.journal.read(saved.meta["parts"], problem.n, saved.arrays["x0"], limit)
+        rows = keep.journal.read(saved.meta["parts"], problem.n, saved.arrays["x0"])
         _check_owed(rows.numbers["owed"], saved.meta)
     return rows
 
