@@ -305,7 +305,6 @@ METHODS = (
     Row("decentralized", gossip("ring"), SKIPS, up=None, down=0),
     Row("decentralized-path", gossip("path"), SKIPS, up=None, down=0),
     Row("decentralized-psd", gossip("star", psd=True), SKIPS, up=None, down=0),
-    Row("decentralized-gossips", lambda p: ps.DecentralizedScaffnew.theory(p, "path", gossips=3), SKIPS, up=None, down=0),
     Row("decentralized-failing", lambda p: ps.DecentralizedScaffnew.theory(p, ps.graph("ring", p.n).failing(0.2)), SKIPS,
         up=None, down=0),
     Row("random-gossip", lambda p: ps.RandomGossip.theory(p, "ring", p_e=0.4), SKIPS, up=None, down=0),

@@ -69,7 +69,7 @@ def test_no_forged_checkpoint_ends_in_a_traceback(every: int, tmp_path: Path) ->
     assert refused > len(cases[::every]) // 2
 
 
-@pytest.mark.parametrize(("name", "later"), [("fista", "beta"), ("decentralized-scaffnew", "gossips")])
+@pytest.mark.parametrize(("name", "later"), [("fista", "beta"), ("5gcs", "rho")])
 def test_a_run_goes_on_without_a_parameter_that_came_later(name: str, later: str, tmp_path: Path) -> None:
     problem = ps.Problem(ps.random_quadratics(3, 2, seed=1))
     ps.run(name, problem, rounds=4, out=tmp_path / "new")

@@ -41,7 +41,6 @@ LEFT_OUT = (
     "vr",
     "apda",
     "random-gossip",
-    "decentralized-gossips",
     "decentralized-failing",
 )
 """Rows whose local steps or links this engine does not have; it says so."""

@@ -67,7 +67,6 @@ _MEANINGS = {
     "theta": "accuracy at which a client of 5gcs ends its local steps; default: theory without --K, otherwise none",
     "c": "5gcs takes gamma = c/sqrt(mu L); default: 1.05 by the theorem, 1 with --K or --gamma",
     "sigma": "gamma sum_m w_m tau_m of 5gcs, at most 1; default: 0.85 by the theorem, 1 with --K or --gamma",
-    "gossips": "gossip steps per communication of decentralized-scaffnew, accelerated by Chebyshev; default: 1",
     "p_e": "probability that a link wakes in random-gossip; default: theory",
     "k": "coordinates that a link carries in random-gossip; default: all",
 }

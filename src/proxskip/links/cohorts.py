@@ -18,11 +18,9 @@ class Participation(Protocol):
 
     def check(self, n: int) -> None:
         """Raise InputError if the rule does not fit n clients."""
-        ...
 
     def draw(self, rng: np.random.Generator, n: int, round: int) -> Indices:
         """The clients of this round in increasing order, at least one."""
-        ...
 
     def scheme_for(self, n: int) -> int:
         """By which scheme of ``randomness`` cohorts of n clients are drawn; a run's folder keeps its own."""
@@ -30,11 +28,9 @@ class Participation(Protocol):
 
     def constants(self, n: int) -> tuple[float, float]:
         """a = E[(s-1)+]/(n-1) and the bound E[nu(s)] on the chi of TAMUNA, for the random cohort size s."""
-        ...
 
     def inclusion(self, n: int) -> tuple[Array, float]:
         """pi_i, the probability that client i takes part, and rho with  P(i and j) = rho pi_i pi_j  for i != j."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,7 +137,6 @@ class APDA(Method):
         notes = self.check_steps(problem, insist)
         if self.K is None:
             return notes
-        steps.check_count("K", self.K)
         L = problem.L_global
         size, enough = self.gamma * L, enough_steps(self.gamma, L)
         # without psi a round is that of 5GCS for one client, with mu = 0 and tau = 1/gamma

@@ -11,6 +11,7 @@ import numpy as np
 
 from proxskip import theory
 from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, from_solution
+from proxskip.interfaces.method import check_count
 from proxskip.links.cohorts import Everyone, Participation, as_participation
 from proxskip.links.sums import weighted_sum
 from proxskip.methods import steps
@@ -188,7 +189,7 @@ class FiveGCS(Method):
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """gamma sum_m w_m tau_m <= 1; settings that diverge on a quadratic are refused."""
         insist = insist or problem.L_kind == "global"
-        steps.check_count("K", self.K)
+        check_count("K", self.K)
         theory.positive("gamma", self.gamma)
         theory.nonnegative("mu", self.mu)
         for name in ("tau", "L", "beta", "pi"):

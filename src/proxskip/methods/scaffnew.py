@@ -163,8 +163,6 @@ class Scaffnew(Method):
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """p in (0, 1], gamma_i <= 1/L_i (1/A with stochastic gradients)."""
-        steps.check_probability("p", self.p)
-        steps.check_count("K", 1 if self.K is None else self.K)
         if self.codec is not None and not self.codec.omega(problem.d) < 1e-6:
             raise InputError(f"scaffnew is wrong with {self.codec}; use float32, or locodl instead of scaffnew.")
         if self.chi is not None and not self.chi > 0:

@@ -111,8 +111,7 @@ class Tamuna(Method):
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """p in (0, 1], 2 <= s <= n, chi at most nu, gamma <= 2/(L + mu), or 1/A with minibatches."""
-        steps.check_probability("p", self.p)
-        steps.check_count("s", self.s)
+        theory.whole("s", self.s)
         check_owners(self.s, problem.n)
         if not self.chi > 0:
             raise InputError(f"chi = {self.chi} must be positive.")

@@ -31,7 +31,7 @@ from proxskip.results.result import Status, Summary
 from proxskip.types import Array, InputError, is_sparse
 from proxskip.version import __version__
 
-RETIRED = (("auto", False),)
+RETIRED = (("auto", False), ("gossips", 1))
 """Parameters that methods had in 0.2, with the value that changes nothing."""
 
 
