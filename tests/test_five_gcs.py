@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -82,12 +83,12 @@ def test_so_many_steps_as_are_sure_contract_by_the_inexact_theorem(cohort: Any) 
     """A fixed K that reaches theta for sure; without it the same K claims nothing."""
     problem = problem_of(WEIGHTS, own=True)
     found = ps.FiveGCS.theory(problem, cohort=cohort)
-    method = found.but(theta=None)
+    method = replace(found, theta=None)
     zeta = method.zeta(problem)
     assert zeta is not None
     assert zeta == found.zeta(problem)
     assert Rounds(method, problem, cohort).top(factor=1.0) <= 1 - zeta + 1e-10
-    assert method.but(K=2).zeta(problem) is None
+    assert replace(method, K=2).zeta(problem) is None
 
 
 @pytest.mark.parametrize("sigma", [0.3, 0.5, 0.8])
@@ -250,8 +251,8 @@ def test_settings_that_diverge_are_refused_and_those_nearby_are_warned_of() -> N
         (lambda p: ps.FiveGCS.practical(p, cohort=(0.5, 0.5)), {}, "2 probabilities"),
         (lambda p: ps.FiveGCS.practical(p, gamma="large"), {}, "gamma = 'large' is not a number"),
         (lambda p: ps.FiveGCS.practical(p, tau="small"), {}, "tau = 'small' is not a number"),
-        (lambda p: ps.FiveGCS.practical(p).but(mu=float("nan")), {}, "mu = nan"),
-        (lambda p: ps.FiveGCS.practical(p).but(mu=-1.0), {}, "mu = -1"),
+        (lambda p: replace(ps.FiveGCS.practical(p), mu=float("nan")), {}, "mu = nan"),
+        (lambda p: replace(ps.FiveGCS.practical(p), mu=-1.0), {}, "mu = -1"),
     ],
 )
 def test_what_has_no_theorem_is_refused(make: Any, given: dict[str, Any], match: str) -> None:
@@ -297,7 +298,7 @@ def test_uneven_clients_are_corrected_for() -> None:
     problem = problem_of(WEIGHTS, own=True)
     method = ps.FiveGCS.practical(problem, cohort=SOME, K=4)
     rounds = Rounds(method, problem, SOME)
-    everybody = Rounds(method.but(pi=None, rho=1.0), problem)
+    everybody = Rounds(replace(method, pi=None, rho=1.0), problem)
     state = rounds.fixed + np.random.default_rng(1).standard_normal(len(rounds.fixed))
     mean = sum(mass * rounds.act(state, S)[:2] for mass, S in rounds.cohorts)
     assert close(mean, everybody.act(state, np.arange(3))[:2], 1e-10)

@@ -22,7 +22,7 @@ from proxskip.cli.flag_values import (
 from proxskip.data.tables import LABELS
 from proxskip.experiments import FUNCTIONS
 from proxskip.experiments.settings import DEFAULTS, LOSSES, own_flags
-from proxskip.links.codecs.parse import FORMS
+from proxskip.links.codecs import FORMS
 from proxskip.links.graphs import NAMES as GRAPHS
 from proxskip.links.profiles import NAMED
 from proxskip.prox.parse import forms as prox_forms

@@ -41,15 +41,12 @@ class Everyone(Participation):
         """Always fits."""
 
     def draw(self, rng: np.random.Generator, n: int, round: int) -> Indices:
-        """All clients."""
         return np.arange(n)
 
     def constants(self, n: int) -> tuple[float, float]:
-        """(1, 1)."""
         return 1.0, 1.0
 
     def inclusion(self, n: int) -> tuple[Array, float]:
-        """All ones."""
         return np.ones(n), 1.0
 
 
@@ -66,19 +63,16 @@ class Uniform:
     scheme: int | None = field(default=None, repr=False)
 
     def check(self, n: int) -> None:
-        """1 <= c <= n."""
         if not 1 <= self.c <= n:
             raise InputError(f"a cohort of {self.c} cannot be drawn from {n} clients; choose from 1 to {n}.")
 
     def draw(self, rng: np.random.Generator, n: int, round: int) -> Indices:
-        """c clients without replacement."""
         if self.scheme_for(n) == 2:
             return subset(rng, n, self.c)
         # sorted: sums are in client order whoever takes part
         return np.sort(rng.permutation(n)[: self.c])
 
     def scheme_for(self, n: int) -> int:
-        """The one that was given, or by the number of clients."""
         return self.scheme or (1 if n < FEW_CLIENTS else 2)
 
     def constants(self, n: int) -> tuple[float, float]:
@@ -113,7 +107,6 @@ class Bernoulli:
             raise InputError(f"with probability {q.mean():g} almost every cohort of {n} clients is empty.")
 
     def draw(self, rng: np.random.Generator, n: int, round: int) -> Indices:
-        """The clients whose coin shows heads, at least one."""
         if self.scheme_for(n) == 2:  # how many there are, and then who
             size = 0
             while size == 0:
@@ -130,7 +123,6 @@ class Bernoulli:
         return 1 if isinstance(self.probability, tuple) else self.scheme or (1 if n < FEW_CLIENTS else 2)
 
     def constants(self, n: int) -> tuple[float, float]:
-        """Means over the binomial size, conditioned on at least one client."""
         if isinstance(self.probability, tuple):
             raise InputError(
                 "clients that take part with different probabilities need a method that corrects for it; use 5gcs, "
@@ -176,7 +168,6 @@ class Given(Participation):
         return [[i for i in range(n) if group[i] == g] for g in sorted(set(group))]
 
     def draw(self, rng: np.random.Generator, n: int, round: int) -> Indices:
-        """The next cohort of the list."""
         return np.array(sorted(self.cohorts[round % len(self.cohorts)]), dtype=np.int64)
 
     def constants(self, n: int) -> tuple[float, float]:

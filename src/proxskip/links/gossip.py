@@ -31,11 +31,6 @@ class RandomLinks:
     k: int | None = None
 
     @property
-    def W(self) -> Array:
-        """Of all links."""
-        return self.graph.W
-
-    @property
     def delta(self) -> float:
         """The spectral gap of the mean of W."""
         return self.p * self.graph.delta
@@ -74,11 +69,9 @@ class AwakeLinks:
 
     @property
     def messages(self) -> int:
-        """One each way."""
         return 2 * len(self.i)
 
     def floats(self, d: int) -> int:
-        """Numbers that go along the links."""
         return 2 * (len(self.i) * d if self.mask is None else int(np.count_nonzero(self.mask)))
 
     def mix(self, X: Array) -> Array:

@@ -18,8 +18,7 @@ from proxskip.results.folder import Folder
 from proxskip.results.journal import Journal, RowsState
 from proxskip.types import InputError
 
-LATER_COLUMNS = ("bits_up", "bits_down")
-"""Columns of a trace that version 0.1 did not have."""
+FRACTIONS = {"seconds", "scale", *SIM_COLUMNS}
 LARGEST = 2**62
 WRONG_DATA = (
     LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, StopIteration, AssertionError,
@@ -52,30 +51,38 @@ def check(saved: Checkpoint, method: Method, problem: Problem, columns: tuple[st
     """Refuse a state that this run cannot have: every array's shape and kind, every number's range."""
     n, d, arrays, meta = problem.n, problem.d, saved.arrays, saved.meta
     with of_a_run():
-        vectors = {f"server.{k}": v.shape for k, v in method.start(problem, np.zeros(d)).items()}
-        shapes: dict[str, tuple[int, ...]] = {"x0": (d,)}
-        counts = {}
+        ledger = meta["line"]["ledger"]
+        if "bits_up" not in ledger:
+            raise CheckpointError("this run folder was made by proxskip 0.1; finish the run with 0.1 or 0.2.")
+        shapes: dict[str, tuple[int, ...]] = {
+            f"server.{k}": v.shape for k, v in method.start(problem, np.zeros(d)).items()
+        }
         if "parts" not in meta:  # otherwise they are in the parts, which ``rows_of`` checks
-            vectors |= {f"memory.{k}": (n, d) for k in method.remembers}
-            shapes |= {"h0": (n, d)}
-            counts = {"line.participated": (n,), "line.owed": (n,)}
-            _check_owed(arrays["line.owed"], meta)
+            shapes |= {f"memory.{k}": (n, d) for k in method.remembers}
         held = {k for k in arrays if k.startswith(("server.", "memory."))}
-        if held != set(vectors):
-            _refuse(f"it has the vectors {', '.join(sorted(held)) or 'none'} where the method has {', '.join(vectors)}")
-        _check_arrays(arrays, shapes | vectors, "f")
-        _check_arrays(arrays, counts, "i")
+        if held != set(shapes):
+            _refuse(f"it has the vectors {', '.join(sorted(held)) or 'none'} where the method has {', '.join(shapes)}")
+        shapes |= {"x0": (d,)}
+        if "parts" not in meta:
+            shapes |= {"h0": (n, d), "line.participated": (n,), "line.owed": (n,)}
+        for name, shape in shapes.items():
+            v, kind = arrays[name], "i" if name.startswith("line.") else "f"
+            if v.shape != shape or v.dtype.kind != kind or v.dtype.itemsize != 8:
+                _refuse(f"{name} has shape {v.shape} and type {v.dtype}")
         if any(v.ndim != 1 or v.dtype.kind != "f" for k, v in arrays.items() if k.startswith("line.outcome")):
             _refuse("an outcome is no vector")
         _check_trace({k.removeprefix("trace."): v for k, v in arrays.items() if k.startswith("trace.")}, columns)
-        _check_count("round", meta["round"])
-        _check_count("outcomes", meta["line"]["outcomes"])
+        counts = {"round": meta["round"], "outcomes": meta["line"]["outcomes"]}
+        _check_numbers("it", counts | {"scale": meta["scale"]}, {"scale", *counts})
+        if "parts" not in meta:
+            _check_owed(arrays["line.owed"], meta)
         if meta["psi0"] is not None and not isinstance(meta["psi0"], (int, float)):
             _refuse(f"psi0 is {meta['psi0']!r}")
-        _check_number("scale", meta.get("scale", 0.0))  # version 0.1 kept none
-        _check_ledger(meta["line"]["ledger"])
+        _check_numbers("its ledger", ledger, set(Ledger.__dataclass_fields__))
         if set(SIM_COLUMNS) <= set(columns):
-            _check_clock(meta["clock"])
+            # before the first exchange nobody is the slowest
+            known = {k: 0.0 if v is None and k.startswith("slowest") else v for k, v in meta["clock"].items()}
+            _check_numbers("its clock", known, {*SIM_COLUMNS, "attempt"})
 
 
 def rows_of(keep: Folder, method: Method, problem: Problem) -> RowsState | None:
@@ -94,52 +101,26 @@ def rows_of(keep: Folder, method: Method, problem: Problem) -> RowsState | None:
 
 
 def _check_owed(owed: Any, meta: Mapping[str, Any]) -> None:
-    _check_count("outcomes", meta["line"]["outcomes"])
     if np.any(owed > meta["line"]["outcomes"]) or np.any(owed < 0):
         _refuse("a client is owed an outcome that there never was")
 
 
-def _check_arrays(arrays: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], kind: str) -> None:
-    for name, shape in shapes.items():
-        v = arrays[name]
-        if v.shape != shape or v.dtype.kind != kind or v.dtype.itemsize != 8:
-            _refuse(f"{name} has shape {v.shape} and type {v.dtype}")
-
-
 def _check_trace(trace: Mapping[str, Any], columns: tuple[str, ...]) -> None:
-    if not set(trace) <= set(columns) or not set(columns) - set(LATER_COLUMNS) <= set(trace):
+    if set(trace) != set(columns):
         _refuse("its trace has other columns")
     numbers = all(v.ndim == 1 and v.dtype.kind in "fiu" for v in trace.values())
     if not numbers or len({len(v) for v in trace.values()}) > 1:
         _refuse("the columns of its trace are not alike")
 
 
-def _check_ledger(ledger: Mapping[str, Any]) -> None:
-    fields = set(Ledger.__dataclass_fields__)
-    if not set(ledger) <= fields or not fields - set(LATER_COLUMNS) <= set(ledger):
-        _refuse("its ledger has other fields")
-    for name, value in ledger.items():
-        (_check_number if name == "seconds" else _check_count)(name, value)
-
-
-def _check_clock(clock: Mapping[str, Any]) -> None:
-    """The simulated time of a run over a network."""
-    if set(clock) != {*SIM_COLUMNS, "attempt"}:
-        _refuse("its clock has other fields")
-    _check_count("attempt", clock["attempt"])
-    for name in SIM_COLUMNS:
-        if clock[name] is not None or not name.startswith("slowest"):
-            _check_number(name, clock[name])
-
-
-def _check_count(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < LARGEST:
-        _refuse(f"{name} is {str(value)[:40]}")
-
-
-def _check_number(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < np.inf:
-        _refuse(f"{name} is {str(value)[:40]}")
+def _check_numbers(what: str, numbers: Mapping[str, Any], names: set[str]) -> None:
+    """All of these, none below zero, and whole ones but for what may be a fraction."""
+    if set(numbers) != names:
+        _refuse(f"{what} has other fields")
+    for name, value in numbers.items():
+        kinds = (int, float) if name in FRACTIONS else int
+        if isinstance(value, bool) or not isinstance(value, kinds) or not 0 <= value < LARGEST:
+            _refuse(f"{name} is {str(value)[:40]}")
 
 
 def _refuse(why: str) -> None:

@@ -39,14 +39,7 @@ class Ledger:
     seconds: float = 0.0
 
     def row(self) -> dict[str, float]:
-        """As columns of a trace."""
         return asdict(self)
-
-    @staticmethod
-    def of(saved: Mapping[str, Any]) -> Ledger:
-        """From a checkpoint; version 0.1 counted no bits, and every number had 64."""
-        bits = {f"bits_{way}": 8 * saved[f"bytes_{way}"] for way in ("up", "down")}
-        return Ledger(**(bits | dict(saved)))
 
 
 class Meter:
@@ -146,7 +139,7 @@ class Meter:
         """Take back what ``state`` gave."""
         self.owed, self.participated = arrays["owed"].copy(), arrays["participated"].copy()
         self.outcome = tuple(arrays[k] for k in sorted(k for k in arrays if k.startswith("outcome")))
-        self.ledger, self.outcomes = Ledger.of(meta["ledger"]), int(meta["outcomes"])
+        self.ledger, self.outcomes = Ledger(**meta["ledger"]), int(meta["outcomes"])
 
 
 def _length(down: tuple[Any, ...], d: int) -> int:

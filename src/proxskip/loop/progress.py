@@ -59,7 +59,7 @@ class StatusLine:
     def __init__(self, label: str = "", quiet: bool = False, stream: TextIO | None = None) -> None:
         self.label, self.quiet, self.stream = label, quiet, sys.stderr if stream is None else stream
         self.rewrites = self.stream.isatty() or (stream is None and in_notebook())
-        self.began = self.said = time.monotonic()
+        self.began = self.last_shown = time.monotonic()
         self.width = 0
         """Characters that are on the screen and can be written over."""
 
@@ -73,9 +73,9 @@ class StatusLine:
         """Show some words, if it has taken long enough."""
         now = time.monotonic() if now is None else now
         pause = SECONDS_BETWEEN_UPDATES if self.rewrites else SECONDS_BETWEEN_LINES
-        if self.quiet or now - self.began < SECONDS_BEFORE_FIRST or now - self.said < pause:
+        if self.quiet or now - self.began < SECONDS_BEFORE_FIRST or now - self.last_shown < pause:
             return
-        self.said, text = now, (f"{self.label}: " if self.label else "") + ", ".join(words)
+        self.last_shown, text = now, (f"{self.label}: " if self.label else "") + ", ".join(words)
         if not self.rewrites:
             print(text, file=self.stream, flush=True)
             return
@@ -107,7 +107,7 @@ class Progress(StatusLine):
     def on_run_start(self, config: dict[str, Any]) -> None:
         """Read the limits from the configuration."""
         self.stop, self.config = dict(config["stop"]), config
-        self.began = self.said = time.monotonic()
+        self.began = self.last_shown = time.monotonic()
         self.first: dict[str, float] = {}
 
     def on_record(self, step: int, metrics: dict[str, float]) -> None:
@@ -141,9 +141,6 @@ class Progress(StatusLine):
             f"|grad f| {metrics['grad_norm']:.1e}" if gap is None else f"f - f* {gap:.1e}",
             f"{speed:,.0f} rounds/s" if speed >= 10 else f"{speed:.2g} rounds/s",
         ]
-        if "share_local" in metrics:
-            shares = [f"{100 * metrics[f'share_{k}']:.0f} % {k}" for k in ("local", "communication", "waiting")]
-            words.append(", ".join(shares) + f" for actor {metrics['slowest_actor']:.0f}")
         # the rest takes as long per share of the limit as what was done since the start
         done, start = self.fraction(metrics), self.fraction(self.first)
         if done is not None and start is not None and done > start:

@@ -175,11 +175,7 @@ def without_theorem(method: Method, problem: Problem, everyone: bool) -> list[st
     """Sentences on what is run although no theorem covers it."""
     if everyone or method.about.weighted_cohorts or float(np.ptp(problem.weights)) <= 1e-12:
         return []
-    least, most = float(problem.weights.min()), float(problem.weights.max())
-    ratio = "and some are zero" if least <= 0 else f"up to a factor of {most / least:.3g}"
-    if 0 < most < 1.1 * least:
-        ratio = f"by up to {100 * (most / least - 1):.2g} %"
     return [
-        f"the clients' weights differ ({ratio}), and no theorem covers {method.name} on cohorts of such clients; "
-        'split with weights="equal", take everybody, or use 5gcs.'
+        f"the clients' weights differ, and no theorem covers {method.name} on cohorts of such clients; split with "
+        'weights="equal", take everybody, or use 5gcs.'
     ]

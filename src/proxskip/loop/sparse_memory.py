@@ -39,7 +39,7 @@ def all_rows(method: Method, problem: Problem, x0: Array, h0: Array | None) -> V
     return memory
 
 
-def said(method: Method, problem: Problem) -> list[str]:
+def left_out(method: Method, problem: Problem) -> list[str]:
     """What such a run does not compute."""
     if method.claims(problem).lyapunov is Claims().lyapunov:
         return []

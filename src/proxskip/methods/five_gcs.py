@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -70,7 +70,6 @@ class FiveGCS(Method):
         return {"x": x0, "z": x0, "v": 0.0 * x0}
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        """One communication."""
         gamma, z, v = self.gamma, server["z"], server["v"]
         xhat = (z - gamma * v) / (1.0 + gamma * self.mu)
         if exchange.problem.psi is not None:
@@ -104,11 +103,9 @@ class FiveGCS(Method):
 
     # -- what must hold ------------------------------------------------------------------------------------------------
     def audited(self, server: Vectors, memory: Vectors) -> Array | None:
-        """The v_m."""
         return memory["v"]
 
     def known_sum(self, problem: Problem, server: Vectors) -> Array:
-        """The server's v."""
         return server["v"]
 
     def excess(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
@@ -134,7 +131,7 @@ class FiveGCS(Method):
         L, tau = np.asarray(plain.L) - plain.mu, np.asarray(plain.tau)
         a, b = sigma / (plain.gamma * plain.mu) + 2 * float(np.max(tau / L)), 1.0 - sigma
         theta = b / (1.0 + math.sqrt(1.0 + a * b))  # the largest with  a theta^2 + 2 theta <= 1 - sigma
-        return plain.but(theta=theta, K=theory.local_steps_for(theta, L, tau))
+        return replace(plain, theta=theta, K=theory.local_steps_for(theta, L, tau))
 
     @classmethod
     def practical(
@@ -167,13 +164,8 @@ class FiveGCS(Method):
             None if everyone else tuple(pi.tolist()), 1.0 if everyone else rho,
         )  # fmt: skip
 
-    def but(self, **changes: Any) -> FiveGCS:
-        """A copy with some fields changed."""
-        return type(self)(**(self.parameters() | changes))
-
     @classmethod
     def paper_figure(cls, problem: Problem) -> FiveGCS:
-        """``practical``."""
         return cls.practical(problem)
 
     @classmethod

@@ -35,7 +35,6 @@ class GossipMethod(Method):
         return self.graph
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        """One gossip step."""
         exchange.gossip(self.local, self.links, 1)
         exchange.settle(self.settle)
         return server
@@ -85,7 +84,6 @@ class DecentralizedScaffnew(Method):
     )
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        """One gossip step."""
         # every client draws the same K from the seed and the round, so that nobody has to announce it
         K = self.K or steps.geometric(exchange.rng, self.p)
         exchange.gossip(self.local, self.links, K)

@@ -41,7 +41,6 @@ class GD(Method):
         return {"x": x}
 
     def local(self, client: Client, memory: Vectors, K: int, x: Array) -> Sent:
-        """One plain step."""
         return (client.send(client.descend(x, 0.0, self.gamma, K)),), {}
 
     @classmethod
@@ -83,7 +82,6 @@ class ProxGD(GD):
     )
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        """A step of the mean, then the prox."""
         (y,) = exchange(self.local, server["x"], K=1)
         return {"x": y if exchange.problem.psi is None else exchange.prox(y, self.gamma)}
 
@@ -127,12 +125,10 @@ class LocalGD(LocalMethod):
     )
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        """The mean of what came up."""
         (x,) = exchange(self.local, server["x"], K=self.K)
         return {"x": x}
 
     def local(self, client: Client, memory: Vectors, K: int, x: Array) -> Sent:
-        """K plain steps."""
         return (client.send(client.descend(x, 0.0, self.gamma, K)),), {}
 
     @classmethod

@@ -63,7 +63,6 @@ class LoCoDL(Method):
         return {"x": x0, "v": 0.0 * x0}
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        """One communication."""
         K = steps.geometric(exchange.rng, self.p)
         first = exchange.round == 0
         y, v, shrink, add = server["x"], server["v"] + self.mu_g * server["x"] if first else server["v"], 1.0, 0.0

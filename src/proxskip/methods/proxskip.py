@@ -62,7 +62,6 @@ class ProxSkip(Method):
         return (sent,), {"xhat": as_sent(xhat, up, sent)}
 
     def settle(self, client: Client, memory: Vectors, x: Array) -> Vectors:
-        """Line 10."""
         return {"h": memory["h"] + (self.p / self.gamma) * (x - memory["xhat"])}
 
     def excess(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:

@@ -70,7 +70,6 @@ class Scaffnew(Method):
             object.__setattr__(self, "codec", as_codec(self.codec))
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        """One communication."""
         K = self.K or steps.geometric(exchange.rng, self.p)
         # weights and own steps change the inner product, not the method: the mean of the clients is taken in it
         c = steps.once(steps.over, exchange.problem.weights, self.gamma)

@@ -54,13 +54,6 @@ def geometric_each(rng: np.random.Generator, p: Array) -> Indices:
     return 1 + np.minimum(flips, NEVER).astype(np.int64)
 
 
-def check_decay(value: Any) -> None:
-    """A finite number of at least zero."""
-    number = not isinstance(value, bool) and isinstance(value, (int, float, np.number))
-    if not (number and math.isfinite(value) and value >= 0):
-        raise InputError(f"decay = {value!r} must be a number of at least 0.")
-
-
 def local_steps(problem: Problem) -> int:
     """sqrt(kappa) rounded: as many local steps as Scaffnew takes on average at its best p (paper, Section 6)."""
     return max(1, round(math.sqrt(theory.kappa(problem.L, problem.mu))))

@@ -52,7 +52,6 @@ class ScaffnewVR(Method):
     )
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        """One communication."""
         half = self.local if exchange.round else self.first
         (x,) = exchange(half, server["x"], K=steps.geometric(exchange.rng, self.p))
         if exchange.problem.psi is not None:
@@ -73,7 +72,6 @@ class ScaffnewVR(Method):
         return (sent,), {"xhat": as_sent(xhat, up, sent), "w": w, "gw": gw}
 
     def settle(self, client: Client, memory: Vectors, x: Array) -> Vectors:
-        """The update of h."""
         return {"h": memory["h"] + (self.p / self.gamma) * (x - memory["xhat"])}
 
     @classmethod

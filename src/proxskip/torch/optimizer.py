@@ -128,7 +128,6 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         raise InputError("parameters cannot join later; create the optimizer again with all of them.")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As in the local optimizer."""
         self.optim.zero_grad(set_to_none)
 
     def __getstate__(self) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -135,15 +137,13 @@ def _unpacked(packed: Tensor, d: int) -> Tensor:
     return ((packed[:, None] >> places) & 1).bool().view(-1)[:d]
 
 
-class _sentence:
+@contextmanager
+def _sentence() -> Iterator[None]:
     """Turns what a backend raises when a rank is gone into one sentence."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, (RuntimeError, OSError)):
-            raise SynchronizationError(
-                "the ranks could not be averaged, so a rank died, hangs or left; nothing of this round was committed, "
-                f"restart from the last checkpoint ({str(error).splitlines()[0][:200]})."
-            ) from error
+    try:
+        yield
+    except (RuntimeError, OSError) as error:
+        raise SynchronizationError(
+            "the ranks could not be averaged, so a rank died, hangs or left; nothing of this round was committed, "
+            f"restart from the last checkpoint ({str(error).splitlines()[0][:200]})."
+        ) from error
