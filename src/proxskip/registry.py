@@ -50,7 +50,9 @@ class Methods(Mapping[str, type[Method]]):
 
     @cached_property
     def _known(self) -> dict[str, type[Method]]:
-        return {m.name: m for m in _built_in()}
+        from proxskip.methods.built_in import BUILT_IN
+
+        return {m.name: m for m in BUILT_IN}
 
     def _all(self) -> dict[str, type[Method]]:
         """With those of installed packages, which are looked for once."""
@@ -92,13 +94,6 @@ class Methods(Mapping[str, type[Method]]):
                 )
         source_digest(kind)  # of the code as it is now
         self._known[kind.name] = kind
-
-
-def _built_in() -> tuple[type[Method], ...]:
-    """The methods of this package, all of them loaded."""
-    from proxskip.methods.built_in import BUILT_IN
-
-    return BUILT_IN
 
 
 def _origin(kind: type[Method]) -> str:

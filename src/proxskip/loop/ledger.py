@@ -60,9 +60,7 @@ class Meter:
     def count(self, whom: Any, c: int, K: Any, down: tuple[Any, ...], numbers: int, work: Work) -> None:
         """One exchange with c clients: their steps, what went down with some numbers each, and what came up."""
         self._count_steps(K, c, work.gradients, work.steps)
-        owed, (fresh, late) = self.owed[whom], self._owed_vectors(down)
-        new = int(np.count_nonzero(owed == self.outcomes)) if self.outcomes else 0
-        vectors = len(down) * c + new * fresh + (int(np.count_nonzero(owed)) - new) * late
+        vectors = int(np.sum(self.vectors_down(whom, down)))
         floats = vectors * _length(down, self.d) + numbers * c
         self.ledger.vectors_down += vectors
         self.ledger.floats_down += floats
