@@ -18,7 +18,7 @@ import scipy.stats
 import proxskip as ps
 from conftest import METHODS, Row, thinned
 from proxskip.links import rows
-from proxskip.links.cohorts import Bernoulli, Uniform, with_scheme
+from proxskip.links.cohorts import Bernoulli, Uniform
 from proxskip.links.rows import RowStore, RowView
 from proxskip.links.sums import largest, weighted_sum
 from proxskip.loop import sparse_memory
@@ -396,7 +396,7 @@ def test_a_federation_draws_what_a_run_draws(monkeypatch: pytest.MonkeyPatch, fe
     for r in range(9):
         drawn = Uniform(3).draw(stream(4, r, "cohort"), problem.n, r)
         assert server._wanted(state.but(round=r), "round") == tuple(drawn.tolist())
-    assert [with_scheme(Uniform(3), k).scheme_for(problem.n) for k in (1, 2)] == [1, 2]
+    assert [Uniform(3, k).scheme_for(problem.n) for k in (1, 2)] == [1, 2]
 
 
 @pytest.mark.parametrize("cohort", [3, 0.25])

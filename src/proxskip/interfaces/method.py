@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from inspect import signature
 from typing import Any, ClassVar, TypeAlias
 
@@ -211,7 +211,8 @@ class Method:
             del changed["gamma"]
         if cls.theory.__func__ is not Method.theory.__func__:  # type: ignore[attr-defined]
             return replace(make(problem, **asked), **changed)
-        missing = [f.name for f in fields(cls) if f.name not in changed and _is_required(f)]  # type: ignore[arg-type]
+        required = [f.name for f in fields(cls) if f.default is f.default_factory is MISSING]  # type: ignore[arg-type]
+        missing = [name for name in required if name not in changed]
         if missing:
             raise InputError(f"{cls.name} has no theorem that sets its parameters; give {' and '.join(missing)}.")
         return cls(**changed)
@@ -324,10 +325,6 @@ class Method:
     def lyapunov(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
         """The claimed Lyapunov function at a communication, or None."""
         return self.claims(problem).lyapunov(x, server, memory)
-
-
-def _is_required(f: Field[Any]) -> bool:
-    return f.default is MISSING and f.default_factory is MISSING
 
 
 def check_probability(name: str, value: float) -> None:

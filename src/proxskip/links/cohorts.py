@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -180,11 +180,6 @@ class Given(Participation):
     def inclusion(self, n: int) -> tuple[Array, float]:
         """A list is not random."""
         raise InputError("cohorts from a list are not drawn at random; give a number of clients or probabilities.")
-
-
-def with_scheme(rule: Participation, scheme: int) -> Participation:
-    """The same rule, drawn by this scheme; rules that draw nothing have none."""
-    return replace(rule, scheme=scheme) if isinstance(rule, (Uniform, Bernoulli)) else rule
 
 
 def as_participation(cohort: Any) -> Participation:

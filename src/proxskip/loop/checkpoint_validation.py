@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -50,39 +50,32 @@ def check_numbers(data: Any) -> None:
 def check(saved: Checkpoint, method: Method, problem: Problem, columns: tuple[str, ...]) -> None:
     """Refuse a state that this run cannot have: every array's shape and kind, every number's range."""
     n, d, arrays, meta = problem.n, problem.d, saved.arrays, saved.meta
+    in_parts = "parts" in meta  # what the clients remember is there, and ``rows_of`` checks it
     with of_a_run():
-        ledger = meta["line"]["ledger"]
-        if "bits_up" not in ledger:
+        counts = meta["line"]
+        if "bits_up" not in counts["ledger"]:
             raise CheckpointError("this run folder was made by proxskip 0.1; finish the run with 0.1 or 0.2.")
-        shapes: dict[str, tuple[int, ...]] = {
-            f"server.{k}": v.shape for k, v in method.start(problem, np.zeros(d)).items()
-        }
-        if "parts" not in meta:  # otherwise they are in the parts, which ``rows_of`` checks
-            shapes |= {f"memory.{k}": (n, d) for k in method.remembers}
+        vectors = {f"server.{k}": v.shape for k, v in method.start(problem, np.zeros(d)).items()}
+        vectors |= {} if in_parts else {f"memory.{k}": (n, d) for k in method.remembers}
         held = {k for k in arrays if k.startswith(("server.", "memory."))}
-        if held != set(shapes):
-            _refuse(f"it has the vectors {', '.join(sorted(held)) or 'none'} where the method has {', '.join(shapes)}")
-        shapes |= {"x0": (d,)}
-        if "parts" not in meta:
-            shapes |= {"h0": (n, d), "line.participated": (n,), "line.owed": (n,)}
-        for name, shape in shapes.items():
-            v, kind = arrays[name], "i" if name.startswith("line.") else "f"
-            if v.shape != shape or v.dtype.kind != kind or v.dtype.itemsize != 8:
-                _refuse(f"{name} has shape {v.shape} and type {v.dtype}")
+        if held != set(vectors):
+            _refuse(f"it has the vectors {', '.join(sorted(held)) or 'none'} where the method has {', '.join(vectors)}")
+        numbers = {} if in_parts else {"line.participated": (n,), "line.owed": (n,)}
+        _check_arrays(arrays, vectors | {"x0": (d,)} | ({} if in_parts else {"h0": (n, d)}), "f")
+        _check_arrays(arrays, numbers, "i")
         if any(v.ndim != 1 or v.dtype.kind != "f" for k, v in arrays.items() if k.startswith("line.outcome")):
             _refuse("an outcome is no vector")
         _check_trace({k.removeprefix("trace."): v for k, v in arrays.items() if k.startswith("trace.")}, columns)
-        counts = {"round": meta["round"], "outcomes": meta["line"]["outcomes"]}
-        _check_numbers("it", counts | {"scale": meta["scale"]}, {"scale", *counts})
-        if "parts" not in meta:
+        _check_numbers("it", {"round": meta["round"], "outcomes": counts["outcomes"], "scale": meta["scale"]})
+        if not in_parts:
             _check_owed(arrays["line.owed"], meta)
         if meta["psi0"] is not None and not isinstance(meta["psi0"], (int, float)):
             _refuse(f"psi0 is {meta['psi0']!r}")
-        _check_numbers("its ledger", ledger, set(Ledger.__dataclass_fields__))
+        _check_numbers("its ledger", counts["ledger"], Ledger.__dataclass_fields__)
         if set(SIM_COLUMNS) <= set(columns):
             # before the first exchange nobody is the slowest
-            known = {k: 0.0 if v is None and k.startswith("slowest") else v for k, v in meta["clock"].items()}
-            _check_numbers("its clock", known, {*SIM_COLUMNS, "attempt"})
+            clock = {k: 0.0 if v is None and k.startswith("slowest") else v for k, v in meta["clock"].items()}
+            _check_numbers("its clock", clock, (*SIM_COLUMNS, "attempt"))
 
 
 def rows_of(keep: Folder, method: Method, problem: Problem) -> RowsState | None:
@@ -105,6 +98,13 @@ def _check_owed(owed: Any, meta: Mapping[str, Any]) -> None:
         _refuse("a client is owed an outcome that there never was")
 
 
+def _check_arrays(arrays: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], kind: str) -> None:
+    for name, shape in shapes.items():
+        v = arrays[name]
+        if v.shape != shape or v.dtype.kind != kind or v.dtype.itemsize != 8:
+            _refuse(f"{name} has shape {v.shape} and type {v.dtype}")
+
+
 def _check_trace(trace: Mapping[str, Any], columns: tuple[str, ...]) -> None:
     if set(trace) != set(columns):
         _refuse("its trace has other columns")
@@ -113,13 +113,13 @@ def _check_trace(trace: Mapping[str, Any], columns: tuple[str, ...]) -> None:
         _refuse("the columns of its trace are not alike")
 
 
-def _check_numbers(what: str, numbers: Mapping[str, Any], names: set[str]) -> None:
-    """All of these, none below zero, and whole ones but for what may be a fraction."""
-    if set(numbers) != names:
+def _check_numbers(what: str, numbers: Mapping[str, Any], names: Iterable[str] | None = None) -> None:
+    """All of these names, no number below zero, and whole ones but for ``FRACTIONS``."""
+    if names is not None and set(numbers) != set(names):
         _refuse(f"{what} has other fields")
     for name, value in numbers.items():
-        kinds = (int, float) if name in FRACTIONS else int
-        if isinstance(value, bool) or not isinstance(value, kinds) or not 0 <= value < LARGEST:
+        kinds, most = ((int, float), np.inf) if name in FRACTIONS else (int, LARGEST)
+        if isinstance(value, bool) or not isinstance(value, kinds) or not 0 <= value < most:
             _refuse(f"{name} is {str(value)[:40]}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -112,8 +113,10 @@ class Stop:
 
     def unproved(self, problem: Problem, x: Array, y: Array | None) -> Unproved | None:
         """The first tolerance that may fail at x once rounding is allowed for; None if all hold."""
-        measures = (("the gradient norm", self.tol, lambda: accuracy.residual(problem, x, y)),)
-        measures += (("f - f*", self.target, lambda: accuracy.gap(problem, x)),)
+        measures: list[tuple[str, float | None, Callable[[], accuracy.Bounded]]] = [
+            ("the gradient norm", self.tol, lambda: accuracy.residual(problem, x, y)),
+            ("f - f*", self.target, lambda: accuracy.gap(problem, x)),
+        ]
         for name, tolerance, bounded in measures:
             if tolerance is not None and not (value := bounded()).most <= tolerance:
                 known = f"{name} is {value.value:.3g}, known up to {value.error:.2g},"

@@ -197,7 +197,7 @@ class FiveGCS(Method):
     def _unsafe(self, problem: Problem, insist: bool) -> list[str]:
         L, tau, pi = self._numbers(problem)
         sigma = theory.local_sigma(self.gamma, tau, problem.weights, pi, self.rho)
-        Lbar = mean_smoothness(problem.weights, self.L, self.mu)
+        Lbar = float(problem.weights @ L)
         # local solves to an accuracy are covered by the theorem, and without mu every radius is 1
         few_steps = self.theta is None and self.mu > 0
         notes = []
@@ -256,11 +256,6 @@ class FiveGCS(Method):
         fits = fits and bool(np.allclose(np.asarray(self.beta), theory.local_momentum(L, tau), rtol=1e-6))
         rate = theory.inexact_rate(self.gamma, self.mu, L, tau, pi, sigma, theta) if fits else None
         return Claims(None if rate is None else 1.0 - rate, from_solution(problem, psi), per_round=True)
-
-
-def mean_smoothness(w: Array, L: Any, mu: float) -> float:
-    """Lbar = sum_m w_m (L_m - mu)."""
-    return float(w @ (np.broadcast_to(np.asarray(L, dtype=np.float64), w.shape) - mu))
 
 
 def _one(values: Array) -> float | tuple[float, ...]:

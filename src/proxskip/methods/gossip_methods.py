@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from proxskip import theory
-from proxskip.interfaces import About, Claims, Client, Exchange, Lyapunov, Method, Sent, Style, from_solution
-from proxskip.interfaces.method import check_probability
+from proxskip.interfaces import About, Claims, Client, ClientHalf, Exchange, Lyapunov, Method, Sent, SettleHalf, Style
+from proxskip.interfaces.method import check_probability, from_solution
 from proxskip.links.gossip import Links, RandomLinks, largest_weight, links_of
 from proxskip.links.graphs import Graph, as_graph
 from proxskip.methods import steps
@@ -28,6 +28,8 @@ class GossipMethod(Method):
 
     __slots__ = ()
     graph: Graph
+    local: ClassVar[ClientHalf]
+    settle: ClassVar[SettleHalf]
 
     @property
     def links(self) -> Links:
@@ -38,14 +40,6 @@ class GossipMethod(Method):
         exchange.gossip(self.local, self.links, 1)
         exchange.settle(self.settle)
         return server
-
-    def local(self, client: Client, memory: Vectors, K: int) -> Sent:
-        """What goes to the neighbors."""
-        raise NotImplementedError
-
-    def settle(self, client: Client, memory: Vectors, *mixed: Array) -> Vectors:
-        """With what came from the neighbors."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from collections import namedtuple
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,18 +19,8 @@ from proxskip.types import InputError
 CONTROLS = ("step", "gradient", "none")
 
 
-class _Note(NamedTuple):
-    """What a rank tells the others when they meet, in numbers."""
-
-    astray: int
-    settings: int
-    shapes: int
-    loaded: int
-    rank: int
-    ranks: int
-    rounds: int
-    place: int
-    x: int
+_Note = namedtuple("_Note", "astray settings shapes loaded rank ranks rounds place x")
+"""What a rank tells the others when they meet, in numbers."""
 
 
 class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
