@@ -221,7 +221,6 @@ ALL = (
     Entry("5gcs", lambda p: ps.FiveGCS.practical(p), batch=False, own=True, needs="FiveGCS"),
     Entry("5gcs-psi", lambda p: ps.FiveGCS.theory(p), batch=False, unequal=True, psi=l1, needs="FiveGCS"),
     Entry("5gcs-cohort", lambda p: ps.FiveGCS.practical(p, cohort=3), batch=False, cohort=3, needs="FiveGCS"),
-    Entry("5gcs-auto", lambda p: ps.FiveGCS.practical(p, gamma="auto"), batch=False, needs="FiveGCS"),
     Entry("gradskip", lambda p: ps.GradSkip.theory(p), batch=False, own=True, needs="GradSkip"),
     Entry("scaffnew-vr", lambda p: ps.ScaffnewVR.theory(p), psi=l1, needs="ScaffnewVR"),
     Entry("proxskip-vr", lambda p: ps.ProxSkipVR.theory(p), clients=1, psi=l1, needs="ProxSkipVR"),

@@ -113,7 +113,7 @@ MUTANTS = (
             ("links/graphs.py", "    if parts > 1:\n", "    if parts > 99:\n"),
             ("links/graphs.py", "        if self.delta < TOLERANCE:\n", "        if self.delta < -1:\n"),
         ),
-        ("test_negative.py::test_a_disconnected_graph_is_refused",),
+        ("test_links.py::test_a_matrix_that_cannot_mix_is_refused_with_its_numbers",),
     ),
     Mutant(
         "nan-averaged",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ import proxskip as ps
 from conftest import NAMED, UNEVEN, WEIGHTS, Machine, close, cohorts_of, quadratics
 from proxskip import theory
 from proxskip.links.cohorts import Uniform, as_participation
-from proxskip.methods.five_gcs import mean_smoothness
 from proxskip.protocol import Arrived, Begin, Client, ClientState, Deadline, Server, Worker, wire
 from proxskip.types import Array
 
@@ -83,12 +83,12 @@ def test_so_many_steps_as_are_sure_contract_by_the_inexact_theorem(cohort: Any) 
     """A fixed K that reaches theta for sure; without it the same K claims nothing."""
     problem = problem_of(WEIGHTS, own=True)
     found = ps.FiveGCS.theory(problem, cohort=cohort)
-    method = found.but(theta=None)
+    method = replace(found, theta=None)
     zeta = method.zeta(problem)
     assert zeta is not None
     assert zeta == found.zeta(problem)
     assert Rounds(method, problem, cohort).top(factor=1.0) <= 1 - zeta + 1e-10
-    assert method.but(K=2).zeta(problem) is None
+    assert replace(method, K=2).zeta(problem) is None
 
 
 @pytest.mark.parametrize("sigma", [0.3, 0.5, 0.8])
@@ -247,15 +247,12 @@ def test_settings_that_diverge_are_refused_and_those_nearby_are_warned_of() -> N
         (lambda p: ps.FiveGCS.practical(p), {"cohort": 2}, "made for other cohorts"),
         (lambda p: ps.FiveGCS.practical(p, cohort=1), {"cohort": 2}, "made for other cohorts"),
         (lambda p: ps.FiveGCS.practical(p, cohort=[[0, 1], [1, 2]]), {}, "not drawn at random"),
-        (lambda p: ps.FiveGCS.practical(p, gamma="auto"), {"cohort": 2}, "needs all clients"),
         (lambda p: ps.Scaffnew.theory(p, cohort=SOME), {}, "use 5gcs"),
         (lambda p: ps.FiveGCS.practical(p, cohort=(0.5, 0.5)), {}, "2 probabilities"),
-        (lambda p: ps.FiveGCS.practical(p, gamma="auto", theta=0.1), {}, "leave out c and theta"),
-        (lambda p: ps.FiveGCS.practical(p, gamma="auto", c=3.0), {}, "leave out c and theta"),
         (lambda p: ps.FiveGCS.practical(p, gamma="large"), {}, "gamma = 'large' is not a number"),
         (lambda p: ps.FiveGCS.practical(p, tau="small"), {}, "tau = 'small' is not a number"),
-        (lambda p: ps.FiveGCS.practical(p).but(mu=float("nan")), {}, "mu = nan"),
-        (lambda p: ps.FiveGCS.practical(p).but(mu=-1.0), {}, "mu = -1"),
+        (lambda p: replace(ps.FiveGCS.practical(p), mu=float("nan")), {}, "mu = nan"),
+        (lambda p: replace(ps.FiveGCS.practical(p), mu=-1.0), {}, "mu = -1"),
     ],
 )
 def test_what_has_no_theorem_is_refused(make: Any, given: dict[str, Any], match: str) -> None:
@@ -285,52 +282,6 @@ def test_a_given_gamma_needs_no_mu() -> None:
     assert close(ps.run(method, unknown, rounds=800).x, b, 1e-6)
 
 
-# -- gamma that finds itself -------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("kappa", [20.0, 2000.0])
-def test_auto_needs_no_mu(kappa: float) -> None:
-    """The oracles do not tell mu; the answer is the same, and gamma grew with kappa."""
-    known = ps.Problem(quadratics(4, 4, kappa))
-
-    class Silent:
-        def __init__(self, f: Any) -> None:
-            self.f, self.L, self.mu, self.d = f, f.L, None, f.d
-
-        def value(self, x: Array) -> float:
-            return float(self.f.value(x))
-
-        def gradient(self, x: Array) -> Array:
-            return np.asarray(self.f.gradient(x))
-
-    problem = ps.Problem([Silent(f) for f in known.clients])
-    method = ps.FiveGCS.practical(problem, gamma="auto")
-    assert method.mu == 0.0
-    result = ps.run(method, problem, tol=1e-9, rounds=3000, threads=1)
-    assert result.success
-    assert known.solution is not None
-    assert close(result.x, known.solution.x, 1e-5)
-    first, last = method.gamma, float(result.server["pace"][0])
-    assert first == pytest.approx(2 / mean_smoothness(problem.weights, problem.L_i, 0.0))
-    assert last >= 2 * first
-
-
-def test_auto_sees_the_residual_of_its_answer() -> None:
-    """Without psi the vector r that goes up with it is the gradient at xhat, whatever gamma is."""
-    problem = problem_of(WEIGHTS, own=True)
-    method = ps.FiveGCS.practical(problem, gamma="auto")
-    result = ps.run(method, problem, rounds=1)
-    assert result.server["pace"][2] == pytest.approx(np.linalg.norm(problem.gradient(result.x)), rel=1e-9)
-
-
-def test_auto_takes_the_steps_of_the_plain_half() -> None:
-    """Until gamma changes the trajectory is that of the same method with this gamma."""
-    problem = problem_of(WEIGHTS, own=True)
-    method = ps.FiveGCS.practical(problem, gamma="auto", K=5)
-    for r in (1, 2):
-        a, b = (ps.run(m, problem, rounds=r) for m in (method, method.but(auto=False)))
-        assert close(a.x, b.x, 1e-11)
-        assert close(a.memory["v"], b.memory["v"], 1e-11)
-
-
 # -- counts ------------------------------------------------------------------------------------------------------------
 def test_K_gradients_and_one_vector_each_way_a_round() -> None:
     problem = NAMED["5gcs"].rows()
@@ -347,7 +298,7 @@ def test_uneven_clients_are_corrected_for() -> None:
     problem = problem_of(WEIGHTS, own=True)
     method = ps.FiveGCS.practical(problem, cohort=SOME, K=4)
     rounds = Rounds(method, problem, SOME)
-    everybody = Rounds(method.but(pi=None, rho=1.0), problem)
+    everybody = Rounds(replace(method, pi=None, rho=1.0), problem)
     state = rounds.fixed + np.random.default_rng(1).standard_normal(len(rounds.fixed))
     mean = sum(mass * rounds.act(state, S)[:2] for mass, S in rounds.cohorts)
     assert close(mean, everybody.act(state, np.arange(3))[:2], 1e-10)

@@ -43,7 +43,6 @@ METHODS = {
     "scaffnew-vr-batch": lambda p: ps.ScaffnewVR(0.1 / p.L_max, 0.4, 0.3),
     "5gcs": ps.FiveGCS.practical,
     "5gcs-theory": ps.FiveGCS.theory,
-    "5gcs-auto": lambda p: ps.FiveGCS.practical(p, gamma="auto"),
 }
 
 

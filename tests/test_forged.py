@@ -69,7 +69,7 @@ def test_no_forged_checkpoint_ends_in_a_traceback(every: int, tmp_path: Path) ->
     assert refused > len(cases[::every]) // 2
 
 
-@pytest.mark.parametrize(("name", "later"), [("fista", "beta"), ("decentralized-scaffnew", "gossips")])
+@pytest.mark.parametrize(("name", "later"), [("fista", "beta"), ("5gcs", "rho")])
 def test_a_run_goes_on_without_a_parameter_that_came_later(name: str, later: str, tmp_path: Path) -> None:
     problem = ps.Problem(ps.random_quadratics(3, 2, seed=1))
     ps.run(name, problem, rounds=4, out=tmp_path / "new")
@@ -80,3 +80,16 @@ def test_a_run_goes_on_without_a_parameter_that_came_later(name: str, later: str
     old, new = (ps.resume(tmp_path / which, problem, rounds=9) for which in ("old", "new"))
     assert np.array_equal(old.x, new.x)
     assert old.summary()["rounds"] == 9
+
+
+def test_a_run_goes_on_that_did_not_use_a_retired_parameter(tmp_path: Path) -> None:
+    problem = ps.Problem(ps.random_quadratics(3, 2, seed=1))
+    ps.run(ps.FiveGCS.practical(problem), problem, rounds=4, out=tmp_path / "new")
+    saved = checkpoint.load(tmp_path / "new")
+    for auto in (False, True):
+        meta = copy.deepcopy(dict(saved.meta))
+        meta["config"]["parameters"]["auto"] = auto
+        checkpoint.save(tmp_path / str(auto), saved.arrays, meta)
+    assert ps.resume(tmp_path / "False", problem, rounds=9).summary()["rounds"] == 9
+    with pytest.raises(InputError, match="no parameter auto"):
+        ps.resume(tmp_path / "True", problem, rounds=9)

@@ -147,15 +147,6 @@ def test_local_steps() -> None:
     assert last["local_steps"] == 4 * last["iterations"]
 
 
-@pytest.mark.long
-def test_mean_number_of_local_steps_is_one_over_p() -> None:
-    problem = ps.Problem(quadratics(2))
-    p, rounds = 0.1, 2000
-    last = ps.run(ps.Scaffnew(1 / problem.L_max, p), problem, rounds=rounds, every=rounds).trace.last()
-    spread = np.sqrt((1 - p) / p**2 / rounds)
-    assert abs(last["iterations"] / rounds - 1 / p) <= 4 * spread
-
-
 @pytest.mark.parametrize(
     ("name", "title"),
     [

@@ -143,20 +143,17 @@ def test_random_graphs_follow_their_seed_and_their_number():
     assert np.array_equal(graph("erdos-renyi:0.4", 15, seed=5).W, graph("erdos-renyi:0.4", 15, seed=5).W)
     assert not np.array_equal(graph("erdos-renyi:0.4", 15, seed=5).W, graph("erdos-renyi:0.4", 15, seed=6).W)
     assert graph("erdos-renyi:1", 6).edges == 15
-    assert all(len(graph("regular:3", 12, seed=1).neighbours(i)) == 3 for i in range(12))
+    assert (np.count_nonzero(graph("regular:3", 12, seed=1).W, axis=1) == 4).all()
     assert all(graph("erdos-renyi:0.25", 10, seed=s).delta > 0 for s in range(20))
 
 
 @pytest.mark.parametrize(
     ("name", "n", "sentence"),
     [
-        ("rng", 5, "did you mean 'ring'"),
-        ("Erdos_Renyi", 5, "did you mean 'erdos-renyi'"),
+        ("rng", 5, "there is no graph 'rng'; use ring, path"),
         ("ring:3", 5, "takes no number"),
-        ("grid", 13, "12 or 14"),
-        ("torus", 3, "nearest n is 4"),
-        ("hypercube", 12, "nearest n is 8"),
-        ("hypercube", 15, "nearest n is 16"),
+        ("grid", 13, "13 is a prime"),
+        ("hypercube", 12, "a power of two"),
         ("ring", 1, "n = 1"),
         ("regular:3", 5, "degree 3"),
         ("regular:5", 5, "degree 5"),
@@ -189,7 +186,6 @@ def test_mixing_sums_over_neighbours_in_order_to_the_last_bit(n, d, seed):
     for i in range(n):
         heard = np.flatnonzero(g.W[i])
         assert np.array_equal(Y[i], weighted_sum(g.W[i, heard], X[heard]))
-        assert np.array_equal(g.neighbours(i), heard[heard != i])
         row = slice(g.indptr[i], g.indptr[i + 1])
         assert np.array_equal(g.indices[row], heard)
         assert np.array_equal(g.weights[row], g.W[i, heard])
@@ -264,10 +260,6 @@ def test_as_graph_takes_every_form():
     assert as_graph(ring, 6) is ring
     for form in ("ring", nx.cycle_graph(6), ring.W, ring.W.tolist(), scipy.sparse.csr_array(ring.W)):
         assert np.array_equal(as_graph(form, 6).W, ring.W)
-    for form in (ring, "ring", nx.cycle_graph(6), ring.W):
-        lazy = as_graph(form, 6, psd=True)
-        np.testing.assert_allclose(lazy.W, (np.eye(6) + ring.W) / 2, atol=1e-15)
-        assert lazy.lmax <= 1
     random = as_graph("erdos-renyi:0.5", 9, seed=4)
     assert np.array_equal(random.W, graph("erdos-renyi:0.5", 9, seed=4).W)
 
@@ -308,11 +300,8 @@ RING = graph("ring", 5).W
         (changed(RING, (3, 2, 0.25)), r"not symmetric.*0\.0?.*8\.33e-02 apart"),
         (changed(RING, (3, 3, 0.36)), "row 3 .* sums to 1.0266"),
         (changed(RING, (0, 0, 1e308), (0, 1, 1e308), (1, 0, 1e308)), "row 0 .* sums to inf"),
-        (np.eye(4), "not connected: its 4 parts of 1, 1, 1, 1 clients would silently"),
-        (
-            np.kron(np.diag([1, 0, 0]) + np.diag([0, 1, 1]), np.full((2, 2), 0.5)),
-            "3 parts of 2, 2, 2 clients",
-        ),
+        (np.eye(4), "not connected: its 4 parts would silently"),
+        (np.kron(np.eye(3), np.full((2, 2), 0.5)), "its 3 parts"),
         ([[1 - 1e-14, 1e-14], [1e-14, 1 - 1e-14]], "weights so small that delta = 2"),
     ],
 )
@@ -323,17 +312,11 @@ def test_a_matrix_that_cannot_mix_is_refused_with_its_numbers(W, sentence):
         Graph("direct", W)
 
 
-def test_parts_are_named_by_size():
-    with pytest.raises(InputError, match="2 parts of 5, 3 clients"):
-        as_graph(nx.disjoint_union(nx.path_graph(3), nx.path_graph(5)), 8)
-
-
 def test_negative_eigenvalues_are_no_reason_to_refuse():
     swap = from_matrix([[0.0, 1.0], [1.0, 0.0]])
     assert (swap.delta, swap.lmax, swap.edges) == (pytest.approx(2), pytest.approx(2), 1)
     cycle = from_matrix(np.roll(np.eye(6), 1, axis=0) / 2 + np.roll(np.eye(6), -1, axis=0) / 2)
     assert cycle.lmax == pytest.approx(2)
-    assert as_graph(cycle, 6, psd=True).lmax == pytest.approx(1)
 
 
 def random_matrix(rng):

@@ -7,6 +7,7 @@ import math
 import shutil
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ import scipy.stats
 
 import proxskip as ps
 from conftest import METHODS, Row, thinned
-from proxskip.links.cohorts import Bernoulli, Uniform, with_scheme
+from proxskip.links import rows
+from proxskip.links.cohorts import Bernoulli, Uniform
 from proxskip.links.rows import RowStore, RowView
 from proxskip.links.sums import largest, weighted_sum
 from proxskip.loop import sparse_memory
@@ -37,6 +39,20 @@ def quiet() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
+
+
+ByRows = Callable[[int | None], None]
+
+
+@pytest.fixture
+def by_rows(monkeypatch: pytest.MonkeyPatch) -> ByRows:
+    """Keep rows however few clients there are, this many bytes of them in memory; None for whole arrays."""
+
+    def set_limit(limit: int | None) -> None:
+        monkeypatch.setattr(sparse_memory, "LARGEST_WHOLE", PLENTY if limit is None else 0)
+        monkeypatch.setattr(rows, "LIMIT", PLENTY if limit is None else limit)
+
+    return set_limit
 
 
 def problem_of(n: int = 12, d: int = 5, weights: Any = None) -> ps.Problem:
@@ -60,7 +76,9 @@ def same(a: ps.Result, b: ps.Result) -> None:
 # -- the same bytes ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("row", thinned(ON_COHORTS, 2))
 @pytest.mark.parametrize("engine", ["cpu", "reference"])
-def test_rows_of_those_who_took_part_give_the_bytes_of_all_rows(row: Row, engine: str, tmp_path: Path) -> None:
+def test_rows_of_those_who_took_part_give_the_bytes_of_all_rows(
+    row: Row, engine: str, tmp_path: Path, by_rows: ByRows
+) -> None:
     problem = row.quadratic()
     method = row.make(problem)
     given: dict[str, Any] = {
@@ -72,14 +90,18 @@ def test_rows_of_those_who_took_part_give_the_bytes_of_all_rows(row: Row, engine
     }
     given["allow_unsafe_step"] = True
     whole = ps.run(method, problem, **given)
-    same(ps.run(method, problem, memory_limit=PLENTY, **given), whole)
-    ps.run(method, problem, **(given | {"rounds": 7}), memory_limit=NO_ROOM, out=tmp_path / "a", checkpoint_every=1)
+    by_rows(PLENTY)
+    same(ps.run(method, problem, **given), whole)
+    by_rows(NO_ROOM)
+    ps.run(method, problem, **(given | {"rounds": 7}), out=tmp_path / "a", checkpoint_every=1)
     resumed = ps.resume(tmp_path / "a", problem, rounds=ROUNDS)
     same(resumed, whole)
     same(ps.load(tmp_path / "a"), whole)  # type: ignore[arg-type]
 
 
-def test_large_cohorts_and_own_steps_and_minibatches_have_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_cohorts_and_own_steps_and_minibatches_have_the_same_bytes(
+    monkeypatch: pytest.MonkeyPatch, by_rows: ByRows
+) -> None:
     """The cpu engine's kernel for large cohorts reads the rows where they are."""
     monkeypatch.setattr("proxskip.engines.cpu.engine.LAZY", 1)
     rng = np.random.default_rng(0)
@@ -88,15 +110,19 @@ def test_large_cohorts_and_own_steps_and_minibatches_have_the_same_bytes(monkeyp
     method = ps.Scaffnew.theory(problem, own_steps=True, cohort=4)
     for cohort in (4, 0.3, [[1, 2], [0, 7, 14], list(range(15))]):
         given: dict[str, Any] = {"rounds": ROUNDS, "cohort": cohort, "seed": 1, "every": 3}
-        same(ps.run(method, problem, memory_limit=2000, **given), ps.run(method, problem, **given))
+        by_rows(None)
+        whole = ps.run(method, problem, **given)
+        by_rows(2000)
+        same(ps.run(method, problem, **given), whole)
 
 
 @pytest.mark.parametrize("shifted", [False, True])
-def test_sums_over_a_view_have_the_bytes_of_the_array(shifted: bool) -> None:
+def test_sums_over_a_view_have_the_bytes_of_the_array(shifted: bool, by_rows: ByRows) -> None:
+    by_rows(4000)
     n, d = 1500, 3
     rng = np.random.default_rng(5)
     x0 = rng.standard_normal(d)
-    store = RowStore.of(["h", "x"], n, x0, limit=4000)
+    store = RowStore.of(["h", "x"], n, x0)
     for _ in range(6):
         some = np.sort(rng.choice(n, 60, replace=False))
         at = store.admit(some)
@@ -119,8 +145,11 @@ def test_sums_over_a_view_have_the_bytes_of_the_array(shifted: bool) -> None:
     assert store.used == len(store.view("h").clients) < 6 * 60
 
 
-def test_a_row_appears_only_for_who_takes_part_and_files_hold_what_is_beyond_the_limit(tmp_path: Path) -> None:
-    store = RowStore.of(["h"], 10**6, np.zeros(4), limit=100 * 32, folder=tmp_path)
+def test_a_row_appears_only_for_who_takes_part_and_files_hold_what_is_beyond_the_limit(
+    tmp_path: Path, by_rows: ByRows
+) -> None:
+    by_rows(100 * 32)
+    store = RowStore.of(["h"], 10**6, np.zeros(4), tmp_path)
     store.admit(np.arange(100))
     assert not store.files
     assert sum(v.nbytes for v in store.arrays.values()) <= 100 * 32
@@ -133,8 +162,9 @@ def test_a_row_appears_only_for_who_takes_part_and_files_hold_what_is_beyond_the
     assert not list(tmp_path.iterdir())  # the files have no name
 
 
-def test_a_round_that_is_broken_off_leaves_the_rows_as_they_were() -> None:
-    store = RowStore.of(["h"], 9, np.zeros(2), limit=0)
+def test_a_round_that_is_broken_off_leaves_the_rows_as_they_were(by_rows: ByRows) -> None:
+    by_rows(NO_ROOM)
+    store = RowStore.of(["h"], 9, np.zeros(2))
     at = store.admit(np.array([1, 4]))
     store.arrays["h"][at] = 1.0
     before = np.asarray(store.view("h"))
@@ -162,7 +192,8 @@ def test_a_large_run_keeps_rows_without_being_asked_and_says_what_it_leaves_out(
     assert isinstance(warm.h, np.ndarray)  # rows that are not zero are all kept
 
 
-def test_a_lost_update_is_found_in_a_store_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_update_is_found_in_a_store_of_rows(monkeypatch: pytest.MonkeyPatch, by_rows: ByRows) -> None:
+    by_rows(PLENTY)
     problem, told = problem_of(), RowStore.admit
 
     def losing(self: RowStore, clients: Any) -> Any:
@@ -172,31 +203,18 @@ def test_a_lost_update_is_found_in_a_store_of_rows(monkeypatch: pytest.MonkeyPat
         return at
 
     monkeypatch.setattr(RowStore, "admit", losing)
-    result = ps.run(ps.Scaffnew.theory(problem, cohort=3), problem, rounds=30, cohort=3, memory_limit=PLENTY)
+    result = ps.run(ps.Scaffnew.theory(problem, cohort=3), problem, rounds=30, cohort=3)
     assert result.status is ps.Status.CORRUPTED
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({}, "with full participation"),
-        ({"cohort": 3, "h0": np.repeat([[1.0], [-1.0]], 6, axis=0) * np.ones(5)}, "h0 = 0"),
-        ({"cohort": 3, "memory_limit": -1}, "number of bytes"),
-        ({"cohort": 3, "memory_limit": 1.5}, "number of bytes"),
-    ],
-)
-def test_a_limit_that_cannot_be_kept_is_refused(given: dict[str, Any], said: str) -> None:
-    problem = problem_of()
-    with pytest.raises(InputError, match=said):
-        ps.run(ps.Scaffold.theory(problem), problem, rounds=2, **({"memory_limit": 10} | given))
 
 
 # -- parts of checkpoints ----------------------------------------------------------------------------------------------
 def run_in_parts(path: Path, rounds: int = 8, n: int = 40, **more: Any) -> tuple[Any, ps.Problem]:
     problem = problem_of(n)
     method = ps.Scaffnew.theory(problem, cohort=4)
-    given: dict[str, Any] = {"rounds": rounds, "cohort": 4, "memory_limit": PLENTY, "out": path, "checkpoint_every": 1}
-    ps.run(method, problem, **(given | more))
+    given: dict[str, Any] = {"rounds": rounds, "cohort": 4, "out": path, "checkpoint_every": 1}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sparse_memory, "LARGEST_WHOLE", 0)
+        ps.run(method, problem, **(given | more))
     return method, problem
 
 
@@ -378,7 +396,7 @@ def test_a_federation_draws_what_a_run_draws(monkeypatch: pytest.MonkeyPatch, fe
     for r in range(9):
         drawn = Uniform(3).draw(stream(4, r, "cohort"), problem.n, r)
         assert server._wanted(state.but(round=r), "round") == tuple(drawn.tolist())
-    assert [with_scheme(Uniform(3), k).scheme_for(problem.n) for k in (1, 2)] == [1, 2]
+    assert [Uniform(3, k).scheme_for(problem.n) for k in (1, 2)] == [1, 2]
 
 
 @pytest.mark.parametrize("cohort", [3, 0.25])

@@ -204,29 +204,6 @@ def test_the_plain_form_does_not_heal() -> None:
 
 
 # -- gossip ------------------------------------------------------------------------------------------------------------
-def test_a_disconnected_graph_is_refused() -> None:
-    W = np.kron(np.eye(2), np.full((2, 2), 0.5))
-    problem = ps.Problem(quadratics(4))
-    with pytest.raises(InputError, match="not connected"):
-        ps.from_matrix(W)
-    with pytest.raises(InputError, match="not connected"):
-        ps.DecentralizedScaffnew.theory(problem, W)
-
-
-@pytest.mark.parametrize(
-    ("W", "says"),
-    [
-        ([[0.5, 0.5], [0.4, 0.6]], "not symmetric"),
-        ([[0.6, 0.5], [0.5, 0.6]], "sums to"),
-        ([[1.5, -0.5], [-0.5, 1.5]], "negative"),
-        ([[0.5, np.nan], [np.nan, 0.5]], "finite"),
-    ],
-)
-def test_a_wrong_mixing_matrix_is_refused(W: Any, says: str) -> None:
-    with pytest.raises(InputError, match=says):
-        ps.from_matrix(np.array(W))
-
-
 def test_gossip_refuses_weights_and_large_tau() -> None:
     problem = ps.Problem(quadratics(4), WEIGHTS)
     ring = ps.graph("ring", 4)

@@ -12,7 +12,6 @@ import scipy.stats
 import proxskip as ps
 from conftest import NAMED, WEIGHTS, Machine, close, quadratics, thinned
 from proxskip import theory
-from proxskip.links.gossip import Chebyshev
 from proxskip.methods.steps import geometric
 from proxskip.randomness import stream
 from proxskip.registry import step_limits
@@ -383,19 +382,3 @@ def test_the_stochastic_decentralized_method_is_decentralized_scaffnew(chi: floa
             y = y + p * (z - x)
         theirs.append(x.ravel().copy())
     assert close(ours, theirs, TOL)
-
-
-@pytest.mark.parametrize("k", [2, 3, 7])
-def test_several_gossips_are_a_chebyshev_polynomial_of_one(k: int) -> None:
-    graph = ps.graph("path", 6)
-    links = Chebyshev(graph, k)
-    c = links.centre
-    Y = c * np.eye(6) - (c - 1) / graph.delta * (np.eye(6) - graph.W)
-    values, V = np.linalg.eigh(Y)
-    T = np.polynomial.chebyshev.Chebyshev.basis(k)
-    assert close(links.W, (V * (T(values) / T(c))) @ V.T, 1e-10)
-    found = np.sort(np.linalg.eigvalsh(np.eye(6) - links.W))
-    assert found[1] >= links.delta - 1e-10
-    assert found[-1] <= links.lmax + 1e-10
-    assert links.lmax / links.delta < graph.lmax / graph.delta
-    assert links.messages == k * graph.directed_edges

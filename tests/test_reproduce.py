@@ -469,8 +469,8 @@ def test_a_decaying_step_is_the_formulas() -> None:
     found = ps.run(falling, problem, rounds=6)
     np.testing.assert_allclose(found.x, x, rtol=1e-10)
     np.testing.assert_allclose(found.h, h, rtol=1e-8, atol=1e-12)
-    for bad in (-1.0, float("nan"), True):
-        with pytest.raises(ps.InputError, match=r"decay = .* must be a number of at least 0"):
+    for bad in (-1.0, float("nan")):
+        with pytest.raises(ps.InputError, match=r"decay = .* must be zero or positive"):
             ps.run(ps.Decaying(ps.GD(0.5), bad), problem, rounds=1)
     with pytest.raises(ps.InputError, match="decays already"):
         ps.Decaying(falling, 0.1)
@@ -540,7 +540,7 @@ def test_time_to_go_counts_new_work_only(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_progress_says_what_runs_and_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    ticks = iter(range(0, 1000, 2))
+    ticks = iter(range(0, 1000, 6))
     monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(ticks)))
     plain, quiet, screen = io.StringIO(), io.StringIO(), Terminal()
     for stream, silent in ((plain, False), (quiet, True), (screen, False)):

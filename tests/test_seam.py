@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import struct
 import warnings
 from collections.abc import Callable, Iterator
@@ -251,23 +250,6 @@ def test_variance_reduction_gets_where_minibatches_stall() -> None:
     assert distance(plain, problem) > 1e-4
 
 
-@pytest.mark.parametrize("kind", ["quadratic", "dense"])
-@pytest.mark.parametrize("given", [{}, {"K": 20, "until": 0.2}], ids=["two-steps", "until"])
-def test_the_local_solver_converges(kind: str, given: dict[str, Any]) -> None:
-    problem = problem_of(kind)
-    found = ps.run(LocalSolver.of(problem, **given), problem, rounds=200, every=200)
-    assert distance(found, problem) < 1e-9
-
-
-@pytest.mark.parametrize("s", [2, 3])
-def test_tamuna_converges_and_its_h_sum_to_zero(s: int) -> None:
-    problem = problem_of("quadratic")
-    chi = N * (s - 1) / (s * (N - 1))
-    found = ps.run(ps.Tamuna(rate(problem), 0.4, s, chi), problem, cohort=3, tol=1e-9, rounds=4000, every=50)
-    assert found.success
-    assert np.abs(found.memory["h"].sum(axis=0)).max() <= 1e-12 * np.abs(found.memory["h"]).max() * N
-
-
 def test_gradskip_converges_with_fewer_gradients() -> None:
     problem = problem_of("quadratic")
     gradskip, scaffnew = ps.GradSkip.theory(problem), ps.Scaffnew.theory(problem)
@@ -278,26 +260,6 @@ def test_gradskip_converges_with_fewer_gradients() -> None:
 
 
 # -- fixed points ------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("kind", [ReferenceEngine, CpuEngine], ids=["reference", "cpu"])
-@pytest.mark.parametrize("name", ["tamuna", "gradskip", "scaffnew-vr", "local-solver", "local-solver-until", "halved"])
-def test_started_at_the_solution_it_stays(name: str, kind: Any) -> None:
-    member = NAMED[name]
-    problem = problem_of("dense", 4 if name == "scaffnew-vr" else None)  # its noise is zero there
-    s = problem.solution
-    assert s is not None
-    method = member.make(problem)
-    machine = Machine(method, problem, member.cohort, kind(), SEED)
-    if isinstance(method, LocalSolver):
-        machine.put({"x": s.x, "z": s.x, "v": -method.mu * s.x}, {"v": s.h - method.mu * s.x})
-    else:
-        machine.put({"x": s.x}, {"h": s.h.copy()})
-    for r in range(6):
-        machine.round(r)
-    assert close(machine.server["x"], s.x, 1e-9)
-    kept = machine.memory["v"] + method.mu * s.x if isinstance(method, LocalSolver) else machine.memory["h"]
-    assert close(kept, s.h, 1e-8)
-
-
 # -- the ledger --------------------------------------------------------------------------------------------------------
 def draws_of(r: int) -> Any:
     return stream(SEED, r, "server")
@@ -548,40 +510,6 @@ def test_the_same_object_comes_back_unchanged(engine: str) -> None:
         assert client.send(v) is v
         assert client.send(v, Identity()) is v
         assert client.send(v, Float32()) is not v
-
-
-def test_every_coordinate_has_its_owners_and_every_owner_its_turn() -> None:
-    """By enumeration of the permutations that are drawn: all of them, so that the mean is what was sent."""
-    codec, d, asked = Masks(2), 5, 3
-    v = np.arange(1.0, 1.0 + d)
-    seen = {}
-    for r in range(200):
-        keys = [Key(SEED, r, 10 + j, j, asked) for j in range(asked)]
-        owned = np.array([codec.owned(d, key) for key in keys])
-        assert (owned.sum(axis=0) == 2).all()
-        assert sum(codec.floats(d, key) for key in keys) == 2 * d
-        read = np.array([read_back(codec, v, key) for key in keys])
-        assert np.allclose(read.mean(axis=0), v, rtol=1e-15)  # equal vectors are averaged exactly
-        seen[owned.tobytes()] = read
-    assert len(seen) == 6
-    assert np.allclose(np.mean(list(seen.values()), axis=0), v, rtol=1e-14)
-
-
-def test_random_coordinates_are_unbiased_and_each_clients_own() -> None:
-    """By enumeration: all pairs of five coordinates are drawn, about equally often."""
-    codec, d, v = RandK(2), 5, np.arange(1.0, 6.0)
-    drawn = [tuple(codec.chosen(d, Key(SEED, r, 0))) for r in range(2000)]
-    often = {pair: drawn.count(pair) for pair in itertools.combinations(range(d), 2)}
-    assert sum(often.values()) == 2000
-    assert max(abs(k - 200) for k in often.values()) < 5 * np.sqrt(200)
-    reads = {pair: read_back(codec, v, Key(SEED, drawn.index(pair), 0)) for pair in often}
-    assert np.allclose(np.mean(list(reads.values()), axis=0), v, rtol=1e-14)
-    worst = np.mean([np.sum((read - v) ** 2) for read in reads.values()])
-    assert worst == pytest.approx(codec.omega(d) * float(v @ v))
-    clients = {tuple(codec.chosen(d, Key(SEED, 0, i))) for i in range(20)}
-    vectors = {tuple(codec.chosen(d, Key(SEED, 0, 0, vector=k))) for k in range(20)}
-    assert len(clients) > 4
-    assert len(vectors) > 4
 
 
 # -- attempts, places, and what a server must not read -----------------------------------------------------------------

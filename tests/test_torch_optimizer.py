@@ -61,7 +61,6 @@ def test_a_run_saved_in_the_middle_of_a_round_goes_on_bit_by_bit(short):
 def test_what_would_break_the_sum_of_h_is_refused_on_every_rank(short):
     for found in short["refuse"]:
         assert "settings of the optimizer differ" in found["seed"]
-        assert "settings of the optimizer differ" in found["fragments"]
         assert "different learning rates" in found["outer"]
         assert "different learning rates" in found["lr"]
         assert "not finite" in found["diverged"]
@@ -119,7 +118,7 @@ def test_every_setting_lands_on_the_solution(long):
                 assert case["error"] > 0.1, "LocalSGD should be biased here, or the test shows nothing"
             else:
                 assert case["error"] < (0.05 if name == "adam" else 1e-6), name
-        equal = [name for name in found if name not in ("folder", "fragments")]
+        equal = [name for name in found if name != "folder"]
         assert all(found[name]["x"] == long["settings"][0][name]["x"] for name in equal)
 
 
@@ -132,7 +131,6 @@ def test_bytes_are_those_of_the_codec(long):
     assert found["bfloat16"]["bytes"] == 2 * d * rounds
     assert found["natural"]["bytes"] == (d + 1) * rounds  # an exponent each, and six signs in a byte
     assert found["natural gradient"]["bytes"] == (2 * d + 2) * rounds
-    assert found["fragments"]["bytes"] == 8 * d * rounds // 2  # each round carries one of two fragments
 
 
 @pytest.mark.slow
@@ -212,8 +210,6 @@ def parameters(count=2):
         ({"p": 0.1, "chi": 2.0}, "between 0 and 1"),
         ({"p": 0.1, "control": "gradient", "chi": 0.5}, "damps"),
         ({"p": 0.1, "codec": "int8"}, "is not known"),
-        ({"p": 0.1, "fragments": 3}, "fragments = 3"),
-        ({"p": 0.1, "fragments": 1.5}, "a whole number"),
         ({"p": 0.1, "seed": -1}, "a whole number from 0"),
         ({"p": 0.1, "seed": 1.5}, "a whole number from 0"),
     ],
@@ -284,7 +280,7 @@ def test_an_incomplete_state_is_refused_and_changes_nothing():
     wrong = [
         (b"pickled", "of another optimizer"),
         (lambda s: without(s, "outer"), "outer is missing"),
-        (lambda s: without(s, "fragments", 0), "0 of 1 fragments"),
+        (lambda s: without(s, "fragments", 0), "has 0 parts"),
         (lambda s: without(s, "fragments", 0, "h"), "h is missing"),
         (lambda s: holding(s, [1.0, 2.0, 3.0], "fragments", 0, "h"), "has no numbers"),
         (lambda s: holding(s, torch.zeros(4), "fragments", 0, "c"), "has 4 numbers"),
@@ -298,7 +294,7 @@ def test_an_incomplete_state_is_refused_and_changes_nothing():
             change(state)
         with pytest.raises(ps.InputError, match=sentence):
             optimizer.load_state_dict(state)
-        assert (optimizer.fragments[0].x == 1.0).all()
+        assert (optimizer.flat.x == 1.0).all()
 
 
 @pytest.mark.parametrize("copied", [pickle.dumps, copy.deepcopy])
@@ -335,7 +331,7 @@ def test_natural_compression_reads_what_is_not_a_number_as_infinity():
     v = torch.tensor([float("nan"), float("inf"), -float("inf"), 1.0])
     wire = Wire(None, "natural", seed=5)
     for r in range(50):
-        sent = wire.average([v], (0, r))[1][0]
+        sent = wire.average([v], r)[1][0]
         assert sent.isinf().tolist() == [True, True, True, False]
         assert sent[2] < 0
 
@@ -370,7 +366,7 @@ def test_bfloat16_parameters_keep_their_precision_and_h_has_more():
         optimizer.step()
         optimizer.zero_grad()
     assert q.dtype == torch.bfloat16
-    assert optimizer.fragments[0].h.dtype == optimizer.fragments[0].x.dtype == torch.float32
+    assert optimizer.flat.h.dtype == optimizer.flat.x.dtype == torch.float32
 
 
 def test_natural_compression_is_unbiased_within_its_variance():
@@ -378,7 +374,7 @@ def test_natural_compression_is_unbiased_within_its_variance():
 
     v = torch.tensor([1.5, -3.0, 0.0, 1e-40, 7.0, -0.1, 2.0**100 * 1.3, 4.0])
     wire = Wire(None, "natural", seed=5)
-    draws = torch.stack([wire.average([v], (0, r))[1][0] for r in range(1500)]).double()
+    draws = torch.stack([wire.average([v], r)[1][0] for r in range(1500)]).double()
     powers = torch.frexp(draws[draws != 0])[0].abs()
     assert (powers == 0.5).all(), "not powers of two"
     error = (draws.mean(0) - v).abs() / v.abs().clamp(min=1e-38)

@@ -36,7 +36,7 @@ def solution(n):
 
 
 class Point(torch.nn.Module):
-    """Two tensors that make up x, so that fragments and parameter groups have something to cut."""
+    """Two tensors that make up x, so that parameter groups have something to cut."""
 
     def __init__(self, dtype=torch.float64):
         super().__init__()
@@ -60,7 +60,7 @@ def descend(point, optimizer, H, c, steps=None, rounds=None, scheduler=None):
 
 
 def sum_of_h(optimizer):
-    total = torch.cat([f.h for f in optimizer.fragments]).clone()
+    total = optimizer.flat.h.clone()
     size = total.abs().max()
     dist.all_reduce(total)
     return float(total.abs().max()), float(size)
@@ -75,7 +75,6 @@ def settings(rank, n, found):
         "period": {"period": 5},
         "gradient": {"period": 5, "control": "gradient"},
         "adam": {"period": 5, "control": "gradient", "adam": True},
-        "fragments": {"period": 4, "fragments": 2},
         "bfloat16": {"p": 0.2, "codec": "bfloat16"},
         "natural": {"p": 0.2, "codec": "natural"},
         "natural gradient": {"period": 5, "control": "gradient", "codec": "natural"},
@@ -104,9 +103,9 @@ def settings(rank, n, found):
 def resume(rank, n, found):
     """A run that is saved in the middle of a round and loaded into new objects goes on bit by bit."""
     H, c = quadratic(rank, torch.float32)
-    for control, codec, fragments in (("step", "float32", 1), ("gradient", "natural", 2)):
+    for control, codec in (("step", "float32"), ("gradient", "natural")):
 
-        def make(control=control, codec=codec, fragments=fragments):
+        def make(control=control, codec=codec):
             point = Point(torch.float32)
             inner = (
                 torch.optim.SGD([point.a, point.b], 0.05)
@@ -114,7 +113,7 @@ def resume(rank, n, found):
                 else torch.optim.AdamW([point.a, point.b], 0.02)
             )
             outer = torch.optim.SGD([point.a, point.b], 0.8, momentum=0.5)
-            return point, Scaffnew(inner, p=0.15, control=control, outer=outer, codec=codec, fragments=fragments)
+            return point, Scaffnew(inner, p=0.15, control=control, outer=outer, codec=codec)
 
         point, optimizer = make()
         descend(point, optimizer, H, c, steps=37)
@@ -167,7 +166,7 @@ def outcome(optimizer, point, group, ranks, rank, rounds=150):
         warnings.simplefilter("always")
         optimizer.meet()
     x = descend(point, optimizer, *quadratic(rank), rounds=optimizer.rounds + rounds)
-    total = torch.cat([f.h for f in optimizer.fragments]).clone()
+    total = optimizer.flat.h.clone()
     dist.all_reduce(total, group=group)
     error = float((x - solution(ranks)).abs().max())
     return {"error": error, "total": float(total.abs().max()), "said": [str(w.message) for w in said]}
@@ -267,10 +266,6 @@ def refuse(rank, n, found):
         Scaffnew(torch.optim.SGD([point.a, point.b], 0.1), p=0.2, seed=rank).meet()
     except ValueError as error:
         found["seed"] = str(error)
-    try:
-        Scaffnew(torch.optim.SGD([point.a, point.b], 0.1), p=0.2, fragments=1 + rank % 2).meet()
-    except ValueError as error:
-        found["fragments"] = str(error)
     outer = torch.optim.SGD([point.a, point.b], 0.7 + rank)
     try:
         descend(
@@ -285,12 +280,12 @@ def refuse(rank, n, found):
         found["lr"] = str(error)
     optimizer = Scaffnew(torch.optim.SGD([point.a, point.b], 1e200), period=3)
     optimizer.meet()
-    x = torch.cat([f.x for f in optimizer.fragments]).clone()
+    x = optimizer.flat.x.clone()
     try:
         descend(point, optimizer, *quadratic(rank), steps=5)
     except SynchronizationError as error:
         found["diverged"] = str(error)
-    found["kept"] = bool(torch.equal(x, torch.cat([f.x for f in optimizer.fragments]))) and optimizer.rounds == 0
+    found["kept"] = bool(torch.equal(x, optimizer.flat.x)) and optimizer.rounds == 0
 
 
 def scaler(rank, n, found):
@@ -365,7 +360,7 @@ def virtual(rank, n, found):
         params = list(module.parameters())
         optimizer = Scaffnew(make(params), outer=None if outer is None else outer(params), seed=7, **given)
         while optimizer.rounds < 20:
-            (f,) = optimizer.fragments
+            f = optimizer.flat
             rows = slice(None) if batch is None else minibatch(7, rank, f.round, f.local_step, len(X), batch)
             optimizer.zero_grad()
             cross_entropy(module(X[rows]), y[rows]).backward()
@@ -449,14 +444,14 @@ def death(rank, n, found):
     point = Point()
     optimizer = Scaffnew(torch.optim.SGD([point.a, point.b], 0.1), period=4)
     descend(point, optimizer, H, c, rounds=3)
-    kept = copy.deepcopy(optimizer.fragments[0].state())
+    kept = copy.deepcopy(optimizer.flat.state())
     if rank == 1:
         os._exit(7)
     try:
         descend(point, optimizer, H, c, rounds=4)
     except SynchronizationError as error:
         found["said"] = str(error)
-    now = optimizer.fragments[0].state()
+    now = optimizer.flat.state()
     found["kept"] = all(torch.equal(kept[k], now[k]) for k in ("x", "h")) and now["round"] == 3
 
 

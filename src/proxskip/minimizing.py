@@ -135,7 +135,7 @@ def minimize(
         track: record f + psi in the trace too (not counted in the seconds).
         callback: called with each record and x; StopIteration ends the run as STOPPED.
         replay: an earlier result of "auto", whose choices are repeated instead of looking at the clock: the same bits.
-        progress: show a bar, or lines where there is no terminal; by default in a terminal or a notebook only.
+        progress: show it in one line, or in lines without a terminal; by default in a terminal or a notebook only.
 
     >>> import proxskip as ps
     >>> f = ps.LeastSquares(np.diag([1.0, 2.0, 4.0]), [3.0, 1.0, 1.0])
@@ -163,9 +163,8 @@ def minimize(
         run = Descent(task, _maker(method, task, p, gamma, tau), start, **given)
     if not is_wanted(progress):
         return _finish(run, name, stop, track, callback, eps)
-    limits = {"iteration": max_iter, "ngrad": max_grad, "nprox": max_prox, "seconds": seconds}
-    with MinimizeProgress(name, tol, limits) as bar:
-        return _finish(run, name, stop, track, bar.around(callback), eps)
+    with MinimizeProgress(name) as line:
+        return _finish(run, name, stop, track, line.around(callback), eps)
 
 
 def _named(method: str | Method, D: Any, *given: Any) -> str | Method:

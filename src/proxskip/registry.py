@@ -7,9 +7,7 @@ plots, reports, federations) finds it here, and reads what it is from its ``abou
 
 from __future__ import annotations
 
-import ast
 import difflib
-import dis
 import hashlib
 import importlib.util
 import inspect
@@ -17,10 +15,9 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from types import CodeType
 from typing import Any, TypeVar
 
 from proxskip import methods
@@ -53,7 +50,9 @@ class Methods(Mapping[str, type[Method]]):
 
     @cached_property
     def _known(self) -> dict[str, type[Method]]:
-        return {m.name: m for m in _built_in()}
+        from proxskip.methods.built_in import BUILT_IN
+
+        return {m.name: m for m in BUILT_IN}
 
     def _all(self) -> dict[str, type[Method]]:
         """With those of installed packages, which are looked for once."""
@@ -97,13 +96,6 @@ class Methods(Mapping[str, type[Method]]):
         self._known[kind.name] = kind
 
 
-def _built_in() -> tuple[type[Method], ...]:
-    """The methods of this package, all of them loaded."""
-    from proxskip.methods.built_in import BUILT_IN
-
-    return BUILT_IN
-
-
 def _origin(kind: type[Method]) -> str:
     """The file that defines a method; its module where there is none, and in this package."""
     file = None if _is_ours(kind) else getattr(sys.modules.get(kind.__module__), "__file__", None)
@@ -114,45 +106,19 @@ def _is_ours(kind: type[Method]) -> bool:
     return kind.__module__.partition(".")[0] == "proxskip"
 
 
-_DIGESTS: dict[type[Method], str | None] = {}
+def source_digest(kind: Any) -> str | None:
+    """The sha256 of a method's class, as it was when it was registered; None in this package, or without a file."""
+    return _source_digest(kind)
 
 
-def source_digest(kind: type[Method]) -> str | None:
-    """``_digest_of``, as it was when it was first asked for: a file may be edited while a program runs."""
-    if kind not in _DIGESTS:
-        _DIGESTS[kind] = _digest_of(kind)
-    return _DIGESTS[kind]
-
-
-def _digest_of(kind: type[Method]) -> str | None:
-    """The sha256 of a method's class and of what it uses of its own file; None in this package, or without a file.
-
-    What else is in the file may change: other methods, comments between them, the rest of a script.
-    """
-    if _is_ours(kind):
-        return None
+@cache
+def _source_digest(kind: Any) -> str | None:
+    own = [k for k in kind.__mro__[:-1] if not _is_ours(k)]
     try:
-        text = inspect.getsource(sys.modules[kind.__module__])
-        statements = ast.parse(text).body
-    except (KeyError, OSError, TypeError, SyntaxError):
+        code = "".join(inspect.getsource(k) for k in own)
+    except (OSError, TypeError):
         return None
-    lines, used, parts = text.split("\n"), {kind.__qualname__.split(".")[0]}, set[str]()
-    names = [(s, *_names(compile(ast.Module([s], []), "", "exec"))) for s in statements]
-    while wanted := [row for row in names if used & row[1]]:
-        for s, _, loaded in wanted:
-            first = min([s.lineno, *(d.lineno for d in getattr(s, "decorator_list", ()))])
-            parts.add("\n".join(lines[first - 1 : s.end_lineno]))
-            used |= loaded
-        names = [row for row in names if row not in wanted]
-    return hashlib.sha256("\n".join(sorted(parts)).encode()).hexdigest() if parts else None
-
-
-def _names(code: CodeType) -> tuple[set[str], set[str]]:
-    """The names that a statement defines, and those that it takes from its module, also in its functions."""
-    used = [(i.opname, i.argval) for i in dis.get_instructions(code)]
-    loaded = {name for op, name in used if op in ("LOAD_NAME", "LOAD_GLOBAL")}
-    inner = [_names(c)[1] for c in code.co_consts if isinstance(c, CodeType)]
-    return {name for op, name in used if op == "STORE_NAME"}, loaded.union(*inner)
+    return hashlib.sha256(code.encode()).hexdigest() if own else None
 
 
 def _alone(name: str) -> type[Method] | None:

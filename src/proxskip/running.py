@@ -37,7 +37,6 @@ def run(
     checkpoint_every: int | None = None, callbacks: Sequence[Any] = (), allow_unsafe_step: bool = False,
     threads: int | None = None, spec: dict[str, Any] | None = None, progress: bool | None = None,
     network: Network | str | None = None,
-    memory_limit: int | None = None,
 ) -> Result:  # fmt: skip
     """Run a method on a problem through an engine.
 
@@ -56,11 +55,9 @@ def run(
         checkpoint_every: rounds between checkpoints; about every 30 seconds if not given.
         callbacks: objects with any of ``on_run_start``, ``on_record``, ``on_run_end`` (see ``proxskip.callbacks``).
         allow_unsafe_step: run with step sizes that the method's limits refuse.
-        progress: show a bar, or lines where there is no terminal; by default in a terminal or a notebook only.
+        progress: show it in one line, or in lines without a terminal; by default in a terminal or a notebook only.
         network: a Network, or the name of one: the trace gains ``sim_seconds``, the simulated time over it, and clients
             that it delays or loses are missing as in a federation.
-        memory_limit: for cohorts of many clients, bytes of what they remember that stay in memory (2 GiB); the rest
-            is kept in unnamed files, in ``out`` or in the folder for temporary files.
 
     >>> import proxskip as ps
     >>> A, b = ps.datasets.load("digits")
@@ -72,7 +69,7 @@ def run(
     check_callbacks(callbacks)
     described = RunSpec.of(
         method, problem, Stop(rounds, iterations, seconds, tol, target), seed=seed, cohort=cohort, network=network,
-        engine=make_engine(engine, threads), every=every, memory_limit=memory_limit,
+        engine=make_engine(engine, threads), every=every,
         allow_unsafe_step=allow_unsafe_step, source=spec, fingerprinted=out is not None or bool(callbacks),
     )  # fmt: skip
     for note in described.uncovered:
@@ -122,7 +119,7 @@ def resume(
     keep.config, loop.keep = loop.config, keep
     with loop.closed_on_error():
         assert keep.checkpoint is not None
-        loop.restore(keep.checkpoint, checkpoint_validation.rows_of(keep, loop.method, problem, described.memory_limit))
+        loop.restore(keep.checkpoint, checkpoint_validation.rows_of(keep, loop.method, problem))
     with shown(loop.method.name, progress) as bars:
         return loop.go((*callbacks, *bars))
 
@@ -141,8 +138,7 @@ def _saved(
     described = RunSpec.of(
         method, problem, Stop(**({k: config["stop"].get(k) for k in RUN_RULES} | limits)), seed=config["seed"],
         cohort=cohort, network=network, engine=engine or make_engine(config["engine"], threads),
-        every=config["every"], memory_limit=config.get("memory_limit"), allow_unsafe_step=True,
-        source=config.get("spec"),
+        every=config["every"], allow_unsafe_step=True, source=config.get("spec"),
     )  # fmt: skip
     checkpoint_validation.check(keep.checkpoint, described.method, problem, columns_of(problem, network is not None))
     return described

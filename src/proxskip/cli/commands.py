@@ -227,11 +227,8 @@ def _data(o: Namespace) -> int:
             output.print_table(output.datasets(rows))
             print(output.sources(rows))
         return runs.DONE
-    download = DownloadProgress(o.name, o.quiet)
-    try:
+    with DownloadProgress(f"fetching {o.name}", o.quiet) as download:
         path = datasets.fetch(o.name, data_dir=o.data_dir, progress=download)
-    finally:
-        download.close()
     if o.json:
         output.as_json({"name": o.name, "path": str(path)})
     elif not o.quiet:

@@ -22,7 +22,7 @@ from proxskip.cli.flag_values import (
 from proxskip.data.tables import LABELS
 from proxskip.experiments import FUNCTIONS
 from proxskip.experiments.settings import DEFAULTS, LOSSES, own_flags
-from proxskip.links.codecs.parse import FORMS
+from proxskip.links.codecs import FORMS
 from proxskip.links.graphs import NAMES as GRAPHS
 from proxskip.links.profiles import NAMED
 from proxskip.prox.parse import forms as prox_forms
@@ -67,7 +67,6 @@ _MEANINGS = {
     "theta": "accuracy at which a client of 5gcs ends its local steps; default: theory without --K, otherwise none",
     "c": "5gcs takes gamma = c/sqrt(mu L); default: 1.05 by the theorem, 1 with --K or --gamma",
     "sigma": "gamma sum_m w_m tau_m of 5gcs, at most 1; default: 0.85 by the theorem, 1 with --K or --gamma",
-    "gossips": "gossip steps per communication of decentralized-scaffnew, accelerated by Chebyshev; default: 1",
     "p_e": "probability that a link wakes in random-gossip; default: theory",
     "k": "coordinates that a link carries in random-gossip; default: all",
 }
@@ -248,7 +247,7 @@ def _problem_flags() -> Parser:
 
 
 def _method_flags() -> Parser:
-    gamma = "step size; figure: the constants of the paper's figures; auto: found while 5gcs runs; default: theory"
+    gamma = "step size; figure: the constants of the paper's figures; default: theory"
     K = "local steps per round; default: sqrt(kappa); for scaffnew a fixed K sets p = 1/K"
     decay = "the step size is 1/(1/gamma + decay k) in round k; figure: K lambda/2, as in the paper's Figure 2"
     graphs = f"graph of decentralized-scaffnew, diging, extra: {', '.join(GRAPHS)}; default: ring"
@@ -258,7 +257,7 @@ def _method_flags() -> Parser:
     )
     return _group(
         "method", "named as in the paper; parameters that are not given follow the method's theorem",
-        _flag("--gamma", gamma, positive("gamma", "theory", "figure", "auto"), "NUMBER|theory|figure|auto"),
+        _flag("--gamma", gamma, positive("gamma", "theory", "figure"), "NUMBER|theory|figure"),
         _flag("--p", "probability of communicating; default: theory", probability("p", "theory"), "NUMBER|theory"),
         _flag("--K", K, whole("K")),
         _flag("--tau", "dual step size; default: p/(gamma lmax(I - W)), and 5gcs's theorem", positive("tau")),

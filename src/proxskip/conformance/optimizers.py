@@ -38,7 +38,7 @@ class Averager(Protocol):
 
 
 class QuadraticModule(torch.nn.Module):  # type: ignore[misc]
-    """x in two tensors, so that fragments and parameter groups have something to cut."""
+    """x in two tensors, so that parameter groups have something to cut."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -27,7 +27,7 @@ def reproduce(
         experiments: the names of some, such as ``["fig1b"]``; all if not given.
         out: the folder of the report; a second call finds there what the first has computed.
         quick: shorter runs.
-        progress: show a bar, or lines where there is no terminal; by default in a terminal or a notebook only.
+        progress: show it in one line, or in lines without a terminal; by default in a terminal or a notebook only.
     """
     # here, since most programs do without them
     from proxskip.experiments.reproduce import ReproductionOptions

@@ -85,7 +85,7 @@ def grid(name: str, problem: Problem, most: int) -> list[dict[str, Any]]:
     """At most this many settings: the theorem's first, then others in and outside of it."""
     times, steps = (1.0, 2.0, 4.0, 8.0), (10, 30, 100)
     if name == "5gcs":
-        own: list[dict[str, Any]] = [{"K": 2}, {"gamma": "auto"}, {"c": 3.0, "K": 5}, {"c": 3.0, "K": 10}, {"K": 1}]
+        own: list[dict[str, Any]] = [{"K": 2}, {"c": 3.0, "K": 5}, {"c": 3.0, "K": 10}, {"K": 1}]
         own += [{"K": 5}, {"c": 2.0, "K": 3}, {"c": 3.0, "K": 20}, {"c": 5.0, "K": 30}, {"K": 3}]
         return [{}, *own][:most]
     if name in ("gd", "accelerated", "fista"):

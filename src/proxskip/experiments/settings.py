@@ -103,8 +103,6 @@ def check_flags(names: Sequence[str], o: Namespace) -> None:
             raise InputError(f"{who} --{flag.replace('_', '-')}; it belongs to {takers}.")
     if o.psi is None and (dual := [name for name in names if "D" in METHODS[name].handles]):
         raise InputError(f"{dual[0]} solves f(x) + psi(D x); give --psi, for example --psi l1:0.01.")
-    if o.gamma == "auto" and (others := [name for name in names if not METHODS[name].about.finds_gamma]):
-        raise InputError(f"{others[0]} cannot find gamma on its own; leave out --gamma, or use 5gcs.")
     if o.own_steps and o.gamma is not None:
         raise InputError("--own-steps sets gamma_i = 1/L_i, so leave out --gamma.")
     if o.clients is not None and o.clients > 1 and (alone := [name for name in names if _one_function(name)]):

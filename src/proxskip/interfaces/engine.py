@@ -172,7 +172,6 @@ class Engine(ABC):
         return v
 
     def fetch(self, v: Any) -> Array:
-        """And back."""
         here: Array = v
         return here
 

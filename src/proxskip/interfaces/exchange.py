@@ -47,18 +47,15 @@ class Client(Protocol):
                 latest after K steps; a number, or one for each client. The steps really taken come back, and these
                 are counted: one for every z at which the gradient was computed, the last one included.
         """
-        ...
 
     def gradient(self, x: Array, where: Any = None) -> Array:
         """The full local gradient at x; only computed, and counted, where ``where`` is not zero (zeros elsewhere)."""
-        ...
 
     def own(self, values: Any) -> Any:
         """This client's entry of n numbers (or row of ``(n, d)``), shaped to multiply its vectors.
 
         A single number stays a number.
         """
-        ...
 
     def send(self, v: Array, codec: Codec | None = None) -> Array:
         """v as the server will read it; the engine counts the codec's bits, and a wire carries its bytes.
@@ -66,7 +63,6 @@ class Client(Protocol):
         Without a codec v goes up as it is, or as the federation's wire format rounds it. What is not changed on
         the way comes back as the very same object, so that a half may ask ``sent is v``.
         """
-        ...
 
 
 Sent: TypeAlias = tuple[tuple[Array, ...], Vectors]
@@ -90,22 +86,18 @@ class Exchange(Protocol):
     @property
     def rng(self) -> np.random.Generator:
         """Keyed by (seed, round): draw K, coins and nothing private from it."""
-        ...
 
     @property
     def everyone(self) -> bool:
         """False when this run averages over cohorts."""
-        ...
 
     @property
     def cohort(self) -> Indices:
         """The clients of this round, in increasing order."""
-        ...
 
     @property
     def round(self) -> int:
         """The number of this round, from 0."""
-        ...
 
     def __call__(
         self,
@@ -123,23 +115,18 @@ class Exchange(Protocol):
                 half as keyword arguments.
             weights: in place of the problem's; a ``(k, n)`` array gives k means of each vector.
         """
-        ...
 
     def gossip(self, half: ClientHalf, graph: Links, K: int) -> None:
         """Run ``half`` everywhere and mix each vector that comes up along the graph's edges, or those awake.
 
         ``settle`` then hands every client its rows of the mixed vectors.
         """
-        ...
 
     def settle(self, half: SettleHalf, *outcome: Array) -> None:
         """Tell the cohort of this round what came of it; this is where ``h`` is updated, exactly once."""
-        ...
 
     def prox(self, x: Array, t: float) -> Array:
         """One counted evaluation of the problem's ``psi``: ``prox_{t psi}(x)``."""
-        ...
 
     def prox_conjugate(self, y: Array, t: float) -> Array:
         """One counted evaluation of ``prox_{t psi*}(y)`` by Moreau's identity."""
-        ...

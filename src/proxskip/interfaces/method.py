@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from inspect import signature
 from typing import Any, ClassVar, TypeAlias
 
@@ -45,7 +45,6 @@ class About:
         heals: with everybody present it works from any h0, and mends a sum of h that is not zero.
         parameters: what the command line offers as flags; all fields if not given.
         style: how it is drawn; from a palette if not given.
-        finds_gamma: it takes ``gamma="auto"``.
         at_p_one: the method that it becomes at p = 1, which it cannot beat in iterations.
         other_names: names under which it can also be asked for.
         equal_weights: it is right for equal weights of the clients only.
@@ -69,7 +68,6 @@ class About:
     heals: bool = False
     parameters: tuple[str, ...] | None = None
     style: Style | None = None
-    finds_gamma: bool = False
     at_p_one: str = ""
     other_names: tuple[str, ...] = ()
     needs_whole_cohort: bool = False
@@ -82,6 +80,10 @@ class About:
     one_over_L: str = ""
 
 
+SMALLEST_P = 1e-8
+"""The smallest probability of communicating: below it a single round would hardly ever end."""
+LARGEST_K = 10**8
+"""The largest number of local steps in a round, likewise."""
 Lyapunov: TypeAlias = Callable[[Array, Vectors, Vectors], float | None]
 """A Lyapunov function of (x, server, memory); None where no solution is known."""
 
@@ -182,9 +184,9 @@ class Method:
         raise InputError(f"{cls.name} has no theorem that sets its parameters; give them.")
 
     @classmethod
-    def paper_figure(cls, problem: Problem) -> Any:
-        """The setting of the paper's figures, where it differs from the theorem's."""
-        return cls.theory(problem)
+    def paper_figure(cls, problem: Problem, *args: Any, **given: Any) -> Any:
+        """The setting of the paper's figures, where it differs from the theorem's; the arguments are those of it."""
+        return cls.theory(problem, *args, **given)
 
     @classmethod
     def configure(cls, problem: Problem, given: Mapping[str, Any]) -> Any:
@@ -201,7 +203,7 @@ class Method:
         """``theory`` with those of the given parameters that it takes; the others replace its choice."""
         flags, known = cls.flags(), {f.name for f in fields(cls)}  # type: ignore[arg-type]
         make = cls.paper_figure if given.get("gamma") == "figure" else cls.theory
-        takes = signature(make).parameters
+        takes = signature(cls.theory).parameters
         # what ``theory`` takes shapes its other choices, so it is given to it and not replaced afterwards
         asked = {k: given[k] for k in (*flags, "seed") if k in given and k in takes}
         changed = {k: given[k] for k in flags if k in known and k in given and k not in asked}
@@ -209,7 +211,8 @@ class Method:
             del changed["gamma"]
         if cls.theory.__func__ is not Method.theory.__func__:  # type: ignore[attr-defined]
             return replace(make(problem, **asked), **changed)
-        missing = [f.name for f in fields(cls) if f.name not in changed and _is_required(f)]  # type: ignore[arg-type]
+        required = [f.name for f in fields(cls) if f.default is f.default_factory is MISSING]  # type: ignore[arg-type]
+        missing = [name for name in required if name not in changed]
         if missing:
             raise InputError(f"{cls.name} has no theorem that sets its parameters; give {' and '.join(missing)}.")
         return cls(**changed)
@@ -253,11 +256,16 @@ class Method:
     def check_steps(
         self, problem: Problem, insist: bool, *, L: float | Callable[[], float] | None = None, **given: Any
     ) -> list[str]:
-        """Refuse or warn by ``limits``; with own steps gamma_i, client by client against L_i.
+        """Check p and K, and refuse or warn by ``limits``; with own steps gamma_i, client by client against L_i.
 
         ``L`` is a function where a problem may not know it. ``problem.L_kind == "global"`` counts as insisting: whoever
         asks for the figures' L knows that it is smaller.
         """
+        own = self.parameters()
+        if own.get("p") is not None:
+            check_probability("p", own["p"])
+        if own.get("K") is not None:
+            check_count("K", own["K"], problem.n)
         gammas = np.atleast_1d(np.asarray(self.gamma, dtype=np.float64))
         if not np.isfinite(gammas).all() or gammas.min() <= 0:
             raise InputError(f"gamma = {self.gamma} must be positive.")
@@ -319,5 +327,18 @@ class Method:
         return self.claims(problem).lyapunov(x, server, memory)
 
 
-def _is_required(f: Field[Any]) -> bool:
-    return f.default is MISSING and f.default_factory is MISSING
+def check_probability(name: str, value: float) -> None:
+    """A probability in (0, 1]."""
+    if isinstance(value, bool) or not (isinstance(value, (int, float, np.number)) and 0 < value <= 1):
+        raise InputError(f"{name} = {value!r} must lie in (0, 1].")
+    if value < SMALLEST_P:
+        raise InputError(f"{name} = {value:g} asks for {1 / value:.0e} steps at a time; take at least {SMALLEST_P:g}.")
+
+
+def check_count(name: str, value: Any, n: int = 1) -> None:
+    """Whole numbers of at least one; a sequence needs one for each client."""
+    counts = np.atleast_1d(np.asarray(value))
+    if counts.dtype.kind not in "iu" or counts.min() < 1 or (np.ndim(value) and len(counts) != n):
+        raise InputError(f"{name} = {value} must be a whole number of at least 1 (or one for each of the {n} clients).")
+    if counts.max() > LARGEST_K:
+        raise InputError(f"{name} = {int(counts.max())} is too many steps at a time; take at most {LARGEST_K:,}.")

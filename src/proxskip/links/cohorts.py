@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,11 +18,9 @@ class Participation(Protocol):
 
     def check(self, n: int) -> None:
         """Raise InputError if the rule does not fit n clients."""
-        ...
 
     def draw(self, rng: np.random.Generator, n: int, round: int) -> Indices:
         """The clients of this round in increasing order, at least one."""
-        ...
 
     def scheme_for(self, n: int) -> int:
         """By which scheme of ``randomness`` cohorts of n clients are drawn; a run's folder keeps its own."""
@@ -30,11 +28,9 @@ class Participation(Protocol):
 
     def constants(self, n: int) -> tuple[float, float]:
         """a = E[(s-1)+]/(n-1) and the bound E[nu(s)] on the chi of TAMUNA, for the random cohort size s."""
-        ...
 
     def inclusion(self, n: int) -> tuple[Array, float]:
         """pi_i, the probability that client i takes part, and rho with  P(i and j) = rho pi_i pi_j  for i != j."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +41,12 @@ class Everyone(Participation):
         """Always fits."""
 
     def draw(self, rng: np.random.Generator, n: int, round: int) -> Indices:
-        """All clients."""
         return np.arange(n)
 
     def constants(self, n: int) -> tuple[float, float]:
-        """(1, 1)."""
         return 1.0, 1.0
 
     def inclusion(self, n: int) -> tuple[Array, float]:
-        """All ones."""
         return np.ones(n), 1.0
 
 
@@ -70,19 +63,16 @@ class Uniform:
     scheme: int | None = field(default=None, repr=False)
 
     def check(self, n: int) -> None:
-        """1 <= c <= n."""
         if not 1 <= self.c <= n:
             raise InputError(f"a cohort of {self.c} cannot be drawn from {n} clients; choose from 1 to {n}.")
 
     def draw(self, rng: np.random.Generator, n: int, round: int) -> Indices:
-        """c clients without replacement."""
         if self.scheme_for(n) == 2:
             return subset(rng, n, self.c)
         # sorted: sums are in client order whoever takes part
         return np.sort(rng.permutation(n)[: self.c])
 
     def scheme_for(self, n: int) -> int:
-        """The one that was given, or by the number of clients."""
         return self.scheme or (1 if n < FEW_CLIENTS else 2)
 
     def constants(self, n: int) -> tuple[float, float]:
@@ -117,7 +107,6 @@ class Bernoulli:
             raise InputError(f"with probability {q.mean():g} almost every cohort of {n} clients is empty.")
 
     def draw(self, rng: np.random.Generator, n: int, round: int) -> Indices:
-        """The clients whose coin shows heads, at least one."""
         if self.scheme_for(n) == 2:  # how many there are, and then who
             size = 0
             while size == 0:
@@ -134,7 +123,6 @@ class Bernoulli:
         return 1 if isinstance(self.probability, tuple) else self.scheme or (1 if n < FEW_CLIENTS else 2)
 
     def constants(self, n: int) -> tuple[float, float]:
-        """Means over the binomial size, conditioned on at least one client."""
         if isinstance(self.probability, tuple):
             raise InputError(
                 "clients that take part with different probabilities need a method that corrects for it; use 5gcs, "
@@ -180,7 +168,6 @@ class Given(Participation):
         return [[i for i in range(n) if group[i] == g] for g in sorted(set(group))]
 
     def draw(self, rng: np.random.Generator, n: int, round: int) -> Indices:
-        """The next cohort of the list."""
         return np.array(sorted(self.cohorts[round % len(self.cohorts)]), dtype=np.int64)
 
     def constants(self, n: int) -> tuple[float, float]:
@@ -193,11 +180,6 @@ class Given(Participation):
     def inclusion(self, n: int) -> tuple[Array, float]:
         """A list is not random."""
         raise InputError("cohorts from a list are not drawn at random; give a number of clients or probabilities.")
-
-
-def with_scheme(rule: Participation, scheme: int) -> Participation:
-    """The same rule, drawn by this scheme; rules that draw nothing have none."""
-    return replace(rule, scheme=scheme) if isinstance(rule, (Uniform, Bernoulli)) else rule
 
 
 def as_participation(cohort: Any) -> Participation:

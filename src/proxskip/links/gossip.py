@@ -1,12 +1,12 @@
-"""What a round of gossip may run along besides a fixed graph: links that wake or fail at random, and several gossips.
+"""What a round of gossip may run along besides a fixed graph: links that wake or fail at random.
 
-``links_of`` says which. Every kind mixes rows (``mix``) and knows what a round costs: ``messages`` vectors go along an
+Every kind mixes rows (``mix``) and knows what a round costs: ``messages`` vectors go along an
 edge, with ``floats(d)`` numbers in them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -29,11 +29,6 @@ class RandomLinks:
     graph: Graph
     p: float
     k: int | None = None
-
-    @property
-    def W(self) -> Array:
-        """Of all links."""
-        return self.graph.W
 
     @property
     def delta(self) -> float:
@@ -74,11 +69,9 @@ class AwakeLinks:
 
     @property
     def messages(self) -> int:
-        """One each way."""
         return 2 * len(self.i)
 
     def floats(self, d: int) -> int:
-        """Numbers that go along the links."""
         return 2 * (len(self.i) * d if self.mask is None else int(np.count_nonzero(self.mask)))
 
     def mix(self, X: Array) -> Array:
@@ -93,90 +86,15 @@ class AwakeLinks:
         return mixed
 
 
-@dataclass(frozen=True, slots=True)
-class Chebyshev:
-    """k gossip steps as one, by the Chebyshev polynomial that makes I - W best conditioned.
-
-    The idea is that of K. Scaman, F. Bach, S. Bubeck, Y. T. Lee, L. Massoulie, Optimal algorithms for smooth and
-    strongly convex distributed optimization in networks, ICML 2017, arXiv:1702.08704. With
-    c = (lmax + delta)/(lmax - delta) and Y = c I - (c - 1)/delta (I - W), all eigenvalues of Y but that of the constant
-    vector, c, lie in [-1, 1].
-    T_k(Y)/T_k(c) takes the place of W: its delta is 1 - 1/T_k(c), its lmax 1 + 1/T_k(c).
-    """
-
-    graph: Graph
-    k: int
-    ratios: tuple[float, ...] = field(init=False, repr=False)
-    """T_j(c)/T_{j+1}(c), j = 0, ..., k - 1."""
-
-    def __post_init__(self) -> None:
-        if self.graph.failure:
-            raise InputError("several gossips in one need links that do not fail; leave out gossips.")
-        if self.graph.lmax - self.graph.delta < 1e-9:
-            raise InputError(f"one gossip on the graph '{self.graph.name}' averages already; leave out gossips.")
-        # ratios instead of T_j(c) themselves, which grow exponentially
-        ratios = [1.0 / self.centre]
-        for _ in range(self.k - 1):
-            ratios.append(1.0 / (2.0 * self.centre - ratios[-1]))
-        object.__setattr__(self, "ratios", tuple(ratios))
-
-    @property
-    def centre(self) -> float:
-        """c."""
-        return (self.graph.lmax + self.graph.delta) / (self.graph.lmax - self.graph.delta)
-
-    @property
-    def n(self) -> int:
-        """Clients."""
-        return self.graph.n
-
-    @property
-    def W(self) -> Array:
-        """The matrix by which all steps together mix."""
-        return self.mix(np.eye(self.graph.n))
-
-    @property
-    def delta(self) -> float:
-        """1 - 1/T_k(c)."""
-        return 1.0 - float(np.prod(self.ratios))
-
-    @property
-    def lmax(self) -> float:
-        """1 + 1/T_k(c)."""
-        return 1.0 + float(np.prod(self.ratios))
-
-    @property
-    def messages(self) -> int:
-        """k along each edge in each direction."""
-        return self.k * self.graph.directed_edges
-
-    def floats(self, d: int) -> int:
-        """Numbers that go along the edges."""
-        return self.messages * d
-
-    def mix(self, X: Array) -> Array:
-        """T_k(Y) X / T_k(c) by T_{j+1} = 2 Y T_j - T_{j-1}, each divided by its value at c: nothing overflows."""
-        before, now = X, self.ratios[0] * self._times(X)
-        for a, b in zip(self.ratios[:-1], self.ratios[1:], strict=True):
-            before, now = now, 2.0 * b * self._times(now) - a * b * before
-        return now
-
-    def _times(self, X: Array) -> Array:
-        """Y X: one gossip step."""
-        return self.centre * X - (self.centre - 1.0) / self.graph.delta * (X - self.graph.mix(X))
-
-
-Links: TypeAlias = Graph | RandomLinks | Chebyshev
+Links: TypeAlias = Graph | RandomLinks
 """What a method may gossip along."""
 
-Mixer: TypeAlias = Graph | AwakeLinks | Chebyshev
+Mixer: TypeAlias = Graph | AwakeLinks
 """What one round's rows are mixed along."""
 
 
-def links_of(graph: Graph, gossips: int = 1) -> Links:
-    """A graph whose links may fail, or several gossips along it as one."""
-    if gossips > 1:
-        return Chebyshev(graph, gossips)
+def links_of(graph: Graph) -> Links:
+    """A graph, or its links where they may fail."""
     return RandomLinks(graph, 1.0 - graph.failure) if graph.failure else graph
 
 

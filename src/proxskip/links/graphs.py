@@ -96,13 +96,9 @@ class Graph:
         """The cost of a gossip step in vectors: one along each edge in each direction."""
         return 2 * self.edges
 
-    @property
-    def messages(self) -> int:
-        """The same."""
-        return self.directed_edges
+    messages = directed_edges
 
     def floats(self, d: int) -> int:
-        """The numbers in these vectors."""
         return self.directed_edges * d
 
     def failing(self, p: float) -> Graph:
@@ -114,11 +110,6 @@ class Graph:
         'ring, failing 0.2'
         """
         return Graph(f"{self.name}, failing {p:g}", self.W, failure=p)
-
-    def neighbours(self, i: int) -> Indices:
-        """The neighbors of client i in increasing order, without i itself."""
-        heard: Indices = self.indices[self.indptr[i] : self.indptr[i + 1]]
-        return np.delete(heard, heard == i)
 
     def mix(self, X: Array) -> Array:
         """One gossip step on an ``(n, d)`` array: row i becomes ``sum_j W_ij X_j``, summed in the order of j."""
@@ -152,12 +143,12 @@ def mixing_matrix(graph: networkx.Graph, psd: bool = False) -> Array:
     shares = 1 + np.maximum.outer(degree, degree)
     W = np.where(linked, 1.0 / shares, 0.0)
     np.fill_diagonal(W, [_rest(shares[i, linked[i]]) for i in range(n)])
-    return _lazy(W) if psd else W
+    return 0.5 * (np.eye(n) + W) if psd else W
 
 
 def from_matrix(W: npt.ArrayLike, name: str = "given") -> Graph:
     """The graph of a mixing matrix: clients i and j are neighbors where ``W_ij`` is not zero."""
-    return Graph(name, _dense(W))
+    return Graph(name, W)  # type: ignore[arg-type]
 
 
 def graph(name: str, n: int, *, seed: int = 0, psd: bool = False) -> Graph:
@@ -173,10 +164,7 @@ def graph(name: str, n: int, *, seed: int = 0, psd: bool = False) -> Graph:
     """
     kind, colon, number = name.partition(":")
     if kind not in NAMES:
-        import difflib
-
-        nearest = difflib.get_close_matches(kind.lower(), NAMES, n=1, cutoff=0.0)[0]
-        raise InputError(f"there is no graph '{kind}', did you mean '{nearest}'? Names: {', '.join(NAMES)}.")
+        raise InputError(f"there is no graph '{kind}'; use {', '.join(NAMES)}.")
     if n < 2:
         raise InputError(f"a graph needs two clients or more, not n = {n}; one client has nobody to talk to.")
     if kind in ("erdos-renyi", "regular"):
@@ -189,22 +177,21 @@ def graph(name: str, n: int, *, seed: int = 0, psd: bool = False) -> Graph:
     return from_matrix(mixing_matrix(network, psd), name)
 
 
-def as_graph(obj: Any, n: int, psd: bool = False, seed: int = 0) -> Graph:
+def as_graph(obj: Any, n: int, seed: int = 0) -> Graph:
     """A graph over n clients from a Graph, a name, a networkx graph or a mixing matrix.
 
     A name may end with ",failing:p".
     """
     if isinstance(obj, str):
         name, comma, failing = obj.partition(",failing:")
-        g = graph(name, n, seed=seed, psd=psd)
+        g = graph(name, n, seed=seed)
         return g.failing(_number(obj, failing)) if comma else g
     if isinstance(obj, Graph):
-        g = Graph(obj.name, _lazy(obj.W), failure=obj.failure) if psd else obj
+        g = obj
     elif hasattr(obj, "is_directed"):  # networkx, without importing it
-        g = from_matrix(mixing_matrix(obj, psd), obj.name or "given")
+        g = from_matrix(mixing_matrix(obj), obj.name or "given")
     else:
-        W = _dense(obj)
-        g = from_matrix(_lazy(W) if psd else W)
+        g = from_matrix(obj)
     if g.n != n:
         raise InputError(f"the graph '{g.name}' links {g.n} clients, but there are {n}.")
     return g
@@ -218,18 +205,14 @@ def _fixed(kind: str, n: int) -> networkx.Graph:
         # The most square a by n/a rectangle.
         a = max(a for a in range(1, math.isqrt(n) + 1) if n % a == 0)
         if a == 1:
-            usable = "4" if n < 4 else f"{n - 1} or {n + 1}"
-            raise InputError(f"a {kind} has rows and columns, but {n} is a prime; the nearest n is {usable}.")
+            raise InputError(f"a {kind} has rows and columns, but {n} is a prime; take another number of clients.")
         return nx.grid_2d_graph(a, n // a, periodic=kind == "torus")
     if kind == "hypercube":
-        k = n.bit_length() - 1
-        if n != 2**k:
-            nearest = min(2**k, 2 ** (k + 1), key=lambda power: abs(power - n))
-            raise InputError(f"a hypercube needs a power of two, not n = {n}; the nearest n is {nearest}.")
-        return nx.hypercube_graph(k)
-    if kind == "star":
-        return nx.star_graph(n - 1)
-    return {"ring": nx.cycle_graph, "path": nx.path_graph, "complete": nx.complete_graph}[kind](n)
+        if n.bit_count() != 1:
+            raise InputError(f"a hypercube needs a power of two, not n = {n}; take another number of clients.")
+        return nx.hypercube_graph(n.bit_length() - 1)
+    makers = {"ring": nx.cycle_graph, "path": nx.path_graph, "complete": nx.complete_graph}
+    return nx.star_graph(n - 1) if kind == "star" else makers[kind](n)
 
 
 def _random(kind: str, n: int, number: float, seed: int) -> networkx.Graph:
@@ -242,10 +225,8 @@ def _random(kind: str, n: int, number: float, seed: int) -> networkx.Graph:
         raise InputError(f"the probability of an edge must lie in (0, 1], not {number:g}.")
     rng = python_generator(seed)
     for _ in range(MAX_DRAWS):
-        if kind == "regular":
-            network = nx.random_regular_graph(int(number), n, seed=rng)
-        else:
-            network = nx.gnp_random_graph(n, number, seed=rng)
+        regular = kind == "regular"
+        network = nx.random_regular_graph(int(number), n, rng) if regular else nx.gnp_random_graph(n, number, rng)
         if nx.is_connected(network):
             return network
     enough = "a degree of 3 or more" if kind == "regular" else f"more than log(n)/n = {math.log(n) / n:.2g}"
@@ -274,11 +255,6 @@ def _steps(indptr: Indices, indices: Indices, weights: Array) -> list[Step]:
         at = indptr[rows] + k
         steps.append((slice(None) if len(rows) == len(entries) else rows, indices[at], weights[at, None]))
     return steps
-
-
-def _lazy(W: Array) -> Array:
-    """The lazy walk, ``(I + W) / 2``."""
-    return 0.5 * (np.eye(len(W)) + W)
 
 
 def _dense(W: Any) -> Array:
@@ -325,10 +301,9 @@ def _check_weights(W: Array) -> None:
 def _check_connected(W: Array) -> None:
     from scipy.sparse import csgraph
 
-    parts, label = csgraph.connected_components(scipy.sparse.csr_array(W), directed=False)
+    parts, _ = csgraph.connected_components(scipy.sparse.csr_array(W), directed=False)
     if parts > 1:
-        sizes = ", ".join(str(size) for size in sorted(np.bincount(label), reverse=True))
         raise InputError(
-            f"the graph is not connected: its {parts} parts of {sizes} clients would silently converge to "
-            "their own answers, wrong for the whole problem; add edges between them."
+            f"the graph is not connected: its {parts} parts would silently converge to their own answers, wrong for "
+            "the whole problem; add edges between them."
         )

@@ -69,7 +69,7 @@ class Network:
     def __post_init__(self) -> None:
         set_ = object.__setattr__
         for name, check in (("latency", nonnegative), ("bandwidth", _fast), ("up", _fast), ("gradient", nonnegative)):
-            amount = _fields_of(self)[name]
+            amount = getattr(self, name)
             if amount is not None and not isinstance(amount, Spread):
                 set_(self, name, _checked(name, amount, check))
         positive("speed", self.speed)
@@ -79,8 +79,8 @@ class Network:
             raise InputError("available must be a share of the clients in (0, 1], or 24 of them, one for each hour.")
         set_(self, "available", float(hours[0]) if len(hours) == 1 else tuple(float(a) for a in hours))
         for name in ("correlation", "lost_before", "lost_after"):
-            if not 0 <= nonnegative(name, _fields_of(self)[name]) <= 1:
-                raise InputError(f"{name} = {_fields_of(self)[name]:g} must lie in [0, 1].")
+            if not 0 <= nonnegative(name, getattr(self, name)) <= 1:
+                raise InputError(f"{name} = {getattr(self, name):g} must lie in [0, 1].")
         nonnegative("extra", self.extra)
         if whole("patience", self.patience, 0) > MOST_ATTEMPTS:
             raise InputError(
@@ -127,7 +127,7 @@ class Network:
     def check(self, n: int) -> None:
         """Refuse lists that do not have one number for each of the n clients."""
         for name in ("latency", "bandwidth", "up", "gradient"):
-            amount = _fields_of(self)[name]
+            amount = getattr(self, name)
             if isinstance(amount, tuple) and len(amount) != n:
                 raise InputError(f"{name} has {len(amount)} numbers for {n} clients.")
 
@@ -167,8 +167,7 @@ class Network:
     # -- plain data ----------------------------------------------------------------------------------------------------
     def plain(self) -> dict[str, Any]:
         """As plain data, for a run folder; what is infinite or not given is left out."""
-        values = {k: asdict(v) if isinstance(v, Spread) else v for k, v in _fields_of(self).items()}
-        values = {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+        values = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
         return {k: v for k, v in values.items() if v is not None and v != math.inf and v != ""}
 
     @staticmethod
@@ -177,11 +176,6 @@ class Network:
         infinite = {"bandwidth": math.inf, "server": math.inf}  # written as nothing
         read: dict[str, Any] = {k: Spread(**v) if isinstance(v, Mapping) else v for k, v in plain.items()}
         return Network(**(infinite | read))
-
-
-def _fields_of(network: Network) -> dict[str, Any]:
-    """Its fields by name."""
-    return {f.name: object.__getattribute__(network, f.name) for f in fields(network)}
 
 
 def _fast(name: str, value: Any) -> float:

@@ -11,7 +11,6 @@ import os
 import tempfile
 import weakref
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ import numpy as np
 
 from proxskip.types import Array, Indices, InputError, Vectors
 
-DEFAULT_LIMIT = 2 << 30
+LIMIT = 2 << 30
 """Bytes of rows that are kept in memory; what is beyond lies in files."""
 FEWEST_ROWS = 64
 GROWTH = 1.5
@@ -33,12 +32,11 @@ class RowStore:
 
     Args:
         initial: the row with which each client begins, by name.
-        limit: bytes of rows that are kept in memory.
         folder: where the files are that hold the rows beyond the limit; by default where temporary files are.
     """
 
-    def __init__(self, n: int, d: int, initial: Vectors, limit: int, folder: Path | None = None) -> None:
-        self.n, self.d, self.initial, self.limit, self.folder = n, d, initial, limit, folder
+    def __init__(self, n: int, d: int, initial: Vectors, folder: Path | None = None) -> None:
+        self.n, self.d, self.initial, self.folder = n, d, initial, folder
         self.place = np.full(n, -1, dtype=np.int64)  # of each client's row; -1 for those that never took part
         self.used = 0
         self.clients = np.zeros(0, dtype=np.int64)  # whose row it is
@@ -49,10 +47,10 @@ class RowStore:
         self.log: list[tuple[Indices, Vectors]] | None = None
 
     @staticmethod
-    def of(names: Iterable[str], n: int, x0: Array, limit: int | None, folder: Path | None = None) -> RowStore:
+    def of(names: Iterable[str], n: int, x0: Array, folder: Path | None = None) -> RowStore:
         """For a run from x0: what clients remember begins at zero, and ``x`` at x0."""
         initial = {k: x0 if k == "x" else np.zeros(len(x0)) for k in names}
-        return RowStore(n, len(x0), initial, DEFAULT_LIMIT if limit is None else limit, folder)
+        return RowStore(n, len(x0), initial, folder)
 
     # -- rows ----------------------------------------------------------------------------------------------------------
     def admit(self, clients: Indices) -> Indices:
@@ -100,18 +98,13 @@ class RowStore:
     # -- room ----------------------------------------------------------------------------------------------------------
     def _grow(self, rows: int) -> None:
         """Room for at least this many rows."""
-        fits = min(self.n, self.limit // (8 * self.d * max(1, len(self.initial))))
-        if rows <= fits and not self.files:
-            with suppress(MemoryError):  # room for all that fits: a page is taken only once something is written to it
-                self.arrays |= {name: np.zeros((fits, self.d)) for name in self.initial}
-                self._lengthen(fits)
-                return
-        capacity = min(self.n, max(rows, FEWEST_ROWS, int(GROWTH * len(self.clients))))
-        for name in self.initial:  # one after another: old and new of only one are there at a time
-            self.arrays[name] = self._mapped(name, capacity)
-        self._lengthen(capacity)
-
-    def _lengthen(self, capacity: int) -> None:
+        capacity = min(self.n, LIMIT // (8 * self.d * max(1, len(self.initial))))
+        if rows <= capacity:  # room for all that fits: a page is taken only once something is written to it
+            self.arrays |= {name: np.zeros((capacity, self.d)) for name in self.initial}
+        else:
+            capacity = min(self.n, max(rows, FEWEST_ROWS, int(GROWTH * len(self.clients))))
+            for name in self.initial:  # one after another: old and new of only one are there at a time
+                self.arrays[name] = self._mapped(name, capacity)
         self.clients, self.changed = (
             np.append(v, np.zeros(capacity - len(v), v.dtype)) for v in (self.clients, self.changed)
         )
@@ -130,8 +123,8 @@ class RowStore:
         except OSError as error:
             where = self.folder or tempfile.gettempdir()
             raise InputError(
-                f"no room in {where} for what {rows} clients remember ({error.strerror}); free the disk, or give a "
-                "larger memory_limit."
+                f"no room in {where} for what {rows} clients remember ({error.strerror}); free the disk, or take "
+                "fewer rounds or smaller cohorts."
             ) from error
         if is_new:
             array[: self.used] = self.arrays[name][: self.used]
@@ -141,8 +134,8 @@ class RowStore:
 class RowView:
     """The (n, d) array of what all clients remember under one name, without that array.
 
-    ``view[i]`` and ``view[[i, j]]`` are rows, and ``np.asarray(view)`` makes the array. Adding, subtracting,
-    multiplying or dividing by a number or one row for all gives another view. It shows the rows as they are now.
+    ``view[i]`` and ``view[[i, j]]`` are rows, and ``np.asarray(view)`` makes the array. Adding or
+    subtracting a number, or one row for all, gives another view. It shows the rows as they are now.
     """
 
     ndim = 2
@@ -216,16 +209,8 @@ class RowView:
             raise InputError(f"the memory of {self.store.n:,} clients is kept by rows; take the rows first: view[i].")
         return RowView(self.store, self.name, (*self.then, (operation, other)))
 
-    def __add__(self, other: Any) -> RowView:
-        return self._and(np.add, other)
-
     def __sub__(self, other: Any) -> RowView:
         return self._and(np.subtract, other)
 
-    def __mul__(self, other: Any) -> RowView:
-        return self._and(np.multiply, other)
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, other: Any) -> RowView:
-        return self._and(np.divide, other)
+    def __add__(self, other: Any) -> RowView:
+        return self._and(np.add, other)

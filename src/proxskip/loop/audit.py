@@ -49,7 +49,7 @@ class Audit:
 
     scale: float = 0.0
 
-    def found(
+    def breach(
         self, method: Method, problem: Problem, x: Array, server: Vectors, memory: Vectors, rounds: int,
         unit: float = DOUBLE,
     ) -> tuple[float, float] | None:  # fmt: skip

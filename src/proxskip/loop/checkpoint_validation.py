@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,8 +18,7 @@ from proxskip.results.folder import Folder
 from proxskip.results.journal import Journal, RowsState
 from proxskip.types import InputError
 
-LATER_COLUMNS = ("bits_up", "bits_down")
-"""Columns of a trace that version 0.1 did not have."""
+FRACTIONS = {"seconds", "scale", *SIM_COLUMNS}
 LARGEST = 2**62
 WRONG_DATA = (
     LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, StopIteration, AssertionError,
@@ -51,34 +50,35 @@ def check_numbers(data: Any) -> None:
 def check(saved: Checkpoint, method: Method, problem: Problem, columns: tuple[str, ...]) -> None:
     """Refuse a state that this run cannot have: every array's shape and kind, every number's range."""
     n, d, arrays, meta = problem.n, problem.d, saved.arrays, saved.meta
+    in_parts = "parts" in meta  # what the clients remember is there, and ``rows_of`` checks it
     with of_a_run():
+        counts = meta["line"]
+        if "bits_up" not in counts["ledger"]:
+            raise CheckpointError("this run folder was made by proxskip 0.1; finish the run with 0.1 or 0.2.")
         vectors = {f"server.{k}": v.shape for k, v in method.start(problem, np.zeros(d)).items()}
-        shapes: dict[str, tuple[int, ...]] = {"x0": (d,)}
-        counts = {}
-        if "parts" not in meta:  # otherwise they are in the parts, which ``rows_of`` checks
-            vectors |= {f"memory.{k}": (n, d) for k in method.remembers}
-            shapes |= {"h0": (n, d)}
-            counts = {"line.participated": (n,), "line.owed": (n,)}
-            _check_owed(arrays["line.owed"], meta)
+        vectors |= {} if in_parts else {f"memory.{k}": (n, d) for k in method.remembers}
         held = {k for k in arrays if k.startswith(("server.", "memory."))}
         if held != set(vectors):
             _refuse(f"it has the vectors {', '.join(sorted(held)) or 'none'} where the method has {', '.join(vectors)}")
-        _check_arrays(arrays, shapes | vectors, "f")
-        _check_arrays(arrays, counts, "i")
+        numbers = {} if in_parts else {"line.participated": (n,), "line.owed": (n,)}
+        _check_arrays(arrays, vectors | {"x0": (d,)} | ({} if in_parts else {"h0": (n, d)}), "f")
+        _check_arrays(arrays, numbers, "i")
         if any(v.ndim != 1 or v.dtype.kind != "f" for k, v in arrays.items() if k.startswith("line.outcome")):
             _refuse("an outcome is no vector")
         _check_trace({k.removeprefix("trace."): v for k, v in arrays.items() if k.startswith("trace.")}, columns)
-        _check_count("round", meta["round"])
-        _check_count("outcomes", meta["line"]["outcomes"])
+        _check_numbers("it", {"round": meta["round"], "outcomes": counts["outcomes"], "scale": meta["scale"]})
+        if not in_parts:
+            _check_owed(arrays["line.owed"], meta)
         if meta["psi0"] is not None and not isinstance(meta["psi0"], (int, float)):
             _refuse(f"psi0 is {meta['psi0']!r}")
-        _check_number("scale", meta.get("scale", 0.0))  # version 0.1 kept none
-        _check_ledger(meta["line"]["ledger"])
+        _check_numbers("its ledger", counts["ledger"], Ledger.__dataclass_fields__)
         if set(SIM_COLUMNS) <= set(columns):
-            _check_clock(meta["clock"])
+            # before the first exchange nobody is the slowest
+            clock = {k: 0.0 if v is None and k.startswith("slowest") else v for k, v in meta["clock"].items()}
+            _check_numbers("its clock", clock, (*SIM_COLUMNS, "attempt"))
 
 
-def rows_of(keep: Folder, method: Method, problem: Problem, limit: int | None) -> RowsState | None:
+def rows_of(keep: Folder, method: Method, problem: Problem) -> RowsState | None:
     """What the clients remember, from the parts of a checkpoint that has some."""
     saved = keep.checkpoint
     assert saved is not None
@@ -88,13 +88,12 @@ def rows_of(keep: Folder, method: Method, problem: Problem, limit: int | None) -
         if saved.meta["parts"]["remembers"] != sparse_memory.lasting(method):
             _refuse(f"clients of {method.name} remember something else")
         keep.journal = Journal(keep.path)
-        rows = keep.journal.read(saved.meta["parts"], problem.n, saved.arrays["x0"], limit)
+        rows = keep.journal.read(saved.meta["parts"], problem.n, saved.arrays["x0"])
         _check_owed(rows.numbers["owed"], saved.meta)
     return rows
 
 
 def _check_owed(owed: Any, meta: Mapping[str, Any]) -> None:
-    _check_count("outcomes", meta["line"]["outcomes"])
     if np.any(owed > meta["line"]["outcomes"]) or np.any(owed < 0):
         _refuse("a client is owed an outcome that there never was")
 
@@ -107,39 +106,21 @@ def _check_arrays(arrays: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...
 
 
 def _check_trace(trace: Mapping[str, Any], columns: tuple[str, ...]) -> None:
-    if not set(trace) <= set(columns) or not set(columns) - set(LATER_COLUMNS) <= set(trace):
+    if set(trace) != set(columns):
         _refuse("its trace has other columns")
     numbers = all(v.ndim == 1 and v.dtype.kind in "fiu" for v in trace.values())
     if not numbers or len({len(v) for v in trace.values()}) > 1:
         _refuse("the columns of its trace are not alike")
 
 
-def _check_ledger(ledger: Mapping[str, Any]) -> None:
-    fields = set(Ledger.__dataclass_fields__)
-    if not set(ledger) <= fields or not fields - set(LATER_COLUMNS) <= set(ledger):
-        _refuse("its ledger has other fields")
-    for name, value in ledger.items():
-        (_check_number if name == "seconds" else _check_count)(name, value)
-
-
-def _check_clock(clock: Mapping[str, Any]) -> None:
-    """The simulated time of a run over a network."""
-    if set(clock) != {*SIM_COLUMNS, "attempt"}:
-        _refuse("its clock has other fields")
-    _check_count("attempt", clock["attempt"])
-    for name in SIM_COLUMNS:
-        if clock[name] is not None or not name.startswith("slowest"):
-            _check_number(name, clock[name])
-
-
-def _check_count(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < LARGEST:
-        _refuse(f"{name} is {str(value)[:40]}")
-
-
-def _check_number(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < np.inf:
-        _refuse(f"{name} is {str(value)[:40]}")
+def _check_numbers(what: str, numbers: Mapping[str, Any], names: Iterable[str] | None = None) -> None:
+    """All of these names, no number below zero, and whole ones but for ``FRACTIONS``."""
+    if names is not None and set(numbers) != set(names):
+        _refuse(f"{what} has other fields")
+    for name, value in numbers.items():
+        kinds, most = ((int, float), np.inf) if name in FRACTIONS else (int, LARGEST)
+        if isinstance(value, bool) or not isinstance(value, kinds) or not 0 <= value < most:
+            _refuse(f"{name} is {str(value)[:40]}")
 
 
 def _refuse(why: str) -> None:

@@ -39,14 +39,7 @@ class Ledger:
     seconds: float = 0.0
 
     def row(self) -> dict[str, float]:
-        """As columns of a trace."""
         return asdict(self)
-
-    @staticmethod
-    def of(saved: Mapping[str, Any]) -> Ledger:
-        """From a checkpoint; version 0.1 counted no bits, and every number had 64."""
-        bits = {f"bits_{way}": 8 * saved[f"bytes_{way}"] for way in ("up", "down")}
-        return Ledger(**(bits | dict(saved)))
 
 
 class Meter:
@@ -67,9 +60,7 @@ class Meter:
     def count(self, whom: Any, c: int, K: Any, down: tuple[Any, ...], numbers: int, work: Work) -> None:
         """One exchange with c clients: their steps, what went down with some numbers each, and what came up."""
         self._count_steps(K, c, work.gradients, work.steps)
-        owed, (fresh, late) = self.owed[whom], self._owed_vectors(down)
-        new = int(np.count_nonzero(owed == self.outcomes)) if self.outcomes else 0
-        vectors = len(down) * c + new * fresh + (int(np.count_nonzero(owed)) - new) * late
+        vectors = int(np.sum(self.vectors_down(whom, down)))
         floats = vectors * _length(down, self.d) + numbers * c
         self.ledger.vectors_down += vectors
         self.ledger.floats_down += floats
@@ -146,7 +137,7 @@ class Meter:
         """Take back what ``state`` gave."""
         self.owed, self.participated = arrays["owed"].copy(), arrays["participated"].copy()
         self.outcome = tuple(arrays[k] for k in sorted(k for k in arrays if k.startswith("outcome")))
-        self.ledger, self.outcomes = Ledger.of(meta["ledger"]), int(meta["outcomes"])
+        self.ledger, self.outcomes = Ledger(**meta["ledger"]), int(meta["outcomes"])
 
 
 def _length(down: tuple[Any, ...], d: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from threading import Event
@@ -116,7 +116,7 @@ class Loop:
         self.store = store
         if store is not None:
             self.engine.keep_rows(store)
-            self.notes += sparse_memory.said(self.method, self.problem)
+            self.notes += sparse_memory.left_out(self.method, self.problem)
         exchanges = self.method.about.exchanges
         self.line = Line(self.engine, self.problem, spec.seed, spec.asked, self.clock, exchanges, self.interrupted)
 
@@ -164,9 +164,9 @@ class Loop:
         if self.clock is not None:
             self.clock.restore(saved.meta["clock"])
         # a run that was never interrupted would not have a record there
-        self.trace = self._scheduled(Trace.from_arrays(_with_bits(part("trace."))))
+        self.trace = self._scheduled(Trace.from_arrays(part("trace.")))
         self.round, self.psi0 = int(saved.meta["round"]), saved.meta["psi0"]
-        self.audit.scale = float(saved.meta.get("scale", 0.0))
+        self.audit.scale = float(saved.meta["scale"])
         self.x0, self.h0 = saved.arrays["x0"], saved.arrays.get("h0")
         self.x = self.good = self._answer()
         if saved.note:
@@ -200,23 +200,16 @@ class Loop:
         try:
             for start in heard_by(callbacks, "on_run_start"):
                 start(self.config)
-            result = self._ended(callbacks)
+            with np.errstate(all="ignore"):
+                with signals_caught(self.interrupted):
+                    ending = self._rounds(callbacks)
+                result = self._result(*ending)
+            result = result if self.keep is None else self._kept(self.keep, result)
         finally:
             self.close()
         for end in heard_by(callbacks, "on_run_end"):
             end(result)
         return result
-
-    def _ended(self, callbacks: Sequence[Any]) -> Result:
-        restore = catch_signals(self.interrupted)
-        try:
-            with np.errstate(all="ignore"):
-                status, message = self._rounds(callbacks)
-        finally:
-            restore()
-        with np.errstate(all="ignore"):
-            result = self._result(status, message)
-        return result if self.keep is None else self._kept(self.keep, result)
 
     def _kept(self, keep: folder.Folder, result: Result) -> Result:
         """Write the result; where that fails it is returned all the same, with a warning."""
@@ -224,7 +217,7 @@ class Loop:
             keep.finish(result, self.state())
         except CheckpointError as error:
             note = f"{error} The result is in memory alone."
-            warnings.warn(note, UserWarning, stacklevel=5)
+            warnings.warn(note, UserWarning, stacklevel=4)
             self.notes.append(note)
             result.about["warnings"] = list(self.notes)
             return replace(result, warnings=tuple(self.notes))
@@ -268,8 +261,7 @@ class Loop:
     def _break_off(self) -> None:
         """Back to where the round began, or to what the last record or checkpoint saw."""
         if self.engine.rewinds:
-            self.line.undo()
-            return
+            return self.line.undo()
         seen = self.seen
         assert seen is not None
         self.broken, self.round, self.server = self.round, seen.round, dict(seen.server)
@@ -290,7 +282,8 @@ class Loop:
 
     def looks_finite(self, due: bool) -> bool:
         """Take in the new x, an expensive one only when a record is due; False (and the last x) if it is not finite."""
-        if not due and self._x_is_dear():
+        # it lies elsewhere, or would have to be put together from the clients'
+        if not due and (self.line.far or "x" not in self.server):
             return self.line.finite  # x is still that of the last record
         self.line.wait()
         self.x = self._answer()
@@ -299,10 +292,6 @@ class Loop:
             return True
         self.x = self.good
         return False
-
-    def _x_is_dear(self) -> bool:
-        """Whether it lies elsewhere, or would have to be put together from the clients'."""
-        return self.line.far or "x" not in self.server
 
     def _verdict(self) -> tuple[Status, str] | None:
         """Stop here? Tolerances are judged at records only, and a record is made before a run ends."""
@@ -314,15 +303,15 @@ class Loop:
             return Status.CORRUPTED, self.corrupted
         if fresh and self.stop.reached(row) and (verdict := self._proof()) is not None:
             return verdict
-        asked = (self.stop.asked or self.claimed is not None) and self.judges_level
-        if fresh and asked and self.watch.is_level(self.trace):
+        judged = (self.stop.has_tolerance or self.claimed is not None) and self.judges_level
+        if fresh and judged and self.watch.is_level(self.trace):
             if not self.watch.is_rounding(row["grad_norm"], self.x):
                 window = self.watch.window or 0.0
                 return Status.STALLED, (
                     f"the gradient norm {row['grad_norm']:.3g} has not fallen over the last {window:.0f} iterations, "
                     "in which it should have fallen by a factor of 12; take a smaller gamma, or a method without bias."
                 )
-            if self.stop.asked:
+            if self.stop.has_tolerance:
                 return Status.PRECISION, (
                     f"the gradient norm {row['grad_norm']:.3g} no longer falls, at the level of rounding; a smaller "
                     "tolerance cannot be reached here."
@@ -390,7 +379,7 @@ class Loop:
     def _look_at_sum(self, server: Vectors, memory: Vectors) -> None:
         """The audit: a broken sum of h ends the run, or is noted where the method mends it by itself."""
         unit = self.engine.rounding()
-        breach = self.audit.found(self.method, self.problem, self.x, server, memory, self.round, unit)
+        breach = self.audit.breach(self.method, self.problem, self.x, server, memory, self.round, unit)
         if breach is None:
             return
         what = "sum_i w_i h_i" if self.problem.psi is None else "the sum of the h_i, less what psi makes of it,"
@@ -453,29 +442,22 @@ class Loop:
         )  # fmt: skip
 
 
-def catch_signals(interrupted: Event) -> Callable[[], None]:
-    """The first SIGINT or SIGTERM sets the event, a second one ends the program at once; call what it returns to undo.
+@contextmanager
+def signals_caught(interrupted: Event) -> Iterator[None]:
+    """The first SIGINT or SIGTERM sets the event, a second one ends the program at once.
 
     Signals can only be caught in the main thread.
     """
-    if threading.current_thread() is not threading.main_thread():
-        return lambda: None
 
     def caught(number: int, frame: FrameType | None) -> None:
         if interrupted.is_set():
             raise KeyboardInterrupt
         interrupted.set()
 
-    old = {s: signal.signal(s, caught) for s in (signal.SIGINT, signal.SIGTERM)}
-
-    def restore() -> None:
+    in_main = threading.current_thread() is threading.main_thread()
+    old = {s: signal.signal(s, caught) for s in (signal.SIGINT, signal.SIGTERM) if in_main}
+    try:
+        yield
+    finally:
         for s, handler in old.items():
             signal.signal(s, handler)
-
-    return restore
-
-
-def _with_bits(columns: dict[str, Any]) -> dict[str, Any]:
-    """A trace's columns; version 0.1 counted no bits, and every number had 64."""
-    missing = {f"bits_{way}": 8 * columns[f"bytes_{way}"] for way in ("up", "down") if f"bits_{way}" not in columns}
-    return {k: (columns | missing)[k] for k in COLUMNS} if missing else columns

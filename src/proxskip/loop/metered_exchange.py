@@ -61,7 +61,6 @@ class Line:
 
     @property
     def ledger(self) -> Ledger:
-        """The totals so far."""
         return self.meter.ledger
 
     @property
@@ -199,7 +198,6 @@ class Line:
         return self.engine.fetch(v) if self.far else np.asarray(v)
 
     def fetched(self, vectors: Mapping[str, Any]) -> Vectors:
-        """All of them."""
         return {k: self.fetch(v) for k, v in vectors.items()}
 
     def wait(self) -> None:

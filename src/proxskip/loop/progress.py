@@ -1,14 +1,13 @@
-"""The progress of runs: a bar in a terminal or a notebook, otherwise an occasional line."""
+"""The progress of runs: a line that is written over in a terminal or a notebook, otherwise an occasional line."""
 
 from __future__ import annotations
 
-import math
+import shutil
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from html import escape
 from typing import Any, Self, TextIO
 
 from proxskip.results.description import cohort_floor
@@ -16,11 +15,13 @@ from proxskip.results.result import Result
 
 SECONDS_BEFORE_FIRST = 1.0
 """A run that takes less than this shows no progress."""
+SECONDS_BETWEEN_UPDATES = 0.2
+"""In a terminal or a notebook."""
 SECONDS_BETWEEN_LINES = 5.0
-"""If stderr is not a terminal."""
+"""Elsewhere."""
 
-_BARS: list[object] = []
-"""The bars that are on the screen: a second one at the same time would tear the first."""
+_ON_SCREEN: list[object] = []
+"""What is on the screen: a second line at the same time would tear the first."""
 
 
 def in_notebook() -> bool:
@@ -33,7 +34,7 @@ def is_wanted(progress: bool | None) -> bool:
     """Whether to show progress; None means in a terminal or a notebook, for one thing at a time."""
     if progress is not None:
         return bool(progress)
-    free = not _BARS and threading.current_thread() is threading.main_thread()
+    free = not _ON_SCREEN and threading.current_thread() is threading.main_thread()
     return free and (sys.stderr.isatty() or in_notebook())
 
 
@@ -43,25 +44,24 @@ def shown(label: str, progress: bool | None) -> Iterator[tuple[Progress, ...]]:
     if not is_wanted(progress):
         yield ()
         return
-    with Progress(label) as bar:
-        yield (bar,)
+    with Progress(label) as line:
+        yield (line,)
 
 
-class Bar:
-    """Progress on a stream: a bar in a terminal or a notebook, which appears at the first update; otherwise lines.
+class StatusLine:
+    """Progress on a stream, as text.
 
     Args:
-        label: the text before the bar, such as ``2/5 scaffnew``.
+        label: the text before the rest, such as ``2/5 scaffnew``.
         quiet: show nothing.
     """
 
     def __init__(self, label: str = "", quiet: bool = False, stream: TextIO | None = None) -> None:
         self.label, self.quiet, self.stream = label, quiet, sys.stderr if stream is None else stream
-        self.notebook = stream is None and in_notebook()
-        self.terminal = self.notebook or bool(self.stream.isatty())
-        self.began = self.said = time.monotonic()
-        self.bar: Any = None
-        """That of rich, or the output of a notebook's cell."""
+        self.rewrites = self.stream.isatty() or (stream is None and in_notebook())
+        self.began = self.last_shown = time.monotonic()
+        self.width = 0
+        """Characters that are on the screen and can be written over."""
 
     def __enter__(self) -> Self:
         return self
@@ -69,63 +69,31 @@ class Bar:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def show(self, done: float | None, words: Sequence[str], now: float | None = None) -> None:
-        """Show the share that is done (None if it is unknown) and some words, if it has taken long enough."""
+    def show(self, words: Sequence[str], now: float | None = None) -> None:
+        """Show some words, if it has taken long enough."""
         now = time.monotonic() if now is None else now
-        if self.quiet or now - self.began < SECONDS_BEFORE_FIRST:
+        pause = SECONDS_BETWEEN_UPDATES if self.rewrites else SECONDS_BETWEEN_LINES
+        if self.quiet or now - self.began < SECONDS_BEFORE_FIRST or now - self.last_shown < pause:
             return
-        if self.terminal:
-            self.draw(done, " · ".join(words))
-        elif now - self.said >= SECONDS_BETWEEN_LINES:
-            self.say(f"{self.label}: {', '.join(words)}", now)
-
-    def say(self, line: str, now: float) -> None:
-        """A line, where there is no bar."""
-        self.said = now
-        print(line, file=self.stream, flush=True)
-
-    def draw(self, done: float | None, text: str) -> None:
-        """The bar."""
-        if self.bar is None:
-            _BARS.append(self)
-            self.bar = self._in_notebook() if self.notebook else self._in_terminal()
-        if self.notebook:
-            value = "" if done is None else f' value="{done:.4f}"'
-            self.bar.update(self.html(f"{escape(self.label)} <progress max=1{value}></progress> {escape(text)}"))
-        else:
-            self.bar.update(self.task, total=None if done is None else 1.0, completed=done or 0.0, text=text)
-
-    def _in_notebook(self) -> Any:
-        from IPython.display import HTML, display
-
-        self.html = HTML
-        return display(HTML(""), display_id=True)
-
-    def _in_terminal(self) -> Any:
-        # imported at the first update: a short run never needs rich
-        from rich.console import Console
-        from rich.progress import BarColumn, TextColumn
-        from rich.progress import Progress as RichProgress
-
-        columns = TextColumn(self.label, markup=False), BarColumn(24), TextColumn("{task.fields[text]}", markup=False)
-        console = Console(file=self.stream)
-        bar = RichProgress(*columns[not self.label :], console=console, transient=True, refresh_per_second=5)
-        self.task = bar.add_task("", total=None, text="")
-        bar.start()
-        return bar
+        self.last_shown, text = now, (f"{self.label}: " if self.label else "") + ", ".join(words)
+        if not self.rewrites:
+            print(text, file=self.stream, flush=True)
+            return
+        text = text[: shutil.get_terminal_size().columns - 1]
+        self.close()
+        _ON_SCREEN.append(self)
+        self.width = len(text)
+        print(text, end="", file=self.stream, flush=True)
 
     def close(self) -> None:
-        """Remove the bar."""
-        if self.bar is not None:
-            _BARS.remove(self)
-            if self.notebook:
-                self.bar.update(self.html(""))
-            else:
-                self.bar.stop()
-            self.bar = None
+        """Remove the line."""
+        if self.width:
+            _ON_SCREEN.remove(self)
+            print(f"\r{'':{self.width}}\r", end="", file=self.stream, flush=True)
+            self.width = 0
 
 
-class Progress(Bar):
+class Progress(StatusLine):
     """The callback of a run that shows its progress on stderr."""
 
     stop: dict[str, float | None] = {}  # noqa: RUF012  replaced when the run begins
@@ -139,7 +107,7 @@ class Progress(Bar):
     def on_run_start(self, config: dict[str, Any]) -> None:
         """Read the limits from the configuration."""
         self.stop, self.config = dict(config["stop"]), config
-        self.began = self.said = time.monotonic()
+        self.began = self.last_shown = time.monotonic()
         self.first: dict[str, float] = {}
 
     def on_record(self, step: int, metrics: dict[str, float]) -> None:
@@ -152,10 +120,10 @@ class Progress(Bar):
             if floor is not None and not self.quiet:
                 print(floor, file=self.stream, flush=True)
         now = time.monotonic()
-        self.show(self.fraction(metrics), self._words(metrics, now - self.began), now)
+        self.show(self._words(metrics, now - self.began), now)
 
     def on_run_end(self, result: Result) -> None:
-        """Remove the bar."""
+        """Remove the line."""
         self.close()
 
     # -- words ---------------------------------------------------------------------------------------------------------
@@ -173,9 +141,6 @@ class Progress(Bar):
             f"|grad f| {metrics['grad_norm']:.1e}" if gap is None else f"f - f* {gap:.1e}",
             f"{speed:,.0f} rounds/s" if speed >= 10 else f"{speed:.2g} rounds/s",
         ]
-        if "share_local" in metrics:
-            shares = [f"{100 * metrics[f'share_{k}']:.0f} % {k}" for k in ("local", "communication", "waiting")]
-            words.append(", ".join(shares) + f" for actor {metrics['slowest_actor']:.0f}")
         # the rest takes as long per share of the limit as what was done since the start
         done, start = self.fraction(metrics), self.fraction(self.first)
         if done is not None and start is not None and done > start:
@@ -183,66 +148,39 @@ class Progress(Bar):
         return words
 
 
-class MinimizeProgress(Bar):
-    """The progress of ``minimize``: the certificate on its way to the tolerance, or the nearest limit."""
-
-    def __init__(self, label: str, tol: float, limits: dict[str, float | None], stream: TextIO | None = None) -> None:
-        super().__init__(label, stream=stream)
-        self.tol, self.limits, self.first = tol, limits, math.nan
+class MinimizeProgress(StatusLine):
+    """The progress of ``minimize``: the certificate on its way to the tolerance."""
 
     def around(self, callback: Callable[..., Any] | None) -> Callable[..., Any]:
         """The callback for ``minimize`` that shows each record, and then calls the given one."""
 
         def both(row: dict[str, float], x: Any) -> None:
             words = f"iteration {row['iteration']:,.0f}", f"{row['nprox']:,.0f} proxes"
-            self.show(self.fraction(row), [*words, f"certificate {row['certificate']:.1e}"])
+            self.show([*words, f"certificate {row['certificate']:.1e}"])
             if callback is not None:
                 callback(row, x)
 
         return both
 
-    def fraction(self, row: dict[str, float]) -> float | None:
-        """The share of the way, in logarithms, from the first certificate to the tolerance; or of a limit."""
-        parts, bound = [row[column] / limit for column, limit in self.limits.items() if limit], row["certificate"]
-        if not math.isfinite(self.first) and math.isfinite(bound):
-            self.first = bound
-        if self.first > self.tol and 0 < bound < math.inf:
-            parts.append(math.log(self.first / bound) / math.log(self.first / self.tol))
-        return min(1.0, max(0.0, *parts)) if parts else None
 
-
-class OverallProgress(Bar):
+class OverallProgress(StatusLine):
     """The progress of many experiments: what is running, how much is done, how long the rest takes."""
 
     def __init__(self, quiet: bool = False, stream: TextIO | None = None) -> None:
         super().__init__(quiet=quiet, stream=stream)
-        self.topic = ""
 
     def __call__(self, text: str, done: float, left: float | None) -> None:
-        """Show it; if stderr is not a terminal, a line for every new topic and occasionally one in between."""
-        if self.quiet:
-            return
-        remaining = "" if left is None else f", {clock(left)} left"
-        if self.terminal:
-            self.draw(done, f"{100 * done:.0f} %{remaining} · {text}")
-            return
-        # a text is "topic, details"; a new topic is shown sooner than new details
-        now, topic = time.monotonic(), text.partition(",")[0]
-        if now - self.said >= (SECONDS_BEFORE_FIRST if topic != self.topic else SECONDS_BETWEEN_LINES):
-            self.topic = topic
-            self.say(f"{text}; {100 * done:.0f} % done{remaining}", now)
+        """Show it; ``left`` is in seconds."""
+        self.show([f"{text}; {100 * done:.0f} % done", *([] if left is None else [f"{clock(left)} left"])])
 
 
-class DownloadProgress(Bar):
+class DownloadProgress(StatusLine):
     """The progress of a download, for ``datasets.fetch``."""
-
-    def __init__(self, name: str, quiet: bool) -> None:
-        super().__init__(f"fetching {name}", quiet)
 
     def __call__(self, have: int, total: int | None) -> None:
         """Called with the bytes that have arrived, and the total if it is known."""
         of = f" of {total / 1e6:.1f}" if total else ""
-        self.show(have / total if total else None, [f"{have / 1e6:.1f}{of} MB"])
+        self.show([f"{have / 1e6:.1f}{of} MB"])
 
 
 def clock(seconds: float) -> str:

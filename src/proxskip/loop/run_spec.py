@@ -38,7 +38,6 @@ class RunSpec:
             network may lose clients.
         engine: where it runs; None in a federation.
         every: rounds between records.
-        memory_limit: bytes of what the clients remember that stay in memory.
         unsafe: warnings about the method's parameters.
         uncovered: what is run although no theorem covers it.
         source: where the data are from, for whoever resumes the run.
@@ -54,7 +53,6 @@ class RunSpec:
     network: Network | None
     engine: Engine | None
     every: int | None
-    memory_limit: int | None
     unsafe: tuple[str, ...]
     uncovered: tuple[str, ...]
     source: dict[str, Any] = field(default_factory=dict)
@@ -63,7 +61,7 @@ class RunSpec:
     @staticmethod
     def of(
         method: Any, problem: Any, stop: Stop, *, seed: int = 0, cohort: Any = None, network: Any = None,
-        engine: Engine | None = None, every: int | None = None, memory_limit: int | None = None,
+        engine: Engine | None = None, every: int | None = None,
         allow_unsafe_step: bool = False, source: dict[str, Any] | None = None, fingerprinted: bool = True,
     ) -> RunSpec:  # fmt: skip
         """From what a user gives; whatever is wrong is refused here, in one sentence."""
@@ -73,33 +71,17 @@ class RunSpec:
         asked = asked_by(method, problem, participation, network)
         method, unsafe = prepare(method, problem, asked, allow_unsafe_step)
         stop.check(problem)
-        every = every if every is None else theory.whole("every", every)
-        uncovered = without_theorem(method, problem, isinstance(asked, Everyone))
-        spec = RunSpec(
-            method, problem, stop, seed, participation, asked, network, engine, every, memory_limit, tuple(unsafe),
-            tuple(uncovered), source or {}, fingerprinted,
-        )  # fmt: skip
-        if engine is not None:
-            spec._check_engine(engine)
-        return spec
-
-    def _check_engine(self, engine: Engine) -> None:
-        if self.network is not None and not self.network.reliable and not engine.rewinds:
+        if engine is not None and network is not None and not (network.reliable or engine.rewinds):
             raise InputError(
                 f'the engine "{engine.name}" cannot take back a round that is void; use engine="cpu", or a network '
                 "without losses."
             )
-        limit = self.memory_limit
-        if limit is None:
-            return
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
-            raise InputError(f"memory_limit = {limit!r} must be a number of bytes.")
-        if isinstance(self.asked, Everyone):
-            raise InputError(
-                "memory_limit is for runs on cohorts; with full participation a round uses all of the memory."
-            )
-        if not engine.keeps_rows():
-            raise InputError(f'memory_limit is not for the engine "{engine.name}"; use engine="cpu".')
+        every = every if every is None else theory.whole("every", every)
+        uncovered = without_theorem(method, problem, isinstance(asked, Everyone))
+        return RunSpec(
+            method, problem, stop, seed, participation, asked, network, engine, every, tuple(unsafe),
+            tuple(uncovered), source or {}, fingerprinted,
+        )  # fmt: skip
 
     def clock(self) -> Clock | None:
         """The simulated time of the run; None without a network."""
@@ -114,8 +96,7 @@ class RunSpec:
             self.method, self.problem, self.stop.rules, self.seed, engine, self.cohort, self.source, self.fingerprinted
         )
         config |= {"every": self.every}
-        config |= {} if self.network is None else {"network": self.network.plain()}
-        return config if self.memory_limit is None else config | {"memory_limit": self.memory_limit}
+        return config if self.network is None else config | {"network": self.network.plain()}
 
 
 # -- what a user may give ----------------------------------------------------------------------------------------------
@@ -194,11 +175,7 @@ def without_theorem(method: Method, problem: Problem, everyone: bool) -> list[st
     """Sentences on what is run although no theorem covers it."""
     if everyone or method.about.weighted_cohorts or float(np.ptp(problem.weights)) <= 1e-12:
         return []
-    least, most = float(problem.weights.min()), float(problem.weights.max())
-    ratio = "and some are zero" if least <= 0 else f"up to a factor of {most / least:.3g}"
-    if 0 < most < 1.1 * least:
-        ratio = f"by up to {100 * (most / least - 1):.2g} %"
     return [
-        f"the clients' weights differ ({ratio}), and no theorem covers {method.name} on cohorts of such clients; "
-        'split with weights="equal", take everybody, or use 5gcs.'
+        f"the clients' weights differ, and no theorem covers {method.name} on cohorts of such clients; split with "
+        'weights="equal", take everybody, or use 5gcs.'
     ]

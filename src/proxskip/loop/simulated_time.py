@@ -265,7 +265,6 @@ class Clock:
         return Status.STALLED, f"round {round} could not be closed in {tried} attempts: {what}."
 
     def row(self) -> dict[str, float]:
-        """As columns of a trace."""
         slowest = self.slowest_seconds, self.slowest_client
         values = self.seconds, self.computing, *slowest, self.late, self.lost, self.void
         return dict(zip(SIM_COLUMNS, map(float, values), strict=True))

@@ -9,22 +9,19 @@ from proxskip.links.cohorts import Everyone
 from proxskip.links.rows import RowStore
 from proxskip.loop.run_spec import RunSpec
 from proxskip.problems.federated import Problem
-from proxskip.types import Array, InputError, Vectors
+from proxskip.types import Array, Vectors
 
 LARGEST_WHOLE = 1 << 28
 """Bytes that the clients' memory may have, all together, to be kept as whole arrays in a run on cohorts."""
 
 
 def store_of(spec: RunSpec, h0: Array | None, x0: Array) -> RowStore | None:
-    """A store for a run on cohorts of many clients, or where there is a limit; None where all rows are kept."""
-    method, problem, limit = spec.method, spec.problem, spec.memory_limit
-    if h0 is not None and limit is not None:
-        raise InputError("memory_limit is for runs from h0 = 0, where only clients that took part have a memory.")
+    """A store for a run on cohorts of many clients; None where all rows are kept."""
+    method, problem, engine = spec.method, spec.problem, spec.engine
     large = 8 * problem.n * problem.d * len(method.remembers) > LARGEST_WHOLE
-    keeps_rows = spec.engine is not None and spec.engine.keeps_rows()
-    if limit is None and not (large and keeps_rows and h0 is None and not isinstance(spec.asked, Everyone)):
+    if not large or h0 is not None or isinstance(spec.asked, Everyone) or engine is None or not engine.keeps_rows():
         return None
-    return RowStore.of(lasting(method), problem.n, x0, limit)
+    return RowStore.of(lasting(method), problem.n, x0)
 
 
 def lasting(method: Method) -> list[str]:
@@ -42,7 +39,7 @@ def all_rows(method: Method, problem: Problem, x0: Array, h0: Array | None) -> V
     return memory
 
 
-def said(method: Method, problem: Problem) -> list[str]:
+def left_out(method: Method, problem: Problem) -> list[str]:
     """What such a run does not compute."""
     if method.claims(problem).lyapunov is Claims().lyapunov:
         return []

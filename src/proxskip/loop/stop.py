@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -34,26 +35,12 @@ class Spent(Protocol):
     def seconds(self) -> float: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Unproved:
+class Unproved(NamedTuple):
     """A measure that seems to meet its tolerance, where rounding leaves it open."""
 
-    name: str
-    measured: accuracy.Bounded
-    tolerance: float
-
-    @property
-    def hopeless(self) -> bool:
-        """Whether rounding alone is beyond the tolerance."""
-        return not self.measured.error < self.tolerance
-
-    @property
-    def sentence(self) -> str:
-        """What is known."""
-        return (
-            f"the tolerance {self.tolerance:.3g} cannot be told from rounding: {self.name} is "
-            f"{self.measured.value:.3g}, known up to {self.measured.error:.2g},"
-        )
+    sentence: str
+    hopeless: bool
+    """Whether rounding alone is beyond the tolerance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,39 +102,39 @@ class Stop:
             raise InputError("a target for f - f* needs the solution, which is unknown here; give tol instead.")
 
     @property
-    def asked(self) -> bool:
+    def has_tolerance(self) -> bool:
         """Whether a tolerance was asked for."""
         return self.tol is not None or self.target is not None
 
     def reached(self, row: dict[str, float]) -> bool:
         """Whether all tolerances hold at this record."""
         good = self.tol is None or row["grad_norm"] <= self.tol
-        return self.asked and good and (self.target is None or row["gap"] <= self.target)
+        return self.has_tolerance and good and (self.target is None or row["gap"] <= self.target)
 
     def unproved(self, problem: Problem, x: Array, y: Array | None) -> Unproved | None:
         """The first tolerance that may fail at x once rounding is allowed for; None if all hold."""
-        if self.tol is not None:
-            residual = accuracy.residual(problem, x, y)
-            if not residual.most <= self.tol:
-                return Unproved("the gradient norm", residual, self.tol)
-        if self.target is not None:
-            gap = accuracy.gap(problem, x)
-            if not gap.most <= self.target:
-                return Unproved("f - f*", gap, self.target)
+        measures: list[tuple[str, float | None, Callable[[], accuracy.Bounded]]] = [
+            ("the gradient norm", self.tol, lambda: accuracy.residual(problem, x, y)),
+            ("f - f*", self.target, lambda: accuracy.gap(problem, x)),
+        ]
+        for name, tolerance, bounded in measures:
+            if tolerance is not None and not (value := bounded()).most <= tolerance:
+                known = f"{name} is {value.value:.3g}, known up to {value.error:.2g},"
+                sentence = f"the tolerance {tolerance:.3g} cannot be told from rounding: {known}"
+                return Unproved(sentence, not value.error < tolerance)
         return None
 
     def limit(self, round: int, counts: Spent) -> str | None:
         """The limit that is reached, such as ``400 rounds``; None if there is none."""
         endless = self.iterations is None and self.seconds is None and self.gradients is None
         rounds = MAX_ROUNDS if self.rounds is None and endless else self.rounds
-        if rounds is not None and round >= rounds:
-            return f"{round} rounds"
-        if self.iterations is not None and counts.iterations >= self.iterations:
-            return f"{counts.iterations} iterations"
-        if self.gradients is not None and counts.local_steps >= self.gradients:
-            return f"{counts.local_steps} gradients"
-        if self.proxes is not None and counts.prox_evals >= self.proxes:
-            return f"{counts.prox_evals} proxes"
+        spent = (
+            (rounds, round, "rounds"), (self.iterations, counts.iterations, "iterations"),
+            (self.gradients, counts.local_steps, "gradients"), (self.proxes, counts.prox_evals, "proxes"),
+        )  # fmt: skip
+        for most, count, name in spent:
+            if most is not None and count >= most:
+                return f"{count} {name}"
         if self.seconds is not None and (seconds := counts.seconds) >= self.seconds:
             return f"{seconds:.3g} seconds"
         return None
@@ -161,5 +148,5 @@ class Stop:
         if self.rounds is not None and round > self.rounds:  # resumed with a limit that is behind it
             done = f"the run has had {round} rounds already, and the limit is {self.rounds}"
             return Status.MAX_ROUNDS, f"nothing was done: {done}."
-        limit, missed = self.limit(round, counts), " without reaching the tolerance" if self.asked else ""
+        limit, missed = self.limit(round, counts), " without reaching the tolerance" if self.has_tolerance else ""
         return None if limit is None else (Status.MAX_ROUNDS, f"reached the limit of {limit}{missed}.")

@@ -1,28 +1,18 @@
 """Divergence and stalling, without false alarms: ``RunWatch`` for runs, ``CertificateWatch`` for ``minimize``.
 
-Both say DIVERGED when a measure of optimality is no longer finite or is far above where it began, and STALLED when it
-has not fallen over a time in which the theorem promises that it falls. They differ in what they know.
-
 ``RunWatch`` sees the residual at records, which may be far apart, on clients that are not alike:
 
-* DIVERGED: a value is no longer finite, or the residual is 100 times larger than the method's transient can make it.
-  By the Lyapunov function, h_0 = 0 may throw x off by (gamma/p) |h_0 - h*|, so the yardstick holds that factor: a warm
-  start near x* with h_0 = 0 raises the gradient norm thousands of times and is no divergence.
-* STALLED: over a window in which the theorem promises a contraction by exp(-2.5) the residual did not fall at all (its
-  geometric mean over the second half is 0.9 to 1.2 of that over the first). At the floor of rounding that is no fault
-  of the method: a tolerance below it cannot be reached (PRECISION), and a run without one goes on.
-  What grows by more is left to the first rule: a bounded loss cannot go on growing, and an unbounded one diverges. On
-  logistic loss this is the only sign of a step size that is far too large, since gradients are bounded there. It needs
-  a known mu, and exact gradients (minibatches have a noise floor).
+* DIVERGED: a value is not finite, or the residual is 100 times larger than the method's transient can make it. By the
+  Lyapunov function h_0 = 0 may throw x off by (gamma/p) |h_0 - h*|, so that a warm start near x* is no divergence.
+* STALLED: over a window in which the theorem promises a contraction by exp(-2.5) the geometric mean of the residual in
+  the second half is 0.9 to 1.2 of that in the first. It needs a known mu and exact gradients. At the rounding floor a
+  tolerance cannot be reached (PRECISION), and a run without one goes on.
 
-``CertificateWatch`` sees a bound on the certificate after every prox of one function, and keeps the best point:
+``CertificateWatch`` sees a bound on the certificate after every prox of one function, and the best point is returned:
 
-* DIVERGED: the bound is NaN, or 1e8 times the first one. The start may lie near x* by chance, and the best point is
-  returned in any case, so there is no need to be quick.
-* STALLED: over 30 bounds in a row none was 1 % below the best, and this lasted 10/(gamma mu) iterations (20,000 if mu
-  is unknown, or for psi(D x), where it is no rate) and 30 % of the run; or an inner solver missed its tolerance 30
-  times meanwhile. Minibatches are no exception: their noise floor is where ``minimize`` has to stop. Another method
-  begins with nothing held against it.
+* DIVERGED: the bound is NaN, or 1e8 times the first one.
+* STALLED: over 30 bounds in a row none was 1 % below the best, for 10/(gamma mu) iterations (20,000 if mu is unknown)
+  and 30 % of the run; or an inner solver missed its tolerance 30 times meanwhile.
 """
 
 from __future__ import annotations

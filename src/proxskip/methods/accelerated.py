@@ -8,15 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from proxskip import theory
-from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style
+from proxskip.interfaces import About, Claims, Exchange, Style
 from proxskip.methods import steps
+from proxskip.methods.gradient import GD
 from proxskip.problems.federated import Problem
 from proxskip.theory.step_sizes import Setting, StepLimits, nesterov_limit, nesterov_momentum
 from proxskip.types import Array, InputError, Vectors
 
 
 @dataclass(frozen=True, slots=True)
-class Accelerated(Method):
+class Accelerated(GD):
     """Nesterov's accelerated (proximal) gradient method with constant momentum, for strongly convex f.
 
     Y. Nesterov, Lectures on Convex Optimization, 2018, Section 2.2 (constant step scheme III); with a prox: A. Beck,
@@ -49,10 +50,6 @@ class Accelerated(Method):
         if exchange.problem.psi is not None:
             x = exchange.prox(x, self.gamma)
         return {"x": x, "y": x + self.beta * (x - server["x"])}
-
-    def local(self, client: Client, memory: Vectors, K: int, y: Array) -> Sent:
-        """One plain step from y."""
-        return (client.send(client.descend(y, 0.0, self.gamma, K)),), {}
 
     @classmethod
     def theory(cls, problem: Problem) -> Accelerated:
@@ -89,7 +86,7 @@ class Accelerated(Method):
 
 
 @dataclass(frozen=True, slots=True)
-class Fista(Method):
+class Fista(GD):
     """Accelerated proximal gradient with growing momentum, which starts anew when it leads uphill.
 
     A. Beck, M. Teboulle, A fast iterative shrinkage-thresholding algorithm for linear inverse problems, 2009; the
@@ -137,22 +134,12 @@ class Fista(Method):
         ahead = (1.0 + math.sqrt(1.0 + 4.0 * t * t)) / 2.0
         return {"x": x, "y": x + min(self.beta, (t - 1.0) / ahead) * step, "t": np.array([ahead])}
 
-    def local(self, client: Client, memory: Vectors, K: int, y: Array) -> Sent:
-        """One plain step from y."""
-        return (client.send(client.descend(y, 0.0, self.gamma, K)),), {}
-
-    @classmethod
-    def theory(cls, problem: Problem) -> Fista:
-        """gamma = 1/L with the smoothness of the average."""
-        return cls(gamma=1.0 / problem.L_global)
-
-    def check(self, problem: Problem, insist: bool = False) -> list[str]:
-        """gamma <= 1/L; from 4/(3 L) on momentum near one diverges."""
-        return self.check_steps(problem, insist, L=lambda: problem.L_global)
-
     @staticmethod
     def limits(s: Setting) -> StepLimits:
-        """1/L."""
         # t grows without bound, and the momentum (t - 1)/t+ comes near one
         source = "Beck, Teboulle, FISTA, 2009; refused where momentum near one diverges on quadratics"
         return StepLimits(1 / s.L, 1 / s.L, 1 / s.L, nesterov_limit(s.L, 1.0), source)
+
+    def claims(self, problem: Problem) -> Claims:
+        """No contraction per round: f - f* = O(1/k^2)."""
+        return Claims()

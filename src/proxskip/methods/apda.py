@@ -137,7 +137,6 @@ class APDA(Method):
         notes = self.check_steps(problem, insist)
         if self.K is None:
             return notes
-        steps.check_count("K", self.K)
         L = problem.L_global
         size, enough = self.gamma * L, enough_steps(self.gamma, L)
         # without psi a round is that of 5GCS for one client, with mu = 0 and tau = 1/gamma
@@ -145,10 +144,10 @@ class APDA(Method):
             size <= MAX_CHECKED and theory.local_radius(self.gamma, 0.0, L, 1 / self.gamma, self.K) <= 1 + 1e-9
         ):
             return notes
-        said = f"K = {self.K} steps are too few for gamma L = {size:.4g}, where apda can diverge; take K >= {enough}"
+        too_few = f"K = {self.K} steps are too few for gamma L = {size:.4g}, where apda can diverge; take K >= {enough}"
         if not insist:
-            raise InputError(f"{said}, or leave it out.")
-        return [*notes, f"{said}."]
+            raise InputError(f"{too_few}, or leave it out.")
+        return [*notes, f"{too_few}."]
 
 
 SETTLING = 0.95
@@ -215,13 +214,8 @@ class SplitAPDA(Method):
 
     @classmethod
     def theory(cls, problem: Problem) -> SplitAPDA:
-        """APDA's first gamma."""
         return cls(APDA.theory(problem).gamma)
 
     def slowest_rate(self, problem: Problem) -> float | None:
         """None: gamma moves, and for few local steps no rate is known with which a run could be called stalled."""
         return None
-
-    def check(self, problem: Problem, insist: bool = False) -> list[str]:
-        """gamma > 0."""
-        return self.check_steps(problem, insist)

@@ -8,7 +8,6 @@ from typing import Any
 from proxskip import theory
 from proxskip.interfaces import About, Exchange, Method
 from proxskip.links.cohorts import Participation
-from proxskip.methods import steps
 from proxskip.problems.federated import Problem
 from proxskip.types import Array, InputError, Vectors
 
@@ -62,11 +61,10 @@ class Decaying(Method):
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """A decay of at least zero; the first step size is the method's to judge."""
-        steps.check_decay(self.decay)
+        theory.nonnegative("decay", self.decay)
         return self.method.check(problem, insist)
 
     def start(self, problem: Problem, x0: Array) -> Vectors:
-        """The method's own."""
         return self.method.start(problem, x0)
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
@@ -84,13 +82,10 @@ class Decaying(Method):
         return replace(self, method=method), notes
 
     def controls(self, server: Vectors, memory: Vectors) -> Array | None:
-        """The method's own."""
         return self.method.controls(server, memory)
 
     def audited(self, server: Vectors, memory: Vectors) -> Array | None:
-        """The method's own."""
         return self.method.audited(server, memory)
 
     def excess(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
-        """The method's own."""
         return self.method.excess(problem, x, server, memory)

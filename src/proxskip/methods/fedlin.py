@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from proxskip import theory
 from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, as_sent
+from proxskip.interfaces.method import check_count, check_probability
 from proxskip.methods import steps
+from proxskip.methods.gradient import LocalMethod
 from proxskip.problems.federated import Problem
 from proxskip.theory.step_sizes import Setting, StepLimits
 from proxskip.types import Array, InputError, Vectors
 
 
 @dataclass(frozen=True, slots=True)
-class FedLin(Method):
+class FedLin(LocalMethod):
     """Local steps corrected by  h_i = grad f_i(x) - grad f(x)  at the round's own x; diverges at gamma = 1/L.
 
     A. Mitra, R. Jaafar, G. J. Pappas, H. Hassani, Linear convergence in federated learning: tackling client
@@ -65,15 +68,9 @@ class FedLin(Method):
             return cls(gamma=cls.limits(Setting.of(problem.es_A, K=K)).theorem or 0.0, K=K)
         return cls(gamma=tuple(cls.limits(Setting.of(problem.es_A, K=k)).theorem or 0.0 for k in K), K=K)
 
-    @classmethod
-    def paper_figure(cls, problem: Problem, K: int | None = None) -> FedLin:
-        """gamma = 1/(K L), as in Figure 1b and Table 1."""
-        K = K or steps.local_steps(problem)
-        return cls(gamma=cls.limits(Setting.of(problem.es_A, K=K)).figure, K=K)
-
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """gamma_i <= 1/(K_i L); from 2/L on it is refused."""
-        steps.check_count("K", self.K, problem.n)
+        check_count("K", self.K, problem.n)
         if isinstance(self.gamma, tuple) and len(self.gamma) != problem.n:
             raise InputError(f"gamma has {len(self.gamma)} entries for {problem.n} clients.")
         gammas, counts = (np.broadcast_to(np.asarray(v), (problem.n,)) for v in (self.gamma, self.K))
@@ -158,15 +155,14 @@ class SLocalGD(Method):
         return cls(gamma=cls.limits(Setting.of(problem.es_A, p=p)).figure / 4, p=p, q=q)
 
     @classmethod
-    def paper_figure(cls, problem: Problem, p: float | None = None, q: float = 1.0) -> SLocalGD:
+    def paper_figure(cls, problem: Problem, *args: Any, **given: Any) -> SLocalGD:
         """gamma = p/L, as in Figure 1b and Table 1."""
-        p = p or theory.best_p(1.0 / problem.L, theory.known(problem.mu))
-        return cls(gamma=cls.limits(Setting.of(problem.es_A, p=p)).figure, p=p, q=q)
+        best = cls.theory(problem, *args, **given)
+        return replace(best, gamma=4 * best.gamma)
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """p and q in (0, 1], gamma <= p/L."""
-        steps.check_probability("p", self.p)
-        steps.check_probability("q", self.q)
+        check_probability("q", self.q)
         return self.check_steps(problem, insist, p=self.p)
 
     @staticmethod

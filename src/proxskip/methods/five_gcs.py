@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from proxskip import theory
 from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, from_solution
+from proxskip.interfaces.method import check_count
 from proxskip.links.cohorts import Everyone, Participation, as_participation
 from proxskip.links.sums import weighted_sum
 from proxskip.methods import steps
@@ -34,7 +35,7 @@ class FiveGCS(Method):
         z+   = xhat - gamma sum_{m in S} (w_m/pi_m) (v_m+ - v_m)
 
     With ``theta`` a client ends its steps (at most K) at the first point whose local gradient is below theta tau_m
-    times its distance from xhat. With ``auto`` gamma is the first one, and grows while the residual falls slowly.
+    times its distance from xhat.
     """
 
     gamma: float
@@ -46,7 +47,6 @@ class FiveGCS(Method):
     theta: float | None = None
     pi: tuple[float, ...] | None = None
     rho: float = 1.0
-    auto: bool = False
 
     about = About(
         name="5gcs",
@@ -58,7 +58,6 @@ class FiveGCS(Method):
         heals=True,
         parameters=("gamma", "tau", "K", "theta", "c", "sigma"),
         style=Style("#009E73", "-", "8", highlighted=True),
-        finds_gamma=True,
         weighted_cohorts=True,
         psi_on_cohorts=True,
         summed="v",
@@ -67,20 +66,14 @@ class FiveGCS(Method):
     )
 
     def start(self, problem: Problem, x0: Array) -> Vectors:
-        """z = x0 and v = 0; with ``auto`` also ``pace``, see ``next_gamma``."""
-        return {"x": x0, "z": x0, "v": 0.0 * x0} | ({"pace": np.array([self.gamma, 0, 0, -1, 0])} if self.auto else {})
+        """z = x0 and v = 0."""
+        return {"x": x0, "z": x0, "v": 0.0 * x0}
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        """One communication."""
-        gamma, z, v = steps.first_of(server["pace"]) if self.auto else self.gamma, server["z"], server["v"]
+        gamma, z, v = self.gamma, server["z"], server["v"]
         xhat = (z - gamma * v) / (1.0 + gamma * self.mu)
         if exchange.problem.psi is not None:
             xhat = exchange.prox(xhat, gamma / (1.0 + gamma * self.mu))
-        if self.auto:
-            numbers = self.at_gamma(gamma, exchange.problem.n)
-            new, r = exchange(self.local_watched, xhat, K=self.K, own=numbers)
-            pace = self.next_gamma(server["pace"], exchange.problem, r + (z - xhat) / gamma)
-            return {"x": xhat, "z": xhat - gamma * (new - v), "v": new, "pace": pace}
         if exchange.everyone:
             (new,) = exchange(self.local, xhat, K=self.K)
             return {"x": xhat, "z": xhat - gamma * (new - v), "v": new}
@@ -108,60 +101,16 @@ class FiveGCS(Method):
         sent = client.send(self._solve(client, memory, K, xhat))
         return (sent,), {"v": memory["v"] + sent}
 
-    def local_watched(self, client: Client, memory: Vectors, K: int, xhat: Array, smaller: Any, beta: Any) -> Sent:
-        """Also sends the gradient at xhat less v_m, which its first step has computed."""
-        tau = client.own(self.tau) * smaller
-        h, step = memory["v"] + self.mu * xhat, 1.0 / (client.own(self.L) - self.mu + tau)
-        before, y = xhat, client.descend(xhat, h, step, 1)
-        slope = (xhat - y) / step
-        for _ in range(K - 1):
-            z = y + beta * (y - before)
-            before, y = y, client.descend(z, h, step, 1, pull=(tau - self.mu, xhat))
-        sent = client.send(memory["v"] + tau * (xhat - y))
-        return (sent, client.send(slope)), {"v": sent}
-
     # -- what must hold ------------------------------------------------------------------------------------------------
     def audited(self, server: Vectors, memory: Vectors) -> Array | None:
-        """The v_m."""
         return memory["v"]
 
     def known_sum(self, problem: Problem, server: Vectors) -> Array:
-        """The server's v."""
         return server["v"]
 
     def excess(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
         """max |sum_m w_m v_m - v|, with psi and for one client too."""
         return float(np.abs(weighted_sum(problem.weights, memory["v"]) - server["v"]).max())
-
-    # -- gamma that is found on the way --------------------------------------------------------------------------------
-    def at_gamma(self, gamma: float, n: int) -> dict[str, Array]:
-        """The factor of tau, and the momentum, at another gamma than the first."""
-        L, tau = np.max(self.L) - self.mu, np.max(self.tau) * self.gamma / gamma  # their ratio is the same for all
-        beta = theory.local_momentum(np.asarray(L), np.asarray(tau))
-        return {"smaller": np.full(n, self.gamma / gamma), "beta": np.full(n, float(beta))}
-
-    def next_gamma(self, pace: Array, problem: Problem, r: Array) -> Array:
-        """Judge gamma after ceil(gamma Lbar) rounds by the residual r at xhat; a heuristic.
-
-        If r fell by 4, gamma stays. Otherwise it is doubled, unless the last doubling made r fall more slowly: then
-        the doubling is taken back, and gamma stays for four such times.
-
-        Args:
-            pace: gamma, the rounds and the residual since it was judged, the rate before a doubling (or -1), and how
-                many times it stays.
-        """
-        gamma, since, norm, before, stays = (float(u) for u in pace)
-        now = float(np.linalg.norm(r))
-        if 0.0 < since < math.ceil(gamma * mean_smoothness(problem.weights, self.L, self.mu)):
-            return np.array([gamma, since + 1.0, norm, before, stays])
-        rate = math.log(norm / now) / since if min(norm, now) > 0 else 0.0
-        if since == 0.0 or now <= norm / 4:
-            return np.array([gamma, 1.0, now, -1.0, stays])
-        if before > 0 and rate < before:
-            return np.array([gamma / 2, 1.0, now, -1.0, 4.0])
-        if stays > 0:
-            return np.array([gamma, 1.0, now, before, stays - 1.0])
-        return np.array([2 * gamma, 1.0, now, rate, 0.0])
 
     # -- its parameters ------------------------------------------------------------------------------------------------
     @classmethod
@@ -182,51 +131,41 @@ class FiveGCS(Method):
         L, tau = np.asarray(plain.L) - plain.mu, np.asarray(plain.tau)
         a, b = sigma / (plain.gamma * plain.mu) + 2 * float(np.max(tau / L)), 1.0 - sigma
         theta = b / (1.0 + math.sqrt(1.0 + a * b))  # the largest with  a theta^2 + 2 theta <= 1 - sigma
-        return plain.but(theta=theta, K=theory.local_steps_for(theta, L, tau))
+        return replace(plain, theta=theta, K=theory.local_steps_for(theta, L, tau))
 
     @classmethod
     def practical(
-        cls, problem: Problem, *, gamma: float | str | None = None, cohort: Any = None, c: float = 1.0,
+        cls, problem: Problem, *, gamma: float | None = None, cohort: Any = None, c: float = 1.0,
         sigma: float = 1.0, K: int = 2, tau: float | None = None, theta: float | None = None,
     ) -> FiveGCS:  # fmt: skip
         """What measurements support: c = 1, sigma = 1 and K = 2.
 
         Args:
-            gamma: in place of c, and then no mu is needed; "auto" begins with 2/Lbar.
+            gamma: in place of c, and then no mu is needed.
             tau: for all clients, in place of sigma.
         """
-        auto = gamma == "auto"
-        if auto and (theta is not None or c != 1.0):
-            raise InputError('gamma = "auto" finds c by itself and takes K steps; leave out c and theta.')
         if gamma is None and not problem.mu:
-            raise InputError('mu is unknown, and gamma depends on it; give l2 > 0, gamma, or gamma = "auto".')
-        given = None if gamma is None or auto else theory.positive("gamma", gamma)  # type: ignore[arg-type]
+            raise InputError("mu is unknown, and gamma depends on it; give l2 > 0, or gamma.")
         mu = min(float(problem.mu or 0.0), float(problem.L_i.min()) / 2)
         participation = as_participation(cohort)
         participation.check(problem.n)
         pi, rho = participation.inclusion(problem.n)
         w, L = problem.weights, problem.L_i - mu
-        if auto:
-            first = 2.0 / mean_smoothness(w, problem.L_i, mu)
-        else:
-            first = c / math.sqrt(mu * float(w @ (L / pi))) if given is None else given
-        dual = theory.local_dual_steps(first, L, w, pi, rho, sigma)
+        if gamma is None:
+            gamma = c / math.sqrt(mu * float(w @ (L / pi)))
+        gamma = theory.positive("gamma", gamma)
+        dual = theory.local_dual_steps(gamma, L, w, pi, rho, sigma)
         if tau is not None:
             dual = np.full(problem.n, theory.positive("tau", tau))
         beta = theory.local_momentum(L, dual)
         everyone = isinstance(participation, Everyone) or bool(np.all(pi == 1.0))
         return cls(
-            first, _one(dual), _one(problem.L_i), _one(beta), mu, K, theta,
-            None if everyone else tuple(pi.tolist()), 1.0 if everyone else rho, auto,
+            gamma, _one(dual), _one(problem.L_i), _one(beta), mu, K, theta,
+            None if everyone else tuple(pi.tolist()), 1.0 if everyone else rho,
         )  # fmt: skip
-
-    def but(self, **changes: Any) -> FiveGCS:
-        """A copy with some fields changed."""
-        return type(self)(**(self.parameters() | changes))
 
     @classmethod
     def paper_figure(cls, problem: Problem) -> FiveGCS:
-        """``practical``."""
         return cls.practical(problem)
 
     @classmethod
@@ -242,7 +181,7 @@ class FiveGCS(Method):
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """gamma sum_m w_m tau_m <= 1; settings that diverge on a quadratic are refused."""
         insist = insist or problem.L_kind == "global"
-        steps.check_count("K", self.K)
+        check_count("K", self.K)
         theory.positive("gamma", self.gamma)
         theory.nonnegative("mu", self.mu)
         for name in ("tau", "L", "beta", "pi"):
@@ -258,9 +197,9 @@ class FiveGCS(Method):
     def _unsafe(self, problem: Problem, insist: bool) -> list[str]:
         L, tau, pi = self._numbers(problem)
         sigma = theory.local_sigma(self.gamma, tau, problem.weights, pi, self.rho)
-        Lbar = mean_smoothness(problem.weights, self.L, self.mu)
+        Lbar = float(problem.weights @ L)
         # local solves to an accuracy are covered by the theorem, and without mu every radius is 1
-        few_steps = self.theta is None and not self.auto and self.mu > 0
+        few_steps = self.theta is None and self.mu > 0
         notes = []
         if sigma > 1 + 1e-9:
             notes.append(f"tau is {sigma:.4g} times its bound for this gamma, beyond which 5gcs can diverge")
@@ -280,8 +219,6 @@ class FiveGCS(Method):
 
     def for_cohorts(self, cohorts: Participation, n: int) -> tuple[FiveGCS, list[str]]:
         """It must have been made for them: tau_m depends on the probabilities."""
-        if self.auto:
-            raise InputError('gamma = "auto" needs all clients in every round; give gamma, or leave out the cohort.')
         pi, rho = cohorts.inclusion(n)
         mine = np.ones(n) if self.pi is None else np.asarray(self.pi)
         if len(mine) != n or not np.allclose(pi, mine, rtol=1e-9) or (self.pi and not math.isclose(rho, self.rho)):
@@ -291,10 +228,10 @@ class FiveGCS(Method):
         return self, []
 
     def slowest_rate(self, problem: Problem) -> float | None:
-        """The exact theorem's without its factors of 2, per iteration; nothing with ``auto``."""
+        """The exact theorem's without its factors of 2, per iteration."""
         L, tau, pi = self._numbers(problem)
         dual = float(np.min(pi * tau / (L + tau)))
-        return None if self.auto else min(self.gamma * self.mu / (1.0 + self.gamma * self.mu), dual) / self.K
+        return min(self.gamma * self.mu / (1.0 + self.gamma * self.mu), dual) / self.K
 
     # -- what is claimed -----------------------------------------------------------------------------------------------
     def _numbers(self, problem: Problem) -> tuple[Array, Array, Array]:
@@ -307,25 +244,18 @@ class FiveGCS(Method):
         """The inexact theorem's, where it covers these local solves; per round."""
         L, tau, pi = self._numbers(problem)
 
-        def psi(s: Solution, x: Array, server: Vectors, memory: Vectors) -> float | None:
-            if self.auto:
-                return None
+        def psi(s: Solution, x: Array, server: Vectors, memory: Vectors) -> float:
             far = np.sum((memory["v"] - (s.h - self.mu * s.x)) ** 2, axis=1)
             dual = problem.weights / pi * (1.0 / tau + 1.0 / L)
             return float(np.sum((server["z"] - s.x) ** 2) / self.gamma + dual @ far)
 
         theta = max(self.theta or 0.0, theory.local_accuracy(L, tau, self.K))
         sigma = theory.local_sigma(self.gamma, tau, problem.weights, pi, self.rho)
-        fits = not self.auto and problem.mu is not None and self.mu <= problem.mu * (1 + 1e-9)
+        fits = problem.mu is not None and self.mu <= problem.mu * (1 + 1e-9)
         fits = fits and bool(np.all(np.asarray(self.L) >= problem.L_i * (1 - 1e-9)))
         fits = fits and bool(np.allclose(np.asarray(self.beta), theory.local_momentum(L, tau), rtol=1e-6))
         rate = theory.inexact_rate(self.gamma, self.mu, L, tau, pi, sigma, theta) if fits else None
         return Claims(None if rate is None else 1.0 - rate, from_solution(problem, psi), per_round=True)
-
-
-def mean_smoothness(w: Array, L: Any, mu: float) -> float:
-    """Lbar = sum_m w_m (L_m - mu)."""
-    return float(w @ (np.broadcast_to(np.asarray(L, dtype=np.float64), w.shape) - mu))
 
 
 def _one(values: Array) -> float | tuple[float, ...]:

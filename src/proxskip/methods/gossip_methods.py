@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from proxskip import theory
-from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, from_solution
+from proxskip.interfaces import About, Claims, Client, ClientHalf, Exchange, Lyapunov, Method, Sent, SettleHalf, Style
+from proxskip.interfaces.method import check_probability, from_solution
 from proxskip.links.gossip import Links, RandomLinks, largest_weight, links_of
 from proxskip.links.graphs import Graph, as_graph
 from proxskip.methods import steps
@@ -20,6 +21,25 @@ from proxskip.problems.federated import Problem
 from proxskip.problems.solve import Solution
 from proxskip.theory.step_sizes import Setting, StepLimits
 from proxskip.types import Array, InputError, Vectors
+
+
+class GossipMethod(Method):
+    """A method whose round is one step at home and one gossip along ``links``."""
+
+    __slots__ = ()
+    graph: Graph
+    local: ClassVar[ClientHalf]
+    settle: ClassVar[SettleHalf]
+
+    @property
+    def links(self) -> Links:
+        """What it gossips along."""
+        return self.graph
+
+    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
+        exchange.gossip(self.local, self.links, 1)
+        exchange.settle(self.settle)
+        return server
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +57,7 @@ class DecentralizedScaffnew(Method):
 
     With tau = p/(2 chi gamma) it is the method of L. Guo, S. A. Alghunaim, K. Yuan, L. Condat, J. Cao, Achieving linear
     speedup with ProxSkip in distributed stochastic optimization, 2023, arXiv:2310.07983. Links may fail at random
-    (``Graph.failing``); ``gossips`` steps in one communication are the idea of MG-Skip (L. Guo et al., 2023,
-    arXiv:2312.11861), here by a Chebyshev polynomial in the place of W.
+    (``Graph.failing``).
     """
 
     gamma: float
@@ -46,7 +65,6 @@ class DecentralizedScaffnew(Method):
     tau: float
     graph: Graph
     K: int | None = None
-    gossips: int = 1
 
     about = About(
         name="decentralized-scaffnew",
@@ -60,7 +78,6 @@ class DecentralizedScaffnew(Method):
     )
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        """One gossip step."""
         # every client draws the same K from the seed and the round, so that nobody has to announce it
         K = self.K or steps.geometric(exchange.rng, self.p)
         exchange.gossip(self.local, self.links, K)
@@ -81,35 +98,26 @@ class DecentralizedScaffnew(Method):
 
     @property
     def links(self) -> Links:
-        """The graph, or its links that may fail, or several gossips along it as one; delta and lmax are theirs."""
-        return links_of(self.graph, self.gossips)
+        """The graph, or its links that may fail; delta and lmax are theirs."""
+        return links_of(self.graph)
 
     @classmethod
-    def theory(cls, problem: Problem, graph: Any = "ring", gossips: int = 1, seed: int = 0) -> DecentralizedScaffnew:
-        """Theorem 5.7: gamma = 1/L, tau = p/(gamma lmax(I - W)), p = min(1, sqrt(gamma mu lmax/delta)).
-
-        Args:
-            gossips: gossip steps in each communication, as one by a Chebyshev polynomial of W.
-        """
-        return cls.configure(problem, {"graph": graph, "gossips": gossips, "seed": seed})
+    def theory(cls, problem: Problem, graph: Any = "ring", seed: int = 0) -> DecentralizedScaffnew:
+        """Theorem 5.7: gamma = 1/L, tau = p/(gamma lmax(I - W)), p = min(1, sqrt(gamma mu lmax/delta))."""
+        return cls.configure(problem, {"graph": graph, "seed": seed})
 
     @classmethod
     def configure(cls, problem: Problem, given: Mapping[str, Any]) -> DecentralizedScaffnew:
         """p and tau at their best for what is given."""
         network = as_graph(given.get("graph", "ring"), problem.n, seed=given.get("seed", 0))
-        gossips = given.get("gossips", 1)
-        steps.check_count("gossips", gossips)
-        links = links_of(network, gossips)
+        links = links_of(network)
         gamma = steps.gamma_of(given, problem)
         p = steps.p_of(given, lambda: theory.split_p(gamma, problem.mu, links.lmax, links.delta))
         tau = given.get("tau") or theory.split_tau(gamma, p, links.lmax)
-        return cls(gamma, p, tau, network, given.get("K"), gossips)
+        return cls(gamma, p, tau, network, given.get("K"))
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """gamma <= 1/L, tau <= p/(gamma lmax(I - W)), equal weights, one node per client."""
-        steps.check_probability("p", self.p)
-        steps.check_count("K", 1 if self.K is None else self.K)
-        steps.check_count("gossips", self.gossips)
         steps.check_gossip(self.graph, problem, may_fail=True)
         warnings = self.check_steps(problem, insist)
         # beyond this bound the step along the graph expands, whatever gamma is
@@ -121,23 +129,27 @@ class DecentralizedScaffnew(Method):
 
         Where links fail, p in Phi is the probability that a link is used.
         """
-        links = self.links
-        p = self.p * (1.0 - self.graph.failure)
-
-        def phi(s: Solution, x: Array, server: Vectors, memory: Vectors) -> float:
-            return theory.decentralized_lyapunov(memory["x"], memory["h"], s.x, s.h, self.gamma, p, self.tau, links.W)
-
         # the theorem is about a drawn K
-        covered = problem.mu is not None and self.K is None
-        zeta = theory.split_zeta(self.gamma, problem.mu, self.p, self.tau, links.delta) if covered else None
-        return Claims(zeta, from_solution(problem, phi))
+        p, covered = self.p * (1.0 - self.graph.failure), problem.mu is not None and self.K is None
+        zeta = theory.split_zeta(self.gamma, problem.mu, self.p, self.tau, self.links.delta) if covered else None
+        return Claims(zeta, _lyapunov(problem, self, p))
+
+
+def _lyapunov(problem: Problem, method: DecentralizedScaffnew | RandomGossip, p: float) -> Lyapunov:
+    """Phi of Theorem 5.7, where p is the probability that a link is used."""
+
+    def phi(s: Solution, x: Array, server: Vectors, memory: Vectors) -> float:
+        X, H, W = memory["x"], memory["h"], method.graph.W
+        return theory.decentralized_lyapunov(X, H, s.x, s.h, method.gamma, p, method.tau, W)
+
+    return from_solution(problem, phi)
 
 
 RANDPROX = "Condat, Richtarik, RandProx, ICLR 2023, arXiv:2207.12891"
 
 
 @dataclass(frozen=True, slots=True)
-class RandomGossip(Method):
+class RandomGossip(GossipMethod):
     """RandProx whose dual variables are the links of a graph: each wakes with its own coin, and carries k of d numbers.
 
     L. Condat, P. Richtarik, RandProx: Primal-dual optimization algorithms with randomized proximal updates, ICLR 2023,
@@ -169,11 +181,10 @@ class RandomGossip(Method):
         one_over_L=RANDPROX + ", an instance derived for the library",
     )
 
-    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        """One step everywhere, and the links that wake after it; a link that fails is one that sleeps."""
-        exchange.gossip(self.local, RandomLinks(self.graph, self.p_e * (1.0 - self.graph.failure), self.k), 1)
-        exchange.settle(self.settle)
-        return server
+    @property
+    def links(self) -> Links:
+        """Those that may wake; a link that fails is one that sleeps."""
+        return RandomLinks(self.graph, self.p_e * (1.0 - self.graph.failure), self.k)
 
     def local(self, client: Client, memory: Vectors, K: int) -> Sent:
         """The step; coordinates of xhat_i go along the links that are awake."""
@@ -209,7 +220,7 @@ class RandomGossip(Method):
         if p_e is None:
             best = theory.random_gossip_omega(gamma, problem.mu, graph.delta, graph.lmax, w)
             p_e = min(1.0, 1.0 / ((1.0 + best) * share))
-        steps.check_probability("p_e", p_e)
+        check_probability("p_e", p_e)
         omega = 1.0 / (share * p_e) - 1.0
         return cls(gamma, theory.random_gossip_tau(gamma, omega, graph.lmax, w), graph, p_e, k, omega)
 
@@ -223,8 +234,8 @@ class RandomGossip(Method):
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """gamma <= 1/L, gamma tau (lmax + 2 omega w) <= 1, equal weights, one node per client."""
-        steps.check_probability("p_e", self.p_e)
-        steps.check_count("k", 1 if self.k is None else self.k)
+        check_probability("p_e", self.p_e)
+        theory.whole("k", 1 if self.k is None else self.k)
         steps.check_gossip(self.graph, problem, may_fail=True)
         kept = (problem.d if self.k is None else min(self.k, problem.d)) / problem.d
         right = 1.0 / (kept * self.p_e * (1.0 - self.graph.failure)) - 1.0
@@ -238,19 +249,13 @@ class RandomGossip(Method):
 
     def claims(self, problem: Problem) -> Claims:
         """Decentralized Scaffnew's Phi and rate with 1/(1 + omega) in the place of p."""
-        p = 1.0 / (1.0 + self.omega)
-
-        def phi(s: Solution, x: Array, server: Vectors, memory: Vectors) -> float:
-            X, H, W = memory["x"], memory["h"], self.graph.W
-            return theory.decentralized_lyapunov(X, H, s.x, s.h, self.gamma, p, self.tau, W)
-
-        known = problem.mu is not None
+        p, known = 1.0 / (1.0 + self.omega), problem.mu is not None
         zeta = theory.split_zeta(self.gamma, problem.mu, p, self.tau, self.graph.delta) if known else None
-        return Claims(zeta, from_solution(problem, phi))
+        return Claims(zeta, _lyapunov(problem, self, p))
 
 
 @dataclass(frozen=True, slots=True)
-class DIGing(Method):
+class DIGing(GossipMethod):
     """Gradient tracking: y_i follows the average gradient, at the price of a second vector along every edge.
 
     A. Nedic, A. Olshevsky, W. Shi, Achieving geometric convergence for distributed optimization over time-varying
@@ -274,12 +279,6 @@ class DIGing(Method):
         style=Style("#0072B2", "--", "P"),
         other_names=("gradient-tracking",),
     )
-
-    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        """One gossip step of two vectors."""
-        exchange.gossip(self.local, self.graph, 1)
-        exchange.settle(self.settle)
-        return server
 
     def local(self, client: Client, memory: Vectors, K: int) -> Sent:
         """x_i and y_i go to the neighbors; one step says what y_i is."""
@@ -317,7 +316,7 @@ class DIGing(Method):
 
 
 @dataclass(frozen=True, slots=True)
-class EXTRA(Method):
+class EXTRA(GossipMethod):
     """Gossip with a correction that adds up the disagreement; one vector along every edge.
 
     W. Shi, Q. Ling, G. Wu, W. Yin, EXTRA: an exact first-order algorithm for decentralized consensus optimization,
@@ -340,12 +339,6 @@ class EXTRA(Method):
         remembers=("h", "x", "xhat"),
         style=Style("#009E73", "-.", "X"),
     )
-
-    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        """One gossip step."""
-        exchange.gossip(self.local, self.graph, 1)
-        exchange.settle(self.settle)
-        return server
 
     def local(self, client: Client, memory: Vectors, K: int) -> Sent:
         """One step at home; x_i goes to the neighbors."""

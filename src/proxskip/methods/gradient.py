@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 
@@ -41,7 +41,6 @@ class GD(Method):
         return {"x": x}
 
     def local(self, client: Client, memory: Vectors, K: int, x: Array) -> Sent:
-        """One plain step."""
         return (client.send(client.descend(x, 0.0, self.gamma, K)),), {}
 
     @classmethod
@@ -83,13 +82,26 @@ class ProxGD(GD):
     )
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        """A step of the mean, then the prox."""
         (y,) = exchange(self.local, server["x"], K=1)
         return {"x": y if exchange.problem.psi is None else exchange.prox(y, self.gamma)}
 
 
+class LocalMethod(Method):
+    """A method with K local steps a round, whose figures take gamma = 1/(K L)."""
+
+    __slots__ = ()
+
+    @classmethod
+    def paper_figure(cls, problem: Problem, *args: Any, **given: Any) -> Any:
+        """gamma = 1/(K L), as in Figure 1b and Table 1."""
+        best = cls.theory(problem, *args, **given)
+        limits = cls.limits(Setting.of(problem.es_A, K=best.K))
+        assert limits is not None
+        return replace(best, gamma=limits.figure)
+
+
 @dataclass(frozen=True, slots=True)
-class LocalGD(Method):
+class LocalGD(LocalMethod):
     """Local gradient descent: K steps at home, then the mean; it stalls at a biased point unless clients agree.
 
     A. Khaled, K. Mishchenko, P. Richtarik, Tighter theory for Local SGD on identical and heterogeneous data,
@@ -113,12 +125,10 @@ class LocalGD(Method):
     )
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        """The mean of what came up."""
         (x,) = exchange(self.local, server["x"], K=self.K)
         return {"x": x}
 
     def local(self, client: Client, memory: Vectors, K: int, x: Array) -> Sent:
-        """K plain steps."""
         return (client.send(client.descend(x, 0.0, self.gamma, K)),), {}
 
     @classmethod
@@ -127,15 +137,8 @@ class LocalGD(Method):
         K = K or steps.local_steps(problem)
         return cls(gamma=cls.limits(Setting.of(problem.es_A, K=K)).theorem or 0.0, K=K)
 
-    @classmethod
-    def paper_figure(cls, problem: Problem, K: int | None = None) -> LocalGD:
-        """gamma = 1/(K L), as in Figure 1b and Table 1."""
-        K = K or steps.local_steps(problem)
-        return cls(gamma=cls.limits(Setting.of(problem.es_A, K=K)).figure, K=K)
-
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """gamma <= 1/L; from 2/L on it diverges."""
-        steps.check_count("K", self.K)
         return self.check_steps(problem, insist, K=self.K)
 
     @staticmethod

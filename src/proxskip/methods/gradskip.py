@@ -10,6 +10,7 @@ import numpy as np
 
 from proxskip import theory
 from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, as_sent, from_solution
+from proxskip.interfaces.method import check_probability
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
 from proxskip.problems.solve import Solution
@@ -89,12 +90,11 @@ class GradSkip(Method):
         """p at its best for the gamma that is taken, and q of p."""
         gamma = steps.gamma_of(given, problem)
         p = steps.p_of(given, lambda: theory.best_p(gamma, problem.mu))
-        steps.check_probability("p", p)
+        check_probability("p", p)
         return cls(gamma, p, tuple(theory.gradskip_q(problem.L_i, p, problem.L).tolist()))
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """p in (0, 1], a q_i in [0, 1] for each client, gamma <= min_i p^2/(L_i (1 - q_i (1 - p^2)))."""
-        steps.check_probability("p", self.p)
         q = np.asarray(self.q, dtype=np.float64)
         if q.shape != (problem.n,) or not (q.min() >= 0 and q.max() <= 1):
             raise InputError(f"q must hold a probability for each of the {problem.n} clients.")

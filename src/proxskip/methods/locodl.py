@@ -9,6 +9,7 @@ from typing import Any
 
 from proxskip import theory
 from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, from_solution
+from proxskip.interfaces.method import check_probability
 from proxskip.links.codecs import Codec, Float32, Natural, RandK, as_codec
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
@@ -62,7 +63,6 @@ class LoCoDL(Method):
         return {"x": x0, "v": 0.0 * x0}
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        """One communication."""
         K = steps.geometric(exchange.rng, self.p)
         first = exchange.round == 0
         y, v, shrink, add = server["x"], server["v"] + self.mu_g * server["x"] if first else server["v"], 1.0, 0.0
@@ -123,8 +123,7 @@ class LoCoDL(Method):
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """p in (0, 1], an unbiased codec with this omega, 0 < mu_g < mu, gamma <= 2/L."""
-        steps.check_probability("p", self.p)
-        steps.check_probability("rho", self.rho)
+        check_probability("rho", self.rho)
         omega = self.codec.omega(problem.d)
         check_codec(self.codec, omega)
         if self.omega < omega * (1 - 1e-12):

@@ -62,7 +62,6 @@ class ProxSkip(Method):
         return (sent,), {"xhat": as_sent(xhat, up, sent)}
 
     def settle(self, client: Client, memory: Vectors, x: Array) -> Vectors:
-        """Line 10."""
         return {"h": memory["h"] + (self.p / self.gamma) * (x - memory["xhat"])}
 
     def excess(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
@@ -79,12 +78,6 @@ class ProxSkip(Method):
         """p at its best for the gamma that is taken."""
         gamma = steps.gamma_of(given, problem)
         return cls(gamma, steps.p_of(given, lambda: theory.best_p(gamma, problem.mu)), given.get("K"))
-
-    def check(self, problem: Problem, insist: bool = False) -> list[str]:
-        """p in (0, 1], gamma <= 1/L (1/A with stochastic gradients)."""
-        steps.check_probability("p", self.p)
-        steps.check_count("K", 1 if self.K is None else self.K)
-        return self.check_steps(problem, insist)
 
     def claims(self, problem: Problem) -> Claims:
         """Psi of Section 3.3 contracts by 1 - min(gamma mu, p^2): Theorem 3.6."""

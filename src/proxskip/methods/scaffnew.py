@@ -70,7 +70,6 @@ class Scaffnew(Method):
             object.__setattr__(self, "codec", as_codec(self.codec))
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        """One communication."""
         K = self.K or steps.geometric(exchange.rng, self.p)
         # weights and own steps change the inner product, not the method: the mean of the clients is taken in it
         c = steps.once(steps.over, exchange.problem.weights, self.gamma)
@@ -163,8 +162,6 @@ class Scaffnew(Method):
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """p in (0, 1], gamma_i <= 1/L_i (1/A with stochastic gradients)."""
-        steps.check_probability("p", self.p)
-        steps.check_count("K", 1 if self.K is None else self.K)
         if self.codec is not None and not self.codec.omega(problem.d) < 1e-6:
             raise InputError(f"scaffnew is wrong with {self.codec}; use float32, or locodl instead of scaffnew.")
         if self.chi is not None and not self.chi > 0:

@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from proxskip.interfaces import About, Client, Exchange, Method, Sent, Style, as_sent
+from proxskip.interfaces import About, Client, Exchange, Sent, Style, as_sent
 from proxskip.methods import steps
+from proxskip.methods.gradient import LocalMethod
 from proxskip.problems.federated import Problem
 from proxskip.theory.step_sizes import Setting, StepLimits
 from proxskip.types import Array, InputError, Vectors
 
 
 @dataclass(frozen=True, slots=True)
-class Scaffold(Method):
+class Scaffold(LocalMethod):
     """Local steps corrected by  h_i = c_i - c,  where c_i estimates the client's gradient and c their mean.
 
     S. P. Karimireddy et al., SCAFFOLD: stochastic controlled averaging for federated learning, ICML 2020,
@@ -103,15 +104,8 @@ class Scaffold(Method):
             limits = cls.limits(Setting.of(problem.es_A, K=K, mu=problem.mu, n=problem.n, cohort=cohort))
         return cls(gamma=limits.theorem or 0.0, K=K, option=option)
 
-    @classmethod
-    def paper_figure(cls, problem: Problem, K: int | None = None, option: Literal["I", "II"] = "II") -> Scaffold:
-        """gamma = 1/(K L), as in Figure 1b and Table 1."""
-        K = K or steps.local_steps(problem)
-        return cls(gamma=cls.limits(Setting.of(problem.es_A, K=K)).figure, K=K, option=option)
-
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """gamma <= 1/(K L eta_g); from 2/L on it is refused."""
-        steps.check_count("K", self.K)
         if not self.eta_g > 0:
             raise InputError(f"eta_g = {self.eta_g} must be positive.")
         if self.option not in ("I", "II"):

@@ -108,8 +108,6 @@ class SplitSkip(Method):
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """gamma <= 1/L, gamma tau <= p/|DD'|."""
-        steps.check_probability("p", self.p)
-        steps.check_count("K", 1 if self.K is None else self.K)
         warnings = self.check_steps(problem, insist)
         theory.check_tau(self.tau, self.gamma, self.p, operators.operator_norm2(operator_of(problem)))
         return warnings

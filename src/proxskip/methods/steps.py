@@ -16,18 +16,11 @@ from proxskip.prox import inner_state
 from proxskip.prox.adapted import Adapted
 from proxskip.types import Array, Indices, InputError
 
-SMALLEST_P = 1e-8
-"""The smallest probability of communicating: below it a single round would hardly ever end."""
-
 _MADE: tuple[tuple[Callable[..., Array], tuple[Any, ...], Array], ...] = ()
 """What ``once`` made last, and of what."""
 
 NEVER = 1e15
 """As a number of coin flips: more than there will be."""
-
-
-LARGEST_K = 10**8
-"""The largest number of local steps in a round, likewise."""
 
 
 def geometric(rng: np.random.Generator, p: float) -> int:
@@ -59,30 +52,6 @@ def geometric_each(rng: np.random.Generator, p: Array) -> Indices:
     with np.errstate(divide="ignore", invalid="ignore"):
         flips = np.where(p > 0, np.log(u) / np.log1p(-p), NEVER)
     return 1 + np.minimum(flips, NEVER).astype(np.int64)
-
-
-def check_probability(name: str, value: float) -> None:
-    """A probability in (0, 1]."""
-    if isinstance(value, bool) or not (isinstance(value, (int, float, np.number)) and 0 < value <= 1):
-        raise InputError(f"{name} = {value!r} must lie in (0, 1].")
-    if value < SMALLEST_P:
-        raise InputError(f"{name} = {value:g} asks for {1 / value:.0e} steps at a time; take at least {SMALLEST_P:g}.")
-
-
-def check_decay(value: Any) -> None:
-    """A finite number of at least zero."""
-    number = not isinstance(value, bool) and isinstance(value, (int, float, np.number))
-    if not (number and math.isfinite(value) and value >= 0):
-        raise InputError(f"decay = {value!r} must be a number of at least 0.")
-
-
-def check_count(name: str, value: Any, n: int = 1) -> None:
-    """Whole numbers of at least one; a sequence needs one for each client."""
-    counts = np.atleast_1d(np.asarray(value))
-    if counts.dtype.kind not in "iu" or counts.min() < 1 or (np.ndim(value) and len(counts) != n):
-        raise InputError(f"{name} = {value} must be a whole number of at least 1 (or one for each of the {n} clients).")
-    if counts.max() > LARGEST_K:
-        raise InputError(f"{name} = {int(counts.max())} is too many steps at a time; take at most {LARGEST_K:,}.")
 
 
 def local_steps(problem: Problem) -> int:

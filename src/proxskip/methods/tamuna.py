@@ -53,7 +53,6 @@ class Tamuna(Method):
     )
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        """One communication."""
         K = steps.geometric(exchange.rng, self.p)
         # with s = c every client owns every coordinate, and the rule is Scaffnew's on cohorts, byte for byte
         masked = self.s < len(exchange.cohort)
@@ -76,7 +75,6 @@ class Tamuna(Method):
         return (client.send(xhat, Masks(self.s)),), {"xhat": xhat, "q": q}
 
     def settle(self, client: Client, memory: Vectors, x: Array) -> Vectors:
-        """The update of h."""
         return {"h": memory["h"] + (self.p * self.chi / self.gamma) * (x - memory["xhat"])}
 
     def settle_masked(self, client: Client, memory: Vectors, x: Array) -> Vectors:
@@ -111,8 +109,7 @@ class Tamuna(Method):
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """p in (0, 1], 2 <= s <= n, chi at most nu, gamma <= 2/(L + mu), or 1/A with minibatches."""
-        steps.check_probability("p", self.p)
-        steps.check_count("s", self.s)
+        theory.whole("s", self.s)
         check_owners(self.s, problem.n)
         if not self.chi > 0:
             raise InputError(f"chi = {self.chi} must be positive.")

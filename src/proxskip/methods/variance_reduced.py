@@ -10,6 +10,7 @@ import numpy as np
 
 from proxskip import theory
 from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, as_sent, from_solution
+from proxskip.interfaces.method import check_probability
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
@@ -51,7 +52,6 @@ class ScaffnewVR(Method):
     )
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        """One communication."""
         half = self.local if exchange.round else self.first
         (x,) = exchange(half, server["x"], K=steps.geometric(exchange.rng, self.p))
         if exchange.problem.psi is not None:
@@ -72,7 +72,6 @@ class ScaffnewVR(Method):
         return (sent,), {"xhat": as_sent(xhat, up, sent), "w": w, "gw": gw}
 
     def settle(self, client: Client, memory: Vectors, x: Array) -> Vectors:
-        """The update of h."""
         return {"h": memory["h"] + (self.p / self.gamma) * (x - memory["xhat"])}
 
     @classmethod
@@ -99,8 +98,8 @@ class ScaffnewVR(Method):
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """p and q in (0, 1], gamma below 1/(4 L_b), or at most 1/L with full gradients."""
-        steps.check_probability("p", self.p)
-        steps.check_probability("q", self.q)
+        check_probability("p", self.p)
+        check_probability("q", self.q)
         if not problem.checks_steps:
             return self.check_steps(problem, insist)
         if problem.batch is None:

@@ -87,7 +87,7 @@ class Server:
             raise InputError(f"{self.method.name} has no server; run scaffnew in a federation.")
         if isinstance(self.method, Decaying):
             raise InputError("a step size that decays is not known to the clients of a federation; give a fixed one.")
-        if self.measure is None and self.stop.asked:
+        if self.measure is None and self.stop.has_tolerance:
             raise InputError("tol needs measurements, and measure=None makes none.")
         whole = isinstance(self.cohort, Everyone)
         who = self.cohort if not whole or closing == "everyone" else Uniform(self.problem.n)

@@ -31,6 +31,9 @@ from proxskip.results.result import Status, Summary
 from proxskip.types import Array, InputError, is_sparse
 from proxskip.version import __version__
 
+RETIRED = (("auto", False), ("gossips", 1))
+"""Parameters that methods had in 0.2, with the value that changes nothing."""
+
 
 # -- configuration -----------------------------------------------------------------------------------------------------
 def config(
@@ -144,9 +147,9 @@ def _operator(D: Any) -> str | None:
 
 def revive(saved: dict[str, Any]) -> tuple[Method, Participation]:
     """The method and the participation of a saved configuration."""
-    values = {k: _revived(v) for k, v in saved["parameters"].items()}
     kind: Any = registry.named(saved["method"])
     names = {f.name for f in fields(kind)}
+    values = {k: _revived(v) for k, v in saved["parameters"].items() if k in names or (k, v) not in RETIRED}
     # a method of its own may have a parameter of this name; otherwise it is that of ``Decaying``
     decay = None if "decay" in names else values.pop("decay", None)
     if values.keys() - names:
@@ -172,7 +175,9 @@ def revive(saved: dict[str, Any]) -> tuple[Method, Participation]:
 
 def with_defaults(saved: dict[str, Any]) -> dict[str, Any]:
     """A saved configuration; parameters that its method had not yet when it was saved have their defaults."""
-    return saved | {"parameters": parameters(revive(saved)[0]) | saved["parameters"]}
+    known = parameters(revive(saved)[0])
+    given = {k: v for k, v in saved["parameters"].items() if k in known or (k, v) not in RETIRED}
+    return saved | {"parameters": known | given}
 
 
 def _revived(v: Any) -> Any:

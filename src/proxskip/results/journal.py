@@ -110,9 +110,9 @@ class Journal:
                     path.unlink()
         self.listed, self._next = now, None
 
-    def read(self, parts: Mapping[str, Any], n: int, x0: Array, limit: int | None) -> RowsState:
+    def read(self, parts: Mapping[str, Any], n: int, x0: Array) -> RowsState:
         """What a run of n clients from x0 saved in the parts that a checkpoint lists."""
-        store = RowStore.of(parts["remembers"], n, x0, limit, self.folder)
+        store = RowStore.of(parts["remembers"], n, x0, self.folder)
         numbers = {k: np.zeros(n, dtype=np.int64) for k in NUMBERS}
         counts: list[int] = []
         for name, sha256 in zip(parts["name"], parts["sha256"], strict=True):

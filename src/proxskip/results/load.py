@@ -83,8 +83,7 @@ def _result(path: Path) -> Result:
 
     server, memory, participated = part("server."), part("memory."), arrays.get("line.participated")
     if "parts" in saved.checkpoint.meta:
-        parts, limit = saved.checkpoint.meta["parts"], saved.config.get("memory_limit")
-        rows = Journal(path).read(parts, int(about["clients"]), arrays["x0"], limit)
+        rows = Journal(path).read(saved.checkpoint.meta["parts"], int(about["clients"]), arrays["x0"])
         memory = {k: rows.store.view(k) for k in rows.store.arrays}  # type: ignore[misc]
         participated = rows.numbers["participated"]
     assert participated is not None

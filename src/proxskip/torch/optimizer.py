@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import warnings
+from collections import namedtuple
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from proxskip import theory
-from proxskip.torch.fragment import Fragment, complete, digest, fragments_of, local
+from proxskip.torch.flat_parameters import FlatParameters, complete, digest, local, local_steps
 from proxskip.torch.wire import SynchronizationError, Wire
 from proxskip.types import InputError
 
 CONTROLS = ("step", "gradient", "none")
 
 
-class _Note(NamedTuple):
-    """What a rank tells the others when they meet, in numbers."""
-
-    astray: int
-    settings: int
-    shapes: int
-    loaded: int
-    rank: int
-    ranks: int
-    rounds: int
-    place: int
-    x: int
+_Note = namedtuple("_Note", "astray settings shapes loaded rank ranks rounds place x")
+"""What a rank tells the others when they meet, in numbers."""
 
 
 class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
@@ -58,7 +49,6 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         chi: damps the update of h, for networks; 1 is the paper's. Only for ``control="step"``.
         seed: the same on all ranks.
         group: the process group to average over; all ranks if not given.
-        fragments: split the parameters into this many parts, which are averaged at different times.
         codec: "float32" (or float64 for such parameters), "bfloat16" (2 bytes) or "natural" (9 bits), for what is sent:
             y - x, and c - h. With full gradients both go to zero at a solution, so that the rounding does too.
     """
@@ -74,7 +64,6 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         chi: float = 1.0,
         seed: int = 0,
         group: Any = None,
-        fragments: int = 1,
         codec: str = "float32",
     ) -> None:
         check_settings(optim, p, period, control, chi, seed)
@@ -83,12 +72,10 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         self.p, self.period, self.control, self.chi, self.seed = p, period, control, float(chi), int(seed)
         super().__init__(optim.param_groups, optim.defaults)
         self.wire = Wire(group, codec, seed)
-        self.fragments = fragments_of(optim, fragments)
-        self._settings = f"{p} {period} {control} {chi} {seed} {fragments} {codec}"
+        self.flat = FlatParameters(optim)
+        self._settings = f"{p} {period} {control} {chi} {seed} 1 {codec}"  # 0.2 had a number of fragments there
         self._met = self._loaded = False
         self._whose = (self.wire.rank, self.wire.n)
-        for f in self.fragments:
-            f.draw(seed, p, period, fragments)
 
     # The learning rates and the state live in the local optimizer, so that schedulers and checkpoints reach them there.
     @property
@@ -112,13 +99,13 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
 
     @property
     def rounds(self) -> int:
-        """Communications so far, of all fragments together."""
-        return sum(f.round for f in self.fragments)
+        """Communications so far."""
+        return self.flat.round
 
     @property
     def synchronized(self) -> bool:
         """Whether the parameters of all ranks are equal now, as after the last local step of a round."""
-        return all(f.local_step == 0 for f in self.fragments)
+        return self.flat.local_step == 0
 
     @property
     def bytes_sent(self) -> int:
@@ -132,7 +119,6 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         raise InputError("parameters cannot join later; create the optimizer again with all of them.")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As in the local optimizer."""
         self.optim.zero_grad(set_to_none)
 
     def __getstate__(self) -> Any:
@@ -159,31 +145,28 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
             self.meet()
         stepped = not skip_nonfinite or self._finite()
         if stepped:
-            for f in self.fragments:
-                f.shift(keep_raw=self.control == "gradient")
+            self.flat.shift(keep_raw=self.control == "gradient")
             self.optim.step()
-        for f in self.fragments:
-            f.count(self.param_groups, stepped)
-        # in the same order on every rank, since each average is a collective call
-        for f in self.fragments:
-            if f.local_step >= f.K:
-                self._average(f)
+        self.flat.count(self.param_groups, stepped)
+        if self.flat.local_step >= local_steps(self.seed, self.flat.round, self.p, self.period):
+            self._average()
         return loss
 
     def _finite(self) -> bool:
-        gradients = [q.grad for f in self.fragments for q in f.params if q.grad is not None]
+        gradients = [q.grad for q in self.flat.params if q.grad is not None]
         return all(bool(torch.isfinite(local(g)).all()) for g in gradients)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
-    def _average(self, f: Fragment) -> None:
-        """Communicate one fragment; up to the last check nothing is changed."""
+    def _average(self) -> None:
+        """Communicate; up to the last check nothing is changed."""
+        f = self.flat
         vectors = [f.flat() - f.x]
         if self.control == "gradient":
             vectors.append(f.c / max(f.taken, 1) - f.h)  # h sums to zero, so that its mean is the mean of c
-        self._compare(f)
-        if _trainable(self.optim) - {id(q) for part in self.fragments for q in part.params}:
+        self._compare_rates()
+        if _trainable(self.optim) - {id(q) for q in f.params}:
             raise InputError("parameters were unfrozen and would not be averaged; create the optimizer again.")
-        means, sents = self.wire.average(vectors, (f.number, f.round))
+        means, sents = self.wire.average(vectors, f.round)
         if not all(bool(torch.isfinite(m).all()) for m in means):
             raise SynchronizationError(
                 f"the average of round {f.round} is not finite, so a rank diverged; nothing of this round was "
@@ -194,35 +177,30 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         elif self.control == "step":
             rate = self.chi * (1.0 / f.local_step if self.p is None else self.p)
             f.h += rate * f.over_lr(means[0] - sents[0])
-        self._move(f, means[0])
+        self._move(means[0])
         f.round += 1
         f.restart()
-        f.draw(self.seed, self.p, self.period, len(self.fragments))
 
-    def _compare(self, f: Fragment) -> None:
+    def _compare_rates(self) -> None:
         """Refuse learning rates that differ between the ranks: the sum of h would not stay zero, or x be the same."""
         outer = [] if self.outer is None else [float(g["lr"]) for g in self.outer.param_groups]
-        mine = torch.tensor([*f.mean_lrs(), *outer], dtype=torch.float64, device=f.x.device)
+        mine = torch.tensor([*self.flat.mean_lrs(), *outer], dtype=torch.float64, device=self.flat.x.device)
         if any(not torch.equal(other, mine) for other in self.wire.gather(mine)):
             raise InputError("the ranks have different learning rates; give all of them the same schedule.")
 
-    def _move(self, f: Fragment, mean: Tensor) -> None:
+    def _move(self, mean: Tensor) -> None:
+        f = self.flat
         if self.outer is None:
             f.x += mean
             f.put(f.x)
             return
         f.put(f.x)
-        # The outer optimizer leaves out what has no gradient, so that only this fragment moves.
-        inside = {id(q) for q in f.params}
-        others = [q for g in self.outer.param_groups for q in g["params"] if id(q) not in inside]
-        kept = [(q, q.grad) for q in (*others, *f.params)]
-        for q in others:
-            q.grad = None
+        gradients = [q.grad for q in f.params]
         for q, part in zip(f.params, f.views(-mean), strict=True):
             q.grad = torch.zeros_like(q)
             local(q.grad).copy_(part)
         self.outer.step()
-        for q, g in kept:
+        for q, g in zip(f.params, gradients, strict=True):
             q.grad = g
         f.x.copy_(f.flat())
 
@@ -236,8 +214,7 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         one, with other parameters, or with states that were saved by other ranks or by another number of them. h keeps
         what each rank knows (nothing, on a new one), and its mean is then taken off, so that it sums to zero again.
         """
-        astray = not self._met and not self._settle()
-        notes = self._notes(astray)
+        notes = self._notes(astray=not self._met and not self._is_ready())
         # told to all ranks, or the others would wait for the one that raises
         if any(note.astray for note in notes):
             raise InputError(
@@ -260,7 +237,7 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         self._take_over([2 * note.rounds + note.loaded for note in notes])
         if any(loaded) and not self._loaded:
             warnings.warn(
-                f"rank {self.wire.rank} joins at round {self.fragments[0].round} without a control variate; the "
+                f"rank {self.wire.rank} joins at round {self.rounds} without a control variate; the "
                 "others' sum to zero without it from now on.",
                 stacklevel=3,
             )
@@ -272,55 +249,52 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
             )
         self._loaded, self._whose = True, (self.wire.rank, self.wire.n)
 
-    def _settle(self) -> bool:
+    def _is_ready(self) -> bool:
         """Get ready to begin or to go on; False where the parameters are not those of the state that was loaded."""
-        for f in self.fragments:
-            if not self._loaded and not f.round and not f.local_step:
-                f.x.copy_(f.flat())  # the model may have got other weights since
-            elif f.local_step and f.saved_at is None:
-                # a state of 0.2 does not tell which parameters it belongs to, but knows x
-                f.restart()
-                f.put(f.x)
-        return not self._loaded or all(f.stands_where_saved() for f in self.fragments)
+        f = self.flat
+        if not self._loaded and not f.round and not f.local_step:
+            f.x.copy_(f.flat())  # the model may have got other weights since
+        elif f.local_step and f.saved_at is None:
+            # a state of 0.2 does not tell which parameters it belongs to, but knows x
+            f.restart()
+            f.put(f.x)
+        return not self._loaded or f.stands_where_saved()
 
     def _notes(self, astray: bool) -> list[_Note]:
         """What each rank has, in the order of the ranks; the same on all of them."""
-        outer = None if self.outer is None else len(self.outer.param_groups)
+        f, outer = self.flat, None if self.outer is None else len(self.outer.param_groups)
         mine = _Note(
             astray=int(astray),
             settings=digest(f"{self._settings} {outer}"),
-            shapes=digest(str([(f.shapes, f.groups, f.x.dtype) for f in self.fragments])),
+            shapes=digest(str((f.shapes, f.groups, f.x.dtype))),
             loaded=int(self._loaded),
             rank=self._whose[0],
             ranks=self._whose[1],
             rounds=self.rounds,
-            place=digest(str([(f.round, f.local_step) for f in self.fragments])),
-            x=digest(*(f.x for f in self.fragments)),
+            place=digest(str((f.round, f.local_step))),
+            x=digest(f.x),
         )
-        sent = torch.tensor(mine, dtype=torch.int64, device=self.fragments[0].x.device)
+        sent = torch.tensor(mine, dtype=torch.int64, device=f.x.device)
         return [_Note(*v.tolist()) for v in self.wire.gather(sent)]
 
     def _sums_to_zero(self) -> bool:
         """Whether h does, up to rounding."""
-        wrong = False
-        for f in self.fragments:
-            total, size = self.wire.sum(f.h.clone()).norm(), self.wire.sum(f.h.abs()).norm()
-            wrong = wrong or bool(total > torch.finfo(f.h.dtype).eps ** 0.5 * size)
+        h = self.flat.h
+        total, size = self.wire.sum(h.clone()).norm(), self.wire.sum(h.abs()).norm()
+        wrong = int(total > torch.finfo(h.dtype).eps ** 0.5 * size)
         # what follows is collective, so that all ranks must come to the same answer
-        answers = self.wire.gather(torch.tensor([int(wrong)], device=self.fragments[0].x.device))
+        answers = self.wire.gather(torch.tensor([wrong], device=h.device))
         return not any(int(v) for v in answers)
 
     def _take_over(self, how_far: list[int]) -> None:
         """Everybody at the x of the furthest rank, at the beginning of a round, with h summing to zero."""
         # the furthest rank has seen everything that was committed
-        leader = how_far.index(max(how_far))
-        for f in self.fragments:
-            f.round = int(self.wire.spread(torch.tensor([f.round], device=f.x.device), leader))
-            self.wire.spread(f.x, leader)
-            f.h -= self.wire.sum(f.h.clone()) / self.wire.n
-            f.restart()
-            f.put(f.x)
-            f.draw(self.seed, self.p, self.period, len(self.fragments))
+        leader, f = how_far.index(max(how_far)), self.flat
+        f.round = int(self.wire.spread(torch.tensor([f.round], device=f.x.device), leader))
+        self.wire.spread(f.x, leader)
+        f.h -= self.wire.sum(f.h.clone()) / self.wire.n
+        f.restart()
+        f.put(f.x)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:
@@ -329,7 +303,7 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
             "settings": self._settings,
             "optim": self.optim.state_dict(),
             "outer": None if self.outer is None else self.outer.state_dict(),
-            "fragments": [f.state() for f in self.fragments],
+            "fragments": [self.flat.state()],
             "bytes_sent": self.wire.bytes_sent,
             "rank": self.wire.rank,
             "ranks": self.wire.n,
@@ -345,11 +319,11 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
                 f"the checkpoint is of an optimizer with other settings ({state_dict['settings']}) than this one "
                 f"({self._settings}); make it with the same."
             )
-        if len(state_dict["fragments"]) != len(self.fragments):
-            raise InputError(f"the checkpoint has {len(state_dict['fragments'])} of {len(self.fragments)} fragments.")
+        if len(state_dict["fragments"]) != 1:
+            raise InputError(f"the checkpoint has {len(state_dict['fragments'])} parts of the parameters, not 1.")
         # all of it is looked at before anything changes
-        for f, saved in zip(self.fragments, state_dict["fragments"], strict=True):
-            f.check(saved)
+        (saved,) = state_dict["fragments"]
+        self.flat.check(saved)
         for optim, name in ((self.optim, "optim"), (self.outer, "outer")):
             if optim is None:
                 continue
@@ -359,9 +333,7 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
                 raise InputError(f"the {name} of the checkpoint does not fit this optimizer ({error}).") from None
         self.wire.bytes_sent = int(state_dict["bytes_sent"])
         self._whose = state_dict.get("rank", self.wire.rank), state_dict.get("ranks", self.wire.n)
-        for f, saved in zip(self.fragments, state_dict["fragments"], strict=True):
-            f.load(saved)
-            f.draw(self.seed, self.p, self.period, len(self.fragments))
+        self.flat.load(saved)
         self._met, self._loaded = False, True
 
 

@@ -28,7 +28,7 @@ from proxskip.problems.torch_model import Model
 from proxskip.randomness import stream
 from proxskip.results.result import Status
 from proxskip.results.trace import Trace
-from proxskip.torch.fragment import local_steps
+from proxskip.torch.flat_parameters import local_steps
 from proxskip.torch.optimizer import check_settings
 from proxskip.torch.stacked_optimizer import Make, StackedOptimizer, acts_by_entry, optimizers_of
 from proxskip.torch.wire import check_codec, decode, encode
@@ -298,7 +298,7 @@ class Training:
         joined = torch.cat([v[:, order] for v in vectors], dim=1)
         read = torch.empty_like(joined)
         for row, i in enumerate(self.members.tolist()):
-            payload = encode(joined[row], self.codec, self.seed, i, (0, self.round))
+            payload = encode(joined[row], self.codec, self.seed, i, self.round)
             read[row] = decode(payload, self.codec, joined[row])
             self.bytes_up += payload.numel()
         back = torch.argsort(order)

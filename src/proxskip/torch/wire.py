@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -41,11 +43,11 @@ class Wire:
         if self.rank < 0:
             raise InputError("this rank is not a member of the group; give each rank a group that it belongs to.")
 
-    def average(self, vectors: list[Tensor], key: tuple[int, int]) -> tuple[list[Tensor], list[Tensor]]:
+    def average(self, vectors: list[Tensor], round: int) -> tuple[list[Tensor], list[Tensor]]:
         """The mean of each vector over the ranks, and this rank's own ones as the others read them.
 
         Args:
-            key: (fragment, round), for the random rounding of "natural".
+            round: keys the random rounding of "natural".
         """
         flat = torch.cat(vectors)
         if self.codec == "float32":
@@ -53,7 +55,7 @@ class Wire:
             self.bytes_sent += flat.numel() * flat.element_size()
             mean = self.sum(flat.clone()).div_(self.n)
         else:
-            payload = encode(flat, self.codec, self.seed, self.rank, key)
+            payload = encode(flat, self.codec, self.seed, self.rank, round)
             self.bytes_sent += payload.numel()
             everyone = self.gather(payload)
             sent = decode(payload, self.codec, flat)
@@ -95,8 +97,8 @@ def check_codec(codec: str) -> None:
         raise InputError(f'codec = "{codec}" is not known; use {", ".join(CODECS)}.')
 
 
-def encode(v: Tensor, codec: str, seed: int, rank: int, key: tuple[int, int]) -> Tensor:
-    """v as bytes: "bfloat16", or "natural" with its random rounding keyed by seed, rank and (fragment, round).
+def encode(v: Tensor, codec: str, seed: int, rank: int, round: int) -> Tensor:
+    """v as bytes: "bfloat16", or "natural" with its random rounding keyed by seed, rank and round.
 
     Natural compression (Horvath et al., 2019, arXiv:1905.10988) sends sign and exponent, randomly rounded. The mantissa
     is the probability of the next power of two, which makes it unbiased; zeros stay zeros, and subnormal numbers become
@@ -104,9 +106,8 @@ def encode(v: Tensor, codec: str, seed: int, rank: int, key: tuple[int, int]) ->
     """
     if codec == "bfloat16":
         return v.to(torch.bfloat16).view(torch.uint8)
-    fragment, round = key
     bits = v.float().view(torch.int32)
-    words = codec_words(v.numel(), "rounding", seed, round, 1 + rank, exchange=fragment)
+    words = codec_words(v.numel(), "rounding", seed, round, 1 + rank)
     draw = (words >> np.uint64(41)).astype(np.int32)  # 23 bits, as many as the mantissa has
     up = (bits & _MANTISSA) > torch.from_numpy(draw).to(v.device)
     # inf and nan have the largest exponent already, and both are read as inf
@@ -136,15 +137,13 @@ def _unpacked(packed: Tensor, d: int) -> Tensor:
     return ((packed[:, None] >> places) & 1).bool().view(-1)[:d]
 
 
-class _sentence:
+@contextmanager
+def _sentence() -> Iterator[None]:
     """Turns what a backend raises when a rank is gone into one sentence."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, (RuntimeError, OSError)):
-            raise SynchronizationError(
-                "the ranks could not be averaged, so a rank died, hangs or left; nothing of this round was committed, "
-                f"restart from the last checkpoint ({str(error).splitlines()[0][:200]})."
-            ) from error
+    try:
+        yield
+    except (RuntimeError, OSError) as error:
+        raise SynchronizationError(
+            "the ranks could not be averaged, so a rank died, hangs or left; nothing of this round was committed, "
+            f"restart from the last checkpoint ({str(error).splitlines()[0][:200]})."
+        ) from error

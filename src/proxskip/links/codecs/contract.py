@@ -45,29 +45,22 @@ class Codec(Protocol):
     @property
     def unbiased(self) -> bool:
         """Whether the mean of what is read, over the codec's randomness, is what was sent."""
-        ...
 
     @property
     def keyed(self) -> bool:
         """Whether it uses its key at all; where none does, a question that is asked again needs no other answer."""
-        ...
 
     def omega(self, d: int) -> float:
         """E |read - sent|^2 <= omega |sent|^2."""
-        ...
 
     def bits(self, d: int, key: Key) -> int:
         """The exact size of a message."""
-        ...
 
     def floats(self, d: int, key: Key) -> int:
         """The numbers in it."""
-        ...
 
     def encode(self, v: Array, key: Key) -> bytes:
         """The message: ceil(bits/8) bytes."""
-        ...
 
     def decode(self, data: bytes, d: int, key: Key) -> Array:
         """What the other side reads."""
-        ...

@@ -22,11 +22,9 @@ class _EveryNumber:
         return self.name
 
     def bits(self, d: int, key: Key) -> int:
-        """64, 32 or 9 per number."""
         return self.each * d
 
     def floats(self, d: int, key: Key) -> int:
-        """All."""
         return d
 
 
@@ -38,7 +36,6 @@ class Identity(_EveryNumber):
     unbiased, keyed = True, False
 
     def omega(self, d: int) -> float:
-        """Exact."""
         return 0.0
 
     def encode(self, v: Array, key: Key) -> bytes:
@@ -46,7 +43,6 @@ class Identity(_EveryNumber):
         return np.ascontiguousarray(v, dtype="<f8").tobytes()
 
     def decode(self, data: bytes, d: int, key: Key) -> Array:
-        """The same numbers."""
         return fields.numbers_in(data, "<f8", d)
 
 
@@ -67,7 +63,6 @@ class Float32(_EveryNumber):
             return np.ascontiguousarray(v).astype("<f4").tobytes()
 
     def decode(self, data: bytes, d: int, key: Key) -> Array:
-        """As float64 again."""
         return fields.numbers_in(data, "<f4", d)
 
 
@@ -105,7 +100,6 @@ class Natural(_EveryNumber):
         return fields.packed(fields.bits_of(((raw >> np.uint64(63)) << np.uint64(8) | power).astype(np.uint16), 9))
 
     def decode(self, data: bytes, d: int, key: Key) -> Array:
-        """The powers of two."""
         code = fields.numbers_of(fields.unpacked(data, 9 * d), 9)
         power = code & np.uint64(255)
         exponent = np.where(power == 0, 0, np.where(power == 255, 2047, power + np.uint64(896))).astype(np.uint64)

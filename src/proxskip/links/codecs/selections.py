@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,14 +16,32 @@ from proxskip.types import Array, Indices, InputError
 
 
 class _Selection:
-    """What these codecs have in common: ``values`` is how the numbers travel."""
+    """What these codecs have in common: ``values`` is how the numbers travel, and the first field a number."""
 
+    word: ClassVar[str]
+    """Before the number, in the text form."""
     values: Codec
     keyed = True
 
+    def __post_init__(self) -> None:
+        number: Any = self._number
+        if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or number < 1:
+            raise InputError(f"{self.word}-{number} needs a whole number of at least 1.")
+        if not isinstance(self.values, (Identity, Float32, Natural)):
+            raise InputError(
+                f"the numbers of {self.word}-{number} travel as identity, float32 or natural, not as {self.values}."
+            )
+
+    @property
+    def _number(self) -> int:
+        first: int = next(iter(asdict(self).values()))  # type: ignore[call-overload]
+        return first
+
+    def __str__(self) -> str:
+        return f"{self.word}-{self._number}" + ("" if isinstance(self.values, Identity) else f"+{self.values}")
+
     @property
     def unbiased(self) -> bool:
-        """As the numbers."""
         return self.values.unbiased
 
 
@@ -39,11 +57,9 @@ class _Drawn(_Selection):
         raise NotImplementedError
 
     def floats(self, d: int, key: Key) -> int:
-        """As many as coordinates."""
         return len(self.chosen(d, key))
 
     def bits(self, d: int, key: Key) -> int:
-        """Those of the numbers."""
         return self.values.bits(self.floats(d, key), key)
 
     def encode(self, v: Array, key: Key) -> bytes:
@@ -68,11 +84,7 @@ class RandK(_Drawn):
     k: int
     values: Codec = field(default_factory=Identity)
 
-    def __post_init__(self) -> None:
-        _check("rand", self.k, self.values)
-
-    def __str__(self) -> str:
-        return _text("rand", self.k, self.values)
+    word = "rand"
 
     def omega(self, d: int) -> float:
         """d/k - 1, and what the form of the numbers adds."""
@@ -84,11 +96,9 @@ class RandK(_Drawn):
         return np.sort(fields.smallest(key.words(d), min(self.k, d)))
 
     def factor(self, d: int, key: Key) -> float:
-        """d/k."""
         return d / min(self.k, d)
 
     def floats(self, d: int, key: Key) -> int:
-        """k."""
         return min(self.k, d)
 
 
@@ -108,11 +118,7 @@ class Masks(_Drawn):
     s: int
     values: Codec = field(default_factory=Identity)
 
-    def __post_init__(self) -> None:
-        _check("masks", self.s, self.values)
-
-    def __str__(self) -> str:
-        return _text("masks", self.s, self.values)
+    word = "masks"
 
     def omega(self, d: int) -> float:
         """Unknown to a single client: it is asked/s - 1, and what the form of the numbers adds."""
@@ -130,7 +136,6 @@ class Masks(_Drawn):
         return np.flatnonzero(self.owned(d, key))
 
     def factor(self, d: int, key: Key) -> float:
-        """asked/s."""
         return key.asked / min(self.s, key.asked)
 
 
@@ -146,23 +151,18 @@ class Ownership:
     unbiased, keyed = False, True
 
     def omega(self, d: int) -> float:
-        """It says nothing about the vector."""
         return math.inf
 
     def bits(self, d: int, key: Key) -> int:
-        """None."""
         return 0
 
     def floats(self, d: int, key: Key) -> int:
-        """None."""
         return 0
 
     def encode(self, v: Array, key: Key) -> bytes:
-        """Nothing."""
         return b""
 
     def decode(self, data: bytes, d: int, key: Key) -> Array:
-        """The mask."""
         return Masks(self.s).owned(d, key).astype(np.float64)
 
 
@@ -179,11 +179,7 @@ class L1Selection(_Selection):
     k: int
     values: Codec = field(default_factory=Identity)
 
-    def __post_init__(self) -> None:
-        _check("l1", self.k, self.values)
-
-    def __str__(self) -> str:
-        return _text("l1", self.k, self.values)
+    word = "l1"
 
     def omega(self, d: int) -> float:
         """(d - 1)/k, and what the form of |x|_1 adds: |x|_1^2 <= d |x|^2."""
@@ -194,7 +190,6 @@ class L1Selection(_Selection):
         return self.values.bits(1, key) + self.k * (1 + fields.width(d))
 
     def floats(self, d: int, key: Key) -> int:
-        """One."""
         return 1
 
     def encode(self, v: Array, key: Key) -> bytes:
@@ -223,14 +218,3 @@ class L1Selection(_Selection):
         with np.errstate(all="ignore"):
             np.add.at(v, j, sign * (total / self.k))
         return v
-
-
-def _text(name: str, number: int, values: Codec) -> str:
-    return f"{name}-{number}" + ("" if isinstance(values, Identity) else f"+{values}")
-
-
-def _check(name: str, number: Any, values: Any) -> None:
-    if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or number < 1:
-        raise InputError(f"{name}-{number} needs a whole number of at least 1.")
-    if not isinstance(values, (Identity, Float32, Natural)):
-        raise InputError(f"the numbers of {name}-{number} travel as identity, float32 or natural, not as {values}.")

@@ -1,4 +1,4 @@
-"""A part of a network that is averaged as one vector, with its control variate and its own clock."""
+"""The parameters of a network as one vector, with its control variate and its place in the round."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from proxskip import theory
 from proxskip.types import InputError
 
 try:
@@ -18,21 +17,18 @@ except ImportError:  # a build without torch.distributed has no sharded paramete
     DTensor = None
 
 
-class Fragment:
-    """Parameters that are averaged together.
-
-    Args:
-        number: keys the draws of K.
-        params: with the parameter group of each, for its learning rate.
+class FlatParameters:
+    """The trainable parameters of an optimizer.
 
     ``x`` is the last common point, ``h`` the control variate and ``c`` the sum of raw gradients since x, each one flat
     vector in float32 (float64 if one of the parameters is), whatever the precision of the local work.
     """
 
-    def __init__(self, number: int, params: list[tuple[Tensor, int]]) -> None:
-        self.number = number
-        self.params = [q for q, _ in params]
-        self.groups = [g for _, g in params]
+    def __init__(self, optim: Any) -> None:
+        trainable = [(q, g) for g, group in enumerate(optim.param_groups) for q in group["params"] if q.requires_grad]
+        if not trainable:
+            raise InputError("the local optimizer has no trainable parameters; give it some.")
+        self.params, self.groups = [q for q, _ in trainable], [g for _, g in trainable]
         devices = {q.device for q in self.params}
         if len(devices) > 1:
             raise InputError(f"the parameters are on {len(devices)} devices; give each process one device.")
@@ -44,7 +40,6 @@ class Fragment:
         self.h, self.c = torch.zeros_like(self.x), torch.zeros_like(self.x)
         self.round = self.local_step = self.taken = 0
         self.lr_sum: dict[int, float] = dict.fromkeys(self.groups, 0.0)
-        self.K = 0
         self.saved_at: int | None = None
 
     def flat(self) -> Tensor:
@@ -108,10 +103,6 @@ class Fragment:
         self.local_step = self.taken = 0
         self.lr_sum = dict.fromkeys(self.lr_sum, 0.0)
 
-    def draw(self, seed: int, p: float | None, period: int | None, fragments: int) -> None:
-        """The number of local steps of this round."""
-        self.K = local_steps(seed, self.round, p, period, self.number, fragments)
-
     # -- checkpoints ---------------------------------------------------------------------------------------------------
     def state(self) -> dict[str, Any]:
         """Everything but the parameters themselves, as tensors and numbers."""
@@ -139,15 +130,12 @@ class Fragment:
         self.saved_at = state.get("saved_at")
 
 
-def local_steps(seed: int, round: int, p: float | None, period: int | None, number: int = 0, fragments: int = 1) -> int:
-    """The local steps of a round of a fragment: the same on all ranks, drawn or fixed.
-
-    Fixed periods of several fragments are spread evenly over time, so that the first one is shorter.
-    """
-    if period is not None:
-        return period if round else max(1, period * (number + 1) // fragments)
-    assert p is not None
-    key = np.random.Philox(key=seed, counter=[0, number, round, 0])
+def local_steps(seed: int, round: int, p: float | None, period: int | None) -> int:
+    """The local steps of a round: the same on all ranks, drawn or fixed."""
+    if p is None:
+        assert period is not None
+        return period
+    key = np.random.Philox(key=seed, counter=[0, 0, round, 0])
     return int(np.random.Generator(key).geometric(p))
 
 
@@ -169,19 +157,3 @@ def digest(*parts: Tensor | str) -> int:
 def local(v: Tensor) -> Tensor:
     """The part of a tensor on this rank: all of it, unless FSDP has sharded it."""
     return v.to_local() if DTensor is not None and isinstance(v, DTensor) else v
-
-
-def fragments_of(optim: Any, count: int) -> list[Fragment]:
-    """The trainable parameters in their order, cut into ``count`` parts of about the same size."""
-    params = [(q, g) for g, group in enumerate(optim.param_groups) for q in group["params"] if q.requires_grad]
-    if not theory.whole("fragments", count) <= len(params):
-        raise InputError(f"fragments = {count} must be between 1 and the number of trainable tensors, {len(params)}.")
-    # whole tensors only: a parameter that is averaged in two parts would have two clocks
-    ends = np.cumsum([local(q).numel() for q, _ in params])
-    # Each tensor belongs to the part in which its middle lies; empty parts are then filled from their neighbors.
-    middles = ends - np.array([local(q).numel() for q, _ in params]) / 2
-    part = np.minimum((middles * count / max(ends[-1], 1)).astype(int), count - 1)
-    for j in range(len(part)):  # at most one part further at a time, and enough tensors left for the rest
-        low = count - (len(part) - j)
-        part[j] = max(min(part[j], part[j - 1] + 1 if j else 0), low, part[j - 1] if j else 0)
-    return [Fragment(j, [q for q, at in zip(params, part, strict=True) if at == j]) for j in range(count)]
