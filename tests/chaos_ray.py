@@ -237,7 +237,8 @@ def nodes(removals: int, first: int) -> tuple[int, int, float]:
             return RayEngine(3, snapshot_every=SNAPSHOT_EVERY, deadline=120)
 
         def remove(engine: RayEngine, rng: random.Random) -> bool:
-            used = [node for node in held if node.node_id in engine.pool.nodes.values()]
+            machines = {machine for _, machine in ray.get([h.where.remote() for h in engine.pool.handles], timeout=60)}
+            used = [node for node in held if node.node_id in machines]
             if not used:
                 return False
             node = rng.choice(used)

@@ -173,9 +173,6 @@ class Progress(Bar):
             f"|grad f| {metrics['grad_norm']:.1e}" if gap is None else f"f - f* {gap:.1e}",
             f"{speed:,.0f} rounds/s" if speed >= 10 else f"{speed:.2g} rounds/s",
         ]
-        if "share_local" in metrics:
-            shares = [f"{100 * metrics[f'share_{k}']:.0f} % {k}" for k in ("local", "communication", "waiting")]
-            words.append(", ".join(shares) + f" for actor {metrics['slowest_actor']:.0f}")
         # the rest takes as long per share of the limit as what was done since the start
         done, start = self.fraction(metrics), self.fraction(self.first)
         if done is not None and start is not None and done > start:
