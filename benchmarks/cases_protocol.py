@@ -80,6 +80,7 @@ def federate(name: str, _: Path, batch: Any, size: int, missing: Callable[[int],
         asks = more
         if state.round > round:
             path.append(state.vectors["x"])
+    state = state.but(answers={i: tuple(reply[:2]) for i, reply in state.answers.items()})  # the vectors and the value
     return {"path": np.array(path), "state": state, "memories": [_without_seal(m) for m in memories]}
 
 

@@ -100,11 +100,15 @@ class ActorSession:
             lo, hi = int(cuts[a]), int(cuts[a + 1])
             if lo == hi:
                 continue
-            members = None if hi - lo == bounds[a + 1] - bounds[a] else cohort[lo:hi] - bounds[a]
-            vectors = tuple(v if v.ndim == 1 else v[lo:hi] for v in request.down)
-            own = {name: v[lo:hi] for name, v in request.own.items()}
-            steps = request.K if np.ndim(request.K) == 0 else request.K[lo:hi]
-            ops[a] = Op(verb, half, members, vectors, request.round, steps, own, request.exchange, lo, len(cohort))
+            whole = hi - lo == bounds[a + 1] - bounds[a]
+            part = replace(
+                request, half=half, cohort=None if whole else cohort[lo:hi] - bounds[a],
+                down=tuple(v if v.ndim == 1 else v[lo:hi] for v in request.down),
+                own={name: v[lo:hi] for name, v in request.own.items()},
+                K=request.K if np.ndim(request.K) == 0 else request.K[lo:hi],
+                first=lo, asked=len(cohort), halt=None, weights=(),
+            )  # fmt: skip
+            ops[a] = Op(verb, part)
         return ops
 
     def ask(self, request: Request) -> dict[int, Any]:
@@ -152,7 +156,7 @@ class ActorSession:
 
     def post(self, a: int, start: int, ops: list[Op], parcel: Parcel, snapshot: bool = False) -> Any:
         """Submit a message to one actor."""
-        sent = [replace(op, vectors=tuple(parcel.of(v) for v in op.vectors)) for op in ops]
+        sent = [Op(verb, replace(r, down=tuple(parcel.of(v) for v in r.down))) for verb, r in ops]
         return self.pool.handles[a].step.remote(Message(self.run_id, start, sent, snapshot))
 
     # -- faults --------------------------------------------------------------------------------------------------------

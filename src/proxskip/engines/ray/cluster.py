@@ -145,10 +145,10 @@ def check_room(need: int, has: float) -> None:
     """Check that all actors can run: an error on the Ray started here, a warning on a cluster, which may grow."""
     if need <= has:
         return
-    said = f"the actors need {need} CPUs and the cluster has {has:.12g}"
+    lack = f"the actors need {need} CPUs and the cluster has {has:.12g}"
     if OURS.runs():
-        raise InputError(f"{said}; use fewer actors, or shut down the engines that use this Ray first.")
-    note = f"{said}; some wait for machines to join, until the deadline."
+        raise InputError(f"{lack}; use fewer actors, or shut down the engines that use this Ray first.")
+    note = f"{lack}; some wait for machines to join, until the deadline."
     warnings.warn(note, FullClusterWarning, stacklevel=5)
 
 

@@ -174,14 +174,13 @@ class Pool:
         answers: dict[int, Any] = {}
         lost = {a: "" for a in who if self.handles[a] is None}
         while True:
-            until = time.monotonic() + self.deadline
             try:
                 if lost:
-                    self.rebuild(lost, until)
+                    self.rebuild(lost, time.monotonic() + self.deadline)
                     self._record(lost, time.monotonic() - began)
                     lost, began = {}, 0.0
-                self.gather(submit_all(submit, [a for a in who if a not in answers]), until, what, answers)
-                return answers
+                refs = submit_all(submit, [a for a in who if a not in answers])
+                return self.gather(refs, time.monotonic() + self.deadline, what, answers)
             except Died as died:
                 self._count(deaths, died.causes)
                 began = began or time.monotonic()
@@ -259,9 +258,9 @@ class Pool:
 
     def late(self, who: Iterable[int], what: str) -> EngineError:
         """The error for actors that did not answer in time; it names the first."""
-        said = f"the actor with {self.clients(min(who))} {what} within {self.deadline:g} seconds"
+        sentence = f"the actor with {self.clients(min(who))} {what} within {self.deadline:g} seconds"
         remedy = "use fewer actors, or add machines" if what == UNSTARTED else "check its machine"
-        return EngineError(f"{said}; {remedy}, or give a longer deadline.")
+        return EngineError(f"{sentence}; {remedy}, or give a longer deadline.")
 
 
 def submit_all(submit: Callable[[int], Any], who: Iterable[int]) -> dict[int, Any]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import ray
@@ -37,26 +37,17 @@ class Lost(Exception):
     """The actor is not where the message takes it to be; it has to be set there first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Op:
-    """One half on some of the actor's clients."""
+class Op(NamedTuple):
+    """One half on some of the actor's clients.
+
+    Args:
+        verb: ``run`` or ``tell``.
+        request: its half as bytes or a reference into the object store, its cohort numbered within the actor (None for
+            all), and its large vectors as references.
+    """
 
     verb: str
-    """``run`` or ``tell``."""
-    half: Any
-    """The half: bytes, or a reference into the object store."""
-    members: Indices | None
-    """The clients, numbered within the actor; None for all."""
-    vectors: tuple[Any, ...] = ()
-    """What goes down; in a message, large vectors are references into the object store."""
-    round: int = 0
-    K: Any = 0
-    own: Mapping[str, Array] = field(default_factory=dict)
-    """Numbers of each member by name."""
-    exchange: int = 0
-    first: int = 0
-    asked: int | None = None
-    """As in ``interfaces.Request``: the first member's place among all that were asked, and how many they are."""
+    request: Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,20 +158,20 @@ class ActorWorker:
 
     def _received(self, op: Op) -> Op:
         """The operation with its half, and with vectors of its own that may be written to."""
-        vectors = tuple(np.array(ray.get(v) if isinstance(v, ray.ObjectRef) else v) for v in op.vectors)
-        return replace(op, half=self.half(op.half), vectors=vectors)
+        cohort: Any = op.request.cohort
+        if cohort is None:
+            cohort = np.arange(len(self.clients))
+        down = tuple(np.array(ray.get(v) if isinstance(v, ray.ObjectRef) else v) for v in op.request.down)
+        half = self.half(op.request.half)
+        return Op(op.verb, replace(op.request, half=half, cohort=cohort, down=down, halt=self.halted))
 
     def _do(self, op: Op) -> Work:
-        members = np.arange(len(self.clients)) if op.members is None else op.members
+        request = op.request
         if op.verb == "tell":
-            self.engine.tell(op.half, members, op.vectors)
+            self.engine.tell(request.half, request.cohort, request.down)  # type: ignore[arg-type]
             return Work((), 0)
         look(self.halted)
-        return self.engine.run(
-            Request(
-                op.half, members, op.round, op.K, op.vectors, op.own, op.exchange, 0, op.first, op.asked, self.halted
-            )
-        )
+        return self.engine.run(request)
 
     # -- while a message is at work ------------------------------------------------------------------------------------
     @ray.method(concurrency_group="signals")
