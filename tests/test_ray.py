@@ -317,24 +317,6 @@ def test_killed_workers_change_nothing(name: str, everyone: bool, engines: Engin
     assert f"clients {problem.n - 1}" in " ".join(told) or "client" in told[0]
 
 
-@pytest.mark.slow
-def test_a_killed_actor_gets_its_memory_back_not_zeros(engines: Engines) -> None:
-    row = NAMED["scaffnew"]
-    problem = row.rows()
-    engine = engines[2]
-    engine.snapshot_every = 1000
-    run(row, problem, engine, rounds=12, every=100)
-    before = engine.memory()
-    assert np.abs(before["h"]).min(axis=1).max() > 0
-    for handle in engine.pool.handles:
-        os.kill(ray.get(handle.where.remote(), timeout=60)[0], signal.SIGKILL)
-    held = engine._call("evaluate", lambda parcel: (parcel.of(np.zeros(problem.d)),))
-    assert len(held) == 2
-    engine.session.send({a: [] for a in engine.pool.all}, snapshot=True)
-    after = engine.memory()
-    assert all(np.array_equal(before[k], after[k]) for k in before)
-
-
 def worker(first: int = 1, m: int = 3) -> tuple[ActorWorker, ps.Problem]:
     problem = NAMED["scaffnew"].rows()
     part = ps.Problem(problem.clients[first : first + m], d=problem.d)

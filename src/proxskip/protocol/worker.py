@@ -83,7 +83,8 @@ class Worker:
 
     def gradient(self, x: Array, where: Any = None) -> Array:
         """The full local gradient, where it is wanted."""
-        return self.cohort.gradient(x, where)[0]
+        (row,) = self.cohort.gradient(x, where)
+        return np.asarray(row)
 
     def own(self, values: Any) -> Any:
         """This client's entry."""

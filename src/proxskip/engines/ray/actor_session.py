@@ -100,9 +100,9 @@ class ActorSession:
             lo, hi = int(cuts[a]), int(cuts[a + 1])
             if lo == hi:
                 continue
-            whole = hi - lo == bounds[a + 1] - bounds[a]
+            members: Any = None if hi - lo == bounds[a + 1] - bounds[a] else cohort[lo:hi] - bounds[a]
             part = replace(
-                request, half=half, cohort=None if whole else cohort[lo:hi] - bounds[a],
+                request, half=half, cohort=members,
                 down=tuple(v if v.ndim == 1 else v[lo:hi] for v in request.down),
                 own={name: v[lo:hi] for name, v in request.own.items()},
                 K=request.K if np.ndim(request.K) == 0 else request.K[lo:hi],

@@ -134,7 +134,7 @@ class RayEngine(Engine):
         bounds = pool.bounds
         shards = pool.supply("look", lambda a: (source, bounds[a], bounds[a + 1]))
         width, classes = agree(source, shards)
-        facts = pool.supply("build", lambda a: (source, width, classes))
+        facts: list[Any] = pool.supply("build", lambda a: (source, width, classes))
         pool.digests = [f.digest for f in facts]
         return facts
 
