@@ -155,7 +155,7 @@ class Federated(Strategy):
                 )
             log(WARNING, "\t%s do not know their L, so the step size is not checked", ", ".join(unknown))
         elif callable(method):
-            method = method.theory(problem) if isinstance(method, type) else method(problem)
+            method = getattr(method, "theory", method)(problem)  # a class, or a function
         noisy = any(r.noise is not None for r in remotes)
         if noisy:
             if options["measure"] or options["tol"] is not None:
