@@ -155,7 +155,8 @@ class Federated(Strategy):
                 )
             log(WARNING, "\t%s do not know their L, so the step size is not checked", ", ".join(unknown))
         elif callable(method):
-            method = getattr(method, "theory", method)(problem)  # a class, or a function
+            make: Any = method
+            method = make.theory(problem) if isinstance(method, type) else make(problem)
         noisy = any(r.noise is not None for r in remotes)
         if noisy:
             if options["measure"] or options["tol"] is not None:

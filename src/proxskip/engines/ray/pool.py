@@ -127,9 +127,12 @@ class Pool:
     # -- data ----------------------------------------------------------------------------------------------------------
     def supply(self, verb: str, arguments: Callable[[int], tuple[Any, ...]]) -> list[Any]:
         """Give every actor its data by this call; what they answer, of all clients."""
-        answers = self.call(lambda a: getattr(self.handles[a], verb).remote(*arguments(a)), self.all, UNLOADED)
+        answers = self.call(self._giving(verb, arguments), self.all, UNLOADED)
         self.data.append((verb, arguments))
         return [v for a in self.all for v in answers[a] or ()]
+
+    def _giving(self, verb: str, arguments: Callable[[int], tuple[Any, ...]]) -> Callable[[int], Any]:
+        return lambda a: getattr(self.handles[a], verb).remote(*arguments(a))
 
     def rebuild(self, lost: Mapping[int, str], until: float) -> None:
         """New processes with their data for those that died; the run brings all of these to where they stood.
@@ -141,8 +144,7 @@ class Pool:
             if new:
                 self.start(new, until)
             for verb, arguments in self.data:
-                refs = submit_all(lambda a: getattr(self.handles[a], verb).remote(*arguments(a)), new)  # noqa: B023
-                answers = self.gather(refs, until, UNLOADED)
+                answers = self.gather(submit_all(self._giving(verb, arguments), new), until, UNLOADED)
                 if verb == "build":
                     self._check_digests(answers)
             if self.run is not None:
