@@ -13,7 +13,7 @@ CONTENTS: dict[str, tuple[str, ...]] = {
     "Examples": ("gallery/index", "notebooks/index", "examples"),
     "How-to": (
         "howto-data", "howto-oracle", "howto-prox", "adding-a-method", "adding-an-engine", "ray", "flower", "torch",
-        "howto-graphs", "protocol", "conformance", "conformance-optimizers",
+        "howto-graphs", "protocol", "conformance",
     ),
     "The paper": ("reproduction", "networks", "baselines"),
     "API": ("api",),

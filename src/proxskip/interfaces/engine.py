@@ -192,10 +192,6 @@ class Engine(ABC):
         """The unit of rounding of what the clients remember."""
         return float(np.finfo(np.float64).eps)
 
-    def pulse(self) -> dict[str, float]:
-        """How the run is doing, for progress."""
-        return {}
-
     def report(self) -> tuple[dict[str, Any] | None, list[str]]:
         """What happened to the machines: for the result's summary, and as sentences."""
         return None, []

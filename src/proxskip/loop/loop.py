@@ -373,7 +373,7 @@ class Loop:
             row["lyapunov_bound"] = (1.0 - self.zeta) ** done * self.psi0 + self.noise
         self.trace.append(row)
         self._look_at_sum(server, memory)
-        why = tell_record(callbacks, self.round, Record(row | self.engine.pulse(), self.x))
+        why = tell_record(callbacks, self.round, Record(row, self.x))
         self.stopped = why if self.stopped is None else self.stopped
 
     def _look_at_sum(self, server: Vectors, memory: Vectors) -> None:

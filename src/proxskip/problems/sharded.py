@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, NoReturn, Protocol
@@ -152,29 +151,6 @@ def read_npz(path: str) -> tuple[Any, Any]:
             return M, held["b"]
     except OSError as error:
         raise InputError(f"{error.strerror or 'it is not an npz file'}.") from None
-
-
-def data_held() -> int:
-    """Bytes of private memory that this process has allocated (Linux)."""
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmData"))
-
-
-@contextmanager
-def no_more_than(most: int | None) -> Iterator[None]:
-    """Limit the private memory of this process to ``most`` bytes; allocating more raises MemoryError (Linux)."""
-    if most is None:
-        yield
-        return
-    import resource
-
-    # Never below what is allocated already, or the next allocation of any size would fail.
-    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (max(most, data_held()), hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 # -- what is known about a client --------------------------------------------------------------------------------------
