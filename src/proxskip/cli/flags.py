@@ -121,7 +121,7 @@ examples:
     proxskip reproduce fig1b --data w8a --out report
   the methods of the family against each other (on digits in a minute, on w8a without --quick):
     proxskip reproduce --family --quick --out family
-  control variates on networks (in a minute with --quick; needs PyTorch):
+  control variates on networks (in two minutes with --quick; needs PyTorch):
     proxskip reproduce --networks --quick --out networks
 
 {EXIT_CODES}"""
