@@ -1,5 +1,6 @@
 """``proxskip.torch.train``: the steps of the optimizer under torchrun, for many clients in one process."""
 
+import dataclasses
 import subprocess
 import sys
 import warnings
@@ -147,7 +148,14 @@ def test_the_module_is_a_copy_at_x_and_records_have_metrics(tmp_path):
     import matplotlib
 
     matplotlib.use("Agg")
-    assert result.plot("accuracy").lines[0].get_ydata().tolist() == result.trace["accuracy"].tolist()
+    axes = result.plot("accuracy")
+    assert axes.lines[0].get_ydata().tolist() == result.trace["accuracy"].tolist()
+    assert (axes.get_yscale(), axes.get_ylabel(), axes.get_xlabel()) == ("linear", "accuracy", "communication rounds")
+    with pytest.raises(ps.InputError, match=r"choose one of the columns round, local_steps, .*, f, accuracy"):
+        result.plot("acuracy")
+    assert result.summary()["method"] == "AdamW"
+    both = ps.plot([result, dataclasses.replace(result, settings={**result.settings, "seed": 1})], y="accuracy")
+    assert len(both.get_legend().get_texts()) == 1, "seeds share a curve"
 
 
 def test_a_divergence_ends_with_advice_and_the_best_module():

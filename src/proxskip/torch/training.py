@@ -22,11 +22,12 @@ from proxskip.engines.torch.stacked_steps import StackedSteps, repeatable
 from proxskip.links.cohorts import as_participation
 from proxskip.loop.listen import Record, check_callbacks, heard_by, tell_record
 from proxskip.loop.progress import shown
+from proxskip.plotting import plot
 from proxskip.problems.federated import Problem
 from proxskip.problems.split import arrangement
 from proxskip.problems.torch_model import Model
 from proxskip.randomness import stream
-from proxskip.results.result import Status
+from proxskip.results.result import Status, Summary
 from proxskip.results.trace import Trace
 from proxskip.torch.fragment import local_steps
 from proxskip.torch.optimizer import check_settings
@@ -82,6 +83,7 @@ class Trained:
         trace: a record after every round, or every ``every`` rounds: costs, ``f`` (the mean loss of the clients on all
             their rows) and the metrics.
         h: the control variates, one row for each client.
+        settings: what ``train`` was called with, as far as it is plain.
     """
 
     module: torch.nn.Module = field(repr=False)
@@ -91,21 +93,21 @@ class Trained:
     trace: Trace
     h: Array = field(repr=False)
     warnings: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def rounds(self) -> int:
         """Communication rounds done."""
         return int(self.trace["round"][-1])
 
-    def plot(self, y: str = "f", x: str = "round", ax: Any = None, **style: Any) -> Any:
-        """Draw a column of the trace against another one, such as ``bytes_up``."""
-        if ax is None:
-            from matplotlib import pyplot
+    def summary(self) -> Summary:
+        """The settings, the status and the last record."""
+        about = {**self.settings, "status": self.status.name, "message": self.message, "rounds": self.rounds}
+        return Summary({**about, **self.trace.last()})
 
-            ax = pyplot.figure(figsize=(6.4, 4.2), layout="constrained").add_subplot()
-        ax.plot(self.trace[x], self.trace[y], **style)
-        ax.set(xlabel=x, ylabel=y)
-        return ax
+    def plot(self, y: str = "f", x: str = "rounds", ax: Any = None) -> Any:
+        """Draw a column of the trace, as ``proxskip.plot`` does."""
+        return plot(self, x, y, ax)
 
 
 def train(
@@ -161,7 +163,11 @@ def train(
     participation = as_participation(cohort)
     participation.check(problem.n)
     state = Training(problem, optimizer, p, period, control, outer, chi, codec, seed, place, clients_at_once)
-    config = {"stop": {"rounds": rounds, "seconds": seconds}, "method": f"train, control = {control}", "seed": seed}
+    named = {"p": p} if period is None else {"period": period}
+    settings = {"method": " + ".join(_optimizer_names(optimizer, names)), "control": control, **named, "batch": batch}
+    settings |= {"clients": problem.n, "chi": chi, "codec": codec, "cohort": None if cohort is None else str(cohort)}
+    settings |= {"outer": outer and " + ".join(_optimizer_names(outer, names)), "seed": seed}
+    config = {"stop": {"rounds": rounds, "seconds": seconds}, **settings}
     with shown("train", progress) as bars:
         return _Run(state, participation, rounds, seconds, every, (*callbacks, *bars), config).go()
 
@@ -182,6 +188,10 @@ def _problem(
     if taken:
         raise InputError(f"the metric {taken[0]} has the name of a column that every trace has; give it another.")
     return problem if batch is None else problem.with_batch(batch)
+
+
+def _optimizer_names(make: Make, params: list[Any]) -> list[str]:
+    return [type(optimizer).__name__ for optimizer in optimizers_of(make, params)]
 
 
 class Training:
@@ -418,4 +428,5 @@ class _Run:
         x = self.best[2] if status is Status.DIVERGED else self.state.vector()
         module = self.state.model.module_at(x)
         h = self.state.h.to("cpu", torch.float64).numpy()
-        return Trained(module, x, status, message, self.trace, h, tuple(self.notes))
+        settings = {k: v for k, v in self.config.items() if k != "stop"}
+        return Trained(module, x, status, message, self.trace, h, tuple(self.notes), settings)
