@@ -113,7 +113,7 @@ class Trained:
 
     def plot(self, y: str = "f", x: str = "rounds", ax: Any = None) -> Any:
         """Draw a column of the trace, as ``proxskip.plot`` does."""
-        return plot(self, x, y, ax)
+        return plot([self], x, y, ax)
 
 
 def train(
@@ -180,7 +180,12 @@ def train(
             raise InputError("train takes a network on which every client answers in every round; use proxskip.run.")
     state = Training(problem, optimizer, p, period, control, outer, chi, codec, seed, place, clients_at_once)
     named = {"p": p} if period is None else {"period": period}
-    settings = {"method": " + ".join(_optimizer_names(optimizer, names)), "control": control, **named, "batch": batch}
+    settings: dict[str, Any] = {
+        "method": " + ".join(_optimizer_names(optimizer, names)),
+        "control": control,
+        **named,
+        "batch": batch,
+    }
     settings |= {"clients": problem.n, "chi": chi, "codec": codec, "cohort": None if cohort is None else str(cohort)}
     settings |= {"outer": outer and " + ".join(_optimizer_names(outer, names)), "seed": seed}
     settings |= {"network": network and (network.name or "a Network")}
@@ -204,7 +209,7 @@ def _write(keep: folder.Folder, result: Trained, state: Training) -> None:
     np.savez(buffer, **plain)
     with folder.in_words(keep.path):
         atomic_write(keep.path / "weights.npz", buffer.getvalue())
-    vectors = {"x0": np.asarray(state.model.start()), "server.x": result.x, "memory.h": result.h}
+    vectors: dict[str, Any] = {"x0": np.asarray(state.model.start()), "server.x": result.x, "memory.h": result.h}
     vectors["line.participated"] = state.participated
     finished: Any = result
     keep.finish(finished, folder.State(vectors, {"round": result.rounds}))
