@@ -122,9 +122,11 @@ def render(report: ReproductionReport, machine: str = "") -> str:
     counted = {v: sum(c.verdict == v for c in report.claims) for v in ("PASS", "FAIL", "REPORTED", *UNDECIDED)}
     words = ", ".join(f"{n} {v}" for v, n in counted.items() if n)
     name = name_of(report)
+    opening = tomllib.loads((DOCS / "networks.toml").read_text("utf-8"))["opening"] if name == "networks" else []
     lines = [
         f"# {report.title}",
         "",
+        *(line for paragraph in opening for line in [*prose(paragraph), ""]),
         *prose(
             f"Made by `{command(about['command'])}` in {about['seconds']:,.0f} seconds on the {about['engine']} "
             "engine and written by `docs/make_reproduction.py`. The folder of the run contains an interactive page "

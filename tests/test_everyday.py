@@ -401,8 +401,12 @@ def test_nothing_to_plot_is_refused(wrong: Any) -> None:
 
 
 def test_an_unknown_axis_is_refused() -> None:
-    with pytest.raises(InputError, match="cannot be drawn"):
-        ps.plot(ps.run("gd", PROBLEM, rounds=3), y="loss")
+    result = ps.run("gd", PROBLEM, rounds=3)
+    with pytest.raises(InputError, match='y = "loss" cannot be drawn; choose one of the columns round'):
+        ps.plot(result, y="loss")
+    axes = ps.plot(result, y="f")
+    assert axes.lines[0].get_ydata().tolist() == result.trace["f"].tolist()
+    assert axes.get_yscale() == "linear"
     from matplotlib import pyplot
 
     pyplot.close("all")

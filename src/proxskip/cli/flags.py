@@ -27,7 +27,7 @@ from proxskip.links.graphs import NAMES as GRAPHS
 from proxskip.links.profiles import NAMED
 from proxskip.prox.parse import forms as prox_forms
 from proxskip.registry import METHODS
-from proxskip.report.plots import X_AXES, Y_AXES
+from proxskip.report.plots import X_AXES
 from proxskip.types import InputError
 
 EXIT_CODES = """\
@@ -120,7 +120,7 @@ examples:
     proxskip reproduce fig1b --data w8a --out report
   the methods of the family against each other (on digits in a minute, on w8a without --quick):
     proxskip reproduce --family --quick --out family
-  control variates on networks (in a minute with --quick; needs PyTorch):
+  control variates on networks (in two minutes with --quick; needs PyTorch):
     proxskip reproduce --networks --quick --out networks
 
 {EXIT_CODES}"""
@@ -381,7 +381,7 @@ def parser(version: str) -> tuple[Parser, dict[str, Parser]]:
         "plot", "plot run folders, or redraw the figures of a reproduction against another axis", _PLOT, (),
         _flag("folders", "run folders, folders that contain run folders, or a reproduction", metavar="DIR", nargs="+"),
         _flag("--x", "default: rounds", choices=tuple(X_AXES), default="rounds"),
-        _flag("--y", "default: gap, which is f(x) - f*", choices=tuple(Y_AXES), default="gap"),
+        _flag("--y", "a column of the trace; default: gap, which is f(x) - f*", metavar="COLUMN", default="gap"),
         _flag("--title", "title of the figure", default=""),
         _flag("--out", out, metavar="FILE"),
         *_printing("print the written files as JSON"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import gzip
 import hashlib
 import os
 from collections.abc import Callable, Sequence
@@ -16,7 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+from proxskip.data.idx import read_idx
 from proxskip.data.svmlight import DataError, Dataset, read_svmlight
 from proxskip.data.tables import Named, is_table, read_table
 from proxskip.types import InputError
@@ -34,6 +37,7 @@ UCI_PAGES = {
 """The sources of the data sets that come with scikit-learn."""
 
 Folder = str | os.PathLike[str]
+Bytes = npt.NDArray[np.uint8]
 Where = Literal["embedded", "cached", "not downloaded"]
 
 
@@ -108,6 +112,14 @@ KNOWN = {
     "gisette": Known("gisette_scale.bz2", 6_000, 5_000),
     "news20": Known("news20.binary.bz2", 19_996, 1_355_191),
 }
+MNIST = {
+    "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+}
+"""The files of MNIST, and the sha256 of each when it is decompressed."""
+MNIST_URL = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 # fmt: on
 
 
@@ -145,6 +157,45 @@ def load(
     if Path(name).name != name:
         raise InputError(f"{name} is not a file that exists; give the path of an svmlight file.")
     raise _unknown(name)
+
+
+def mnist(
+    *, data_dir: Folder | None = None, download: bool = False, progress: Progress | None = None
+) -> tuple[Bytes, Bytes, Bytes, Bytes]:
+    """MNIST: images (60,000 x 28 x 28) and labels for training, then 10,000 for the test, as unsigned bytes.
+
+    Args:
+        data_dir: a folder with a folder ``mnist`` in it, which has the four IDX files, plain or as .gz. It is looked in
+            first, then ``$PROXSKIP_DATA``, then the cache.
+        download: fetch the files that are missing into the cache, or ``data_dir``.
+        progress: is called with the bytes received and the total.
+    """
+    folders = [Path(folder) for folder in (data_dir, os.environ.get("PROXSKIP_DATA"), _cache()) if folder]
+    arrays = []
+    for name, sha256 in MNIST.items():
+        files = [folder / "mnist" / (name + suffix) for folder in folders for suffix in ("", ".gz")]
+        path = next(filter(Path.is_file, files), None)
+        if path is None and download:
+            path = (folders[0] if data_dir else _cache()) / "mnist" / f"{name}.gz"
+            _download_idx(name, path, progress)
+        if path is None:
+            raise InputError(
+                f"mnist is not on this machine: no folder has mnist/{name} or {name}.gz; call mnist(download=True), or "
+                "set PROXSKIP_DATA to the folder that has mnist."
+            )
+        arrays.append(read_idx(path, sha256))
+    return arrays[0], arrays[1], arrays[2], arrays[3]
+
+
+def _download_idx(name: str, target: Path, progress: Progress | None) -> None:
+    from proxskip.data.download import download  # here, since requests is slow to import
+
+    def fault(path: Path) -> str | None:
+        content = gzip.decompress(path.read_bytes())
+        return None if hashlib.sha256(content).hexdigest() == MNIST[name] else "its checksum is another one"
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    download(MNIST_URL + target.name, target, fault, progress)
 
 
 def available(*, data_dir: Folder | None = None) -> list[AvailableDataset]:

@@ -32,7 +32,7 @@ FUNCTIONS = {
 """Every experiment, in the order of the report: its module in this package, and the function that runs it."""
 FAMILY = {"family": "family:run", "bits": FIGURE, "sleeping": "sleeping:run", "minibatches": FIGURE}
 """Experiments that compare the family's methods with each other, for ``reproduce --family``."""
-NETWORKS = {"mlp": "networks.page:mlp", "cnn": "networks.page:cnn", "text": "networks.page:text"}
+NETWORKS = dict.fromkeys(("mlp", "cnn", "text"), "networks:run")
 """Experiments with networks, for ``reproduce --networks``; they need PyTorch."""
 
 

@@ -51,7 +51,7 @@ Y_AXES = {
     "grad_norm": ("gradient norm at the communicated x", 1e-18),
     "lyapunov": ("Lyapunov function", 1e-32),
 }
-"""For each choice of the y axis: its label, and the floor at which smaller values are drawn."""
+"""Columns with a logarithmic y axis: its label, and the floor at which smaller values are drawn. Others are linear."""
 
 _DASHES = ("-", "--", "-.", ":")
 MARKERS_PER_CURVE = 8
@@ -93,20 +93,25 @@ def curves_of(results: Any, warn: bool = False) -> list[Curve]:
     else:
         groups = {}
         for result in _flat(results):
-            groups.setdefault(repr(_setting(result.summary())), []).append(result)
+            groups.setdefault(repr(_setting(_about(result))), []).append(result)
         if not groups:
             raise InputError("there are no results to plot.")
-        labels = _labels([runs[0].summary() for runs in groups.values()])
+        labels = _labels([_about(runs[0]) for runs in groups.values()])
     if warn:
-        _warn_of_problems([runs[0].summary() for runs in groups.values()])
+        _warn_of_problems([_about(runs[0]) for runs in groups.values()])
     return [
-        Curve(label, tuple(r.trace for r in runs), str(runs[0].summary()["method"]))
+        Curve(label, tuple(r.trace for r in runs), str(_about(runs[0])["method"]))
         for label, runs in zip(labels, groups.values(), strict=True)
     ]
 
 
+def _about(result: Result) -> Summary:
+    """The summary without the last record, whose metrics are no settings."""
+    return Summary({k: v for k, v in result.summary().items() if k not in result.trace})
+
+
 def _flat(results: Any) -> list[Result]:
-    if isinstance(results, Result):
+    if isinstance(results, Result) or (hasattr(results, "trace") and hasattr(results, "summary")):
         return [results]
     if isinstance(results, (str, Path)):
         return _flat(load(results))
@@ -157,12 +162,14 @@ def _warn_of_problems(about: Sequence[Summary]) -> None:
 
 def curve_panels(curves: Sequence[Curve], xs: Sequence[str], y: str = "gap", note: str = "") -> list[Panel]:
     """One panel for each x axis: the median of each curve over its seeds, with a band from the least to the largest."""
-    axes: list[tuple[str, str, Mapping[str, Any]]] = [*(("x", x, X_AXES) for x in xs), ("y", y, Y_AXES)]
-    for name, choice, choices in axes:
-        if choice not in choices:
-            raise InputError(f'{name} = "{choice}" cannot be drawn; choose one of {", ".join(choices)}.')
+    for x in xs:
+        if x not in X_AXES:
+            raise InputError(f'x = "{x}" cannot be drawn; choose one of {", ".join(X_AXES)}.')
+    columns = dict.fromkeys(name for c in curves for t in c.traces for name in t.columns)
+    if y not in columns:
+        raise InputError(f'y = "{y}" cannot be drawn; choose one of the columns {", ".join(columns)}.')
     # f - f* is nan everywhere if f* is unknown
-    shown = [c for c in curves if any(np.isfinite(t[y]).any() for t in c.traces)]
+    shown = [c for c in curves if any(_has(t, y) for t in c.traces)]
     if not shown:
         raise InputError(f"no run has a value of {y}; choose another y, such as grad_norm.")
     notes = [note] if note else []
@@ -170,34 +177,50 @@ def curve_panels(curves: Sequence[Curve], xs: Sequence[str], y: str = "gap", not
         notes.append(f"Not shown, since there are no values: {', '.join(missing)}.")
     if max(len(c.traces) for c in shown) > 1:
         notes.append("Lines are medians over the seeds; bands extend from the smallest to the largest value.")
-    label, floor = Y_AXES[y]
+    label, floor = Y_AXES.get(y, (y.replace("_", " "), None))
+    scale: Any = "log" if y in Y_AXES else "linear"
     return [
         Panel(
-            x, "", [_series(c, x, y) for c in shown], x, {x: X_AXES[x][1]}, label, y_floor=floor, note=" ".join(notes)
+            x,
+            "",
+            [_series(c, x, y) for c in shown],
+            x,
+            {x: X_AXES[x][1]},
+            label,
+            "linear",
+            scale,
+            floor,
+            " ".join(notes),
         )
         for x in xs
     ]
 
 
+def _has(trace: Trace, y: str) -> bool:
+    return y in trace and bool(np.isfinite(trace[y]).any())
+
+
 def _series(curve: Curve, x: str, y: str) -> Series:
-    """The median and the band, up to the last x that all seeds reached; interpolated in log y if their x differ."""
-    lines = [(_column(t, x)[good], t[y][good]) for t in curve.traces if (good := np.isfinite(t[y])).any()]
+    """The median and the band, up to the last x that all seeds reached; interpolated on the axis if their x differ."""
+    traces = [t for t in curve.traces if _has(t, y)]
+    lines = [(_column(t, x)[good], t[y][good]) for t in traces if (good := np.isfinite(t[y])).any()]
     if len(lines) == 1:
         return Series(curve.label, {x: lines[0][0].tolist()}, lines[0][1].tolist(), curve.method)
     end = min(u[-1] for u, _ in lines)
     # every x at which some seed has a record; between records the others are interpolated
     grid = np.unique(np.concatenate([u for u, _ in lines]))
     grid = grid[grid <= end]
-    logs = np.stack([np.interp(grid, u, np.log(np.maximum(v, Y_AXES[y][1]))) for u, v in lines])
-    middle, low, high = (np.exp(f(logs, axis=0)).tolist() for f in (np.median, np.min, np.max))
+    in_log = y in Y_AXES
+    heights = np.stack([np.interp(grid, u, np.log(np.maximum(v, Y_AXES[y][1])) if in_log else v) for u, v in lines])
+    bands = [f(heights, axis=0) for f in (np.median, np.min, np.max)]
+    middle, low, high = ((np.exp(v) if in_log else v).tolist() for v in bands)
     return Series(curve.label, {x: grid.tolist()}, middle, curve.method, low, high)
 
 
 def _column(trace: Trace, x: str) -> Array:
-    if x == "sim_seconds" and x not in trace:
-        raise InputError(
-            "a run has no sim_seconds, the time over a network; run it with network=, or choose another x."
-        )
+    if missing := [column for column in X_AXES[x][0] if column not in trace]:
+        network = ", the time over a network; run it with network=, or" if x == "sim_seconds" else ";"
+        raise InputError(f"a run has no {missing[0]}{network} choose another x.")
     return np.asarray(np.sum([trace[column] for column in X_AXES[x][0]], axis=0))
 
 
