@@ -29,7 +29,6 @@ from proxskip.experiments import settings as cli_build
 from proxskip.loop import progress as cli_progress
 from proxskip.report import plots
 from proxskip.results.run_text import STATUS_WORDS
-from proxskip.results.trace import Trace
 from proxskip.theory.table1 import table1
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -94,7 +93,7 @@ def test_run_writes_a_folder_and_says_what_happened(call, tmp_path):
     out = tmp_path / "runs" / "a"
     code, text, _ = call("run", "scaffnew", *EASY, "--rounds", "20", "--out", out)
     assert code == 0
-    assert {p.name for p in out.iterdir()} >= set(words("spec.toml summary.json trace.csv trace.npz x.npy checkpoint"))
+    assert {p.name for p in out.iterdir()} >= set(words("spec.toml summary.json trace.csv x.npy checkpoint"))
     summary = json.loads((out / "summary.json").read_text())
     assert not set(SUMMARY) - set(summary)
     assert (summary["method"], summary["rounds"], summary["clients"]) == ("scaffnew", 20, 5)
@@ -317,7 +316,7 @@ def test_exit_130_when_interrupted_and_then_it_resumes_bitwise(call, tmp_path):
 
 def same_run(a: Path, b: Path) -> bool:
     x, y = (np.load(p / "x.npy") for p in (a, b))
-    s, t = (Trace.from_npz(p / "trace.npz") for p in (a, b))
+    s, t = (ps.load(p).trace for p in (a, b))
     columns = [c for c in s.columns if c != "seconds"]
     return x.tobytes() == y.tobytes() and all(np.array_equal(s[c], t[c], equal_nan=True) for c in columns)
 
@@ -781,7 +780,7 @@ def test_w8a_as_in_the_paper(call, tmp_path, monkeypatch):
     assert summary["f_star"] == pytest.approx(0.137417763410536, abs=1e-11)
     assert summary["gap"] < 2e-7
     assert summary["gamma"] == 1 / summary["L_global"]
-    trace = Trace.from_npz(tmp_path / "a" / "trace.npz")
+    trace = ps.load(tmp_path / "a").trace
     assert trace["gap"][trace["round"] == 200][0] < 2e-5
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from proxskip.results import description, folder
-from proxskip.results.journal import Journal
+from proxskip.results.checkpoint import Checkpoint, CheckpointError
+from proxskip.results.journal import read_rows
 from proxskip.results.result import Result, Results, Status, Summary
 from proxskip.results.trace import Trace
 from proxskip.types import Array, InputError, Vectors
@@ -75,16 +76,16 @@ def _compared(path: Path) -> list[str]:
 def _result(path: Path) -> Result:
     about = _summary(path)
     saved = folder.read(path)
-    assert saved.checkpoint is not None
-    arrays = saved.checkpoint.arrays
+    checkpoint = _current(saved)
+    arrays = checkpoint.arrays
 
     def part(name: str) -> Vectors:
         return {k[len(name) :]: v for k, v in arrays.items() if k.startswith(name)}
 
     server, memory, participated = part("server."), part("memory."), arrays.get("line.participated")
-    if "parts" in saved.checkpoint.meta:
-        parts, limit = saved.checkpoint.meta["parts"], saved.config.get("memory_limit")
-        rows = Journal(path).read(parts, int(about["clients"]), arrays["x0"], limit)
+    if "parts" in checkpoint.meta:
+        limit = saved.config.get("memory_limit")
+        rows = read_rows(path, checkpoint.meta["parts"], int(about["clients"]), arrays["x0"], limit)
         memory = {k: rows.store.view(k) for k in rows.store.arrays}  # type: ignore[misc]
         participated = rows.numbers["participated"]
     assert participated is not None
@@ -92,11 +93,23 @@ def _result(path: Path) -> Result:
         h = description.revive(saved.config)[0].controls(server, memory)
     except InputError:  # a method from outside the package that is not registered here
         h = memory.get("h")
-    status = Status[about["status"]]
     return Result(
-        _x(path), status, bool(about["success"]), str(about["message"]), Trace.from_npz(path / "trace.npz"), h, server,
-        memory, participated.copy(), tuple(about["warnings"]), about,
+        _x(path), Status[about["status"]], bool(about["success"]), str(about["message"]),
+        Trace.from_arrays(arrays, "trace."), h, server, memory, participated.copy(), tuple(about["warnings"]), about,
     )  # fmt: skip
+
+
+def trace_of(path: Path) -> Trace:
+    """The trace of a finished run."""
+    return Trace.from_arrays(_current(folder.read(path)).arrays, "trace.")
+
+
+def _current(saved: folder.Folder) -> Checkpoint:
+    """The newest checkpoint: an older one does not belong to the summary."""
+    assert saved.checkpoint is not None
+    if saved.checkpoint.note is not None:
+        raise CheckpointError(f"{saved.checkpoint.note} Continue the run with proxskip.resume, then load it.")
+    return saved.checkpoint
 
 
 def _summary(path: Path) -> Summary:
