@@ -22,8 +22,8 @@ import pytest
 import chromium
 import proxskip as ps
 from conftest import model
-from proxskip.report import document, front, page, plots
-from proxskip.report.downsample import MAX_POINTS, downsample, downsample_series
+from proxskip.report import document, page, plots
+from proxskip.report.document import LEVELS, MAX_POINTS, downsample, downsample_series, headline
 from proxskip.report.figures import (
     Claim,
     Experiment,
@@ -329,7 +329,7 @@ def test_thinning_keeps_ends_extremes_and_only_measured_points(scale: Any) -> No
     y = np.exp(-x / 3000) * rng.lognormal(size=len(x))
     y[[7000, 7001]] = np.nan, 1e3
     s = Series("s", {"t": x.tolist(), "2t": (2 * x).tolist()}, y.tolist(), low=(y / 2).tolist(), high=(y * 2).tolist())
-    out = downsample_series(s, Panel("p", "", [s], "t", {}, "y", x_scale=scale))
+    out = downsample_series(s, scale == "log")
     assert 150 < len(out.y) <= MAX_POINTS
     at = [int(v) - 1 for v in out.x["t"]]
     assert at == sorted(set(at))
@@ -698,18 +698,15 @@ def test_a_figure_has_a_line_a_name_and_a_swatch_for_each_curve(tab: chromium.Pa
 def test_the_headline_is_computed_from_the_run(report: ReproductionReport) -> None:
     panel = report.experiments[0].panels[0]
     ours = next(s for s in panel.series if s.method == "scaffnew")
-    told = front.headline(report)
-    level = next(v for v in front.LEVELS if min(ours.y) <= v)
+    told = headline(report)
+    level = next(v for v in LEVELS if min(ours.y) <= v)
     first = next(x for x, y in zip(ours.x["rounds"], ours.y, strict=True) if y <= level)
     assert f"= {number(level)} after {number(first)} communication rounds" in told
     slower = replace(ours, y=[10 * v for v in ours.y])
     changed = replace(panel, series=[slower if s is ours else s for s in panel.series])
     again = replace(report, experiments=[replace(report.experiments[0], panels=[changed]), *report.experiments[1:]])
-    assert front.headline(again) != told
-    assert (
-        front.headline(replace(report, experiments=[]))
-        == "Of 4 claims, 1 pass, 1 fail, 1 are reported, 1 were not run."
-    )
+    assert headline(again) != told
+    assert headline(replace(report, experiments=[])) == "Of 4 claims, 1 pass, 1 fail, 1 are reported, 1 were not run."
 
 
 def test_headline_score_and_figure_1b_are_above_the_fold(tab: chromium.Page) -> None:

@@ -337,7 +337,7 @@ def test_the_doctor_says_what_works(capsys: Any) -> None:
     code, out, _ = call(capsys, "doctor", "--json")
     assert code == 0
     found = {row["what"]: row for row in json.loads(out)}
-    assert {"threads", "engine cpu", "engine gpu", "engine ray", "Flower", "browser", "data sets"} <= found.keys()
+    assert {"proxskip", "engine cpu", "engine gpu", "engine ray", "flwr", "data sets"} <= found.keys()
     assert found["engine cpu"]["works"]
     assert found["numpy"]["here"] == np.__version__
     assert found["pandas"]["works"] is (importlib.util.find_spec("pandas") is not None)

@@ -9,19 +9,22 @@ import traceback
 import warnings
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from proxskip import registry, theory
-from proxskip.cli import output, plan_command, runs
+from proxskip import many_runs, registry, theory
+from proxskip.cli import output, runs
 from proxskip.cli.flags import parser, plugins
 from proxskip.data import datasets
 from proxskip.experiments import settings
+from proxskip.links.network import Network
 from proxskip.loop.progress import DownloadProgress, Progress, stage
+from proxskip.planner import plan
 from proxskip.problems.federated import Problem
+from proxskip.prox import parse as prox_text
 from proxskip.report import plots
-from proxskip.results import folder, run_text
+from proxskip.results import fields, folder, run_text
 from proxskip.results.atomic import atomic_write_json
 from proxskip.running import resume
 from proxskip.theory.table1 import table1
@@ -42,22 +45,24 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return end.code if isinstance(end.code, int) else runs.DONE
             return _COMMANDS[o.command](o)
     except SystemExit as end:
-        return _fail(f"the method's code ended the program (SystemExit: {end.code}).", runs.UNEXPECTED)
+        return output.fail(f"the method's code ended the program (SystemExit: {end.code}).", runs.UNEXPECTED)
     except InputError as error:
-        return _fail(str(error), runs.BAD_INPUT)
+        return output.fail(str(error), runs.BAD_INPUT)
     except EngineError as error:
-        return _fail(str(error), runs.UNEXPECTED)
+        return output.fail(str(error), runs.UNEXPECTED)
     except KeyboardInterrupt:
-        return _fail("interrupted.", runs.INTERRUPTED)
+        return output.fail("interrupted.", runs.INTERRUPTED)
     except BrokenPipeError:  # the reader of our output has closed it, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return runs.UNEXPECTED
     except OSError as error:  # a full disk, a folder that was removed
-        return _fail(f"{error.filename or 'a file'}: {error.strerror or error}.", runs.UNEXPECTED)
+        return output.fail(f"{error.filename or 'a file'}: {error.strerror or error}.", runs.UNEXPECTED)
     # anything else is a bug: show where, then the sentence
     except Exception as error:
         traceback.print_exc()
-        return _fail(f"unexpected {type(error).__name__}: {error}; this is a bug, please report it.", runs.UNEXPECTED)
+        return output.fail(
+            f"unexpected {type(error).__name__}: {error}; this is a bug, please report it.", runs.UNEXPECTED
+        )
 
 
 def _parse(argv: Sequence[str]) -> Namespace:
@@ -76,67 +81,61 @@ def _parse(argv: Sequence[str]) -> Namespace:
     return o
 
 
-def _fail(sentence: str, code: int) -> int:
-    print(f"proxskip: {printable(' '.join(sentence.split()))}", file=sys.stderr)
-    return code
-
-
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
     print(f"warning: {printable(' '.join(str(message).split()))}", file=sys.stderr)
 
 
 # -- run and compare ---------------------------------------------------------------------------------------------------
 def _run(o: Namespace) -> int:
-    (outcome,), _, labels = _execute([o.method], o, inside=False)
+    summaries, _, labels, code = _execute([o.method], o)
     if o.json:
-        summaries = [s | {"labels": labels} for s in outcome.summaries]
-        output.as_json(summaries[0] if o.seeds is None else summaries)
+        labelled = [s | {"labels": labels} for s in summaries]
+        output.as_json(labelled[0] if o.seeds is None else labelled)
     elif not o.quiet:
-        _print_run(outcome, labels, o)
-    return outcome.code
+        print(run_text.report(summaries[0], labels, o.out))
+        if o.seeds is not None:
+            # one row per seed, and the median of all of them
+            rows = [(f"seed {s['seed']}", [s]) for s in summaries]
+            output.print_results("", [*rows, (f"median of {len(rows)}", summaries)])
+    return code
 
 
-def _execute(
-    methods: Sequence[str], o: Namespace, inside: bool
-) -> tuple[list[runs.MethodResults], Problem, dict[str, int] | None]:
-    """Check everything, then run the methods; ``inside`` gives each its own folder inside --out."""
+def _execute(methods: Sequence[str], o: Namespace) -> tuple[list[dict[str, Any]], Problem, dict[str, int] | None, int]:
+    """Check everything, then run the methods: their summaries, the problem, its labels, and the exit code."""
     names = settings.method_names(methods)
     settings.check_flags(names, o)
     out = runs.claim(o.out, o.force or o.go_on)
     spec = settings.spec_of(names, o)
     problem, labels = _problem(spec, o.quiet)
-    folders = [out / name if out is not None and inside else out for name in names]
-    built = [settings.method_of(name, o, problem) for name in names]
-    requests = [runs.MethodRun(*parts) for parts in zip(names, built, folders, strict=True)]
-    runs.check(requests, problem, o)
-    _solve(problem, o.quiet)
-    runs.clear(None if o.go_on else out)  # only now: whatever could be refused has been checked
-    return runs.execute(requests, problem, o, spec), problem, labels
-
-
-def _print_run(outcome: runs.MethodResults, labels: dict[str, int] | None, o: Namespace) -> None:
-    where = None if outcome.request.out is None else str(outcome.request.out)
-    print(run_text.report(outcome.summaries[0], labels, where))
-    if o.seeds is not None:
-        # one row per seed, and the median of all of them
-        rows = [(f"seed {s['seed']}", [s]) for s in outcome.summaries]
-        output.print_table(output.results("", [*rows, (f"median of {len(rows)}", outcome.summaries)]))
+    tasks = runs.tasks_of({name: settings.method_of(name, o, problem) for name in names}, out, o)
+    with runs.engine_for(o.engine, o) as engine:
+        shared = runs.settings_of(o, engine, spec)
+        many_runs.check(tasks, problem, shared)
+        _solve(problem, o.quiet)
+        if out is not None and not o.go_on:
+            runs.clear(out)  # only now: whatever could be refused has been checked
+        results = runs.execute(tasks, problem, o, shared)
+    summaries = [dict(r.summary()) for r in results]
+    has_tolerance = o.tol is not None or o.target is not None
+    return summaries, problem, labels, runs.worst([runs.exit_code(r, has_tolerance) for r in results])
 
 
 def _compare(o: Namespace) -> int:
     if o.x == "sim_seconds" and o.network is None:
         raise InputError("sim_seconds is the time over a network; give --network, such as --network mobile.")
-    outcomes, problem, labels = _execute(o.methods, o, inside=True)
+    summaries, problem, labels, code = _execute(o.methods, o)
+    names = dict.fromkeys(s["method"] for s in summaries)
+    groups = [(name, [s for s in summaries if s["method"] == name]) for name in names]
     axes = ("rounds", "floats") if o.x is None else (o.x,)
-    files = [] if o.out is None else _keep_comparison(outcomes, Path(o.out), _title(problem), axes)
+    files = [] if o.out is None else _keep_comparison(groups, Path(o.out), _title(problem), axes)
     if o.json:
-        output.as_json([s | {"labels": labels} for outcome in outcomes for s in outcome.summaries])
+        output.as_json([s | {"labels": labels} for s in summaries])
     elif not o.quiet:
-        output.print_table(output.results(_title(problem), [(u.request.name, u.summaries) for u in outcomes]))
+        output.print_results(_title(problem), groups)
         if o.network is not None:
-            print(output.fastest([(u.request.name, u.summaries) for u in outcomes], o.network.name))
+            print(output.fastest(groups, o.network.name))
         _print_files(files)
-    return runs.worst([outcome.code for outcome in outcomes])
+    return code
 
 
 def _title(problem: Problem) -> str:
@@ -144,11 +143,11 @@ def _title(problem: Problem) -> str:
     return f"{problem.info.get('data')}, {problem.n} clients split by {problem.info.get('split')}{kappa}"
 
 
-def _keep_comparison(outcomes: Sequence[runs.MethodResults], out: Path, title: str, axes: Sequence[str]) -> list[Path]:
+def _keep_comparison(groups: Sequence[fields.Group], out: Path, title: str, axes: Sequence[str]) -> list[Path]:
     """Write compare.json, compare.png and compare.pdf; the figure is drawn from the run folders alone."""
     written = out / "compare.json"
-    atomic_write_json(written, [s for outcome in outcomes for s in outcome.summaries])
-    curves = plots.curves_of([outcome.request.out for outcome in outcomes if outcome.request.out is not None])
+    atomic_write_json(written, [s for _, summaries in groups for s in summaries])
+    curves = plots.curves_of([out / name for name, _ in groups])
     # f* is unknown if the gap is nan in the first record
     y = "gap" if any(t["gap"][0] == t["gap"][0] for c in curves for t in c.traces) else "grad_norm"
     return [written, *plots.save(plots.panel_figure(plots.curve_panels(curves, axes, y), title), out / "compare.png")]
@@ -208,7 +207,7 @@ def _theory(o: Namespace) -> int:
         return runs.DONE
     kappa = o.L / o.mu
     title = f"Table 1 of the paper: L = {o.L:g}, mu = {o.mu:g}, kappa = {kappa:g}, eps = {o.eps:g}, n = {o.n}"
-    output.print_table(output.table1(rows, title))
+    output.print_table1(rows, title)
     print("Rounds: the expression inside the O of the paper's table, with the logarithm; floats: sent by one client.")
     missing = [f for f, v in (("--d to see the floats", o.d), ("--G2 to see the rounds of LocalGD", o.G2)) if v is None]
     if missing:
@@ -222,10 +221,10 @@ def _data(o: Namespace) -> int:
     if o.act == "list":
         rows = datasets.available(data_dir=o.data_dir)
         if o.json:
-            output.as_json([r._asdict() | {"labels": _with_text_keys(r.labels)} for r in rows])
+            labels = [None if r.labels is None else {str(k): n for k, n in r.labels.items()} for r in rows]
+            output.as_json([r._asdict() | {"labels": keys} for r, keys in zip(rows, labels, strict=True)])
         else:
-            output.print_table(output.datasets(rows))
-            print(output.sources(rows))
+            output.print_datasets(rows)
         return runs.DONE
     download = DownloadProgress(o.name, o.quiet)
     try:
@@ -239,16 +238,22 @@ def _data(o: Namespace) -> int:
     return runs.DONE
 
 
-def _with_text_keys(labels: dict[float, int] | None) -> dict[str, int] | None:
-    return None if labels is None else {str(label): count for label, count in labels.items()}
-
-
 def _plot(o: Namespace) -> int:
     # here, since most commands do without the experiments
     from proxskip.experiments import reproduce
 
-    report = any(reproduce.is_reproduction(Path(p)) for p in o.folders)
-    files = _plot_report(o, reproduce.redraw) if report else _plot_runs(o)
+    first, out = Path(o.folders[0]), None if o.out is None else Path(o.out)
+    if any(reproduce.is_reproduction(Path(p)) for p in o.folders):
+        if len(o.folders) > 1 or o.y != "gap" or o.title:
+            raise InputError(
+                "a reproduction is plotted alone, with its own titles and y axes; give only its folder and --x."
+            )
+        files = reproduce.redraw(first, o.x, out)
+    else:
+        if out is None and len(o.folders) > 1:
+            raise InputError("several folders are plotted into one figure; give --out FILE, a .png or .pdf.")
+        panels = plots.curve_panels(plots.curves_of(o.folders), (o.x,), o.y)
+        files = plots.save(plots.panel_figure(panels, o.title), out or first / f"{o.y}-{o.x}.png")
     if o.json:
         output.as_json([str(p) for p in files])
     elif not o.quiet:
@@ -256,39 +261,42 @@ def _plot(o: Namespace) -> int:
     return runs.DONE
 
 
-def _plot_runs(o: Namespace) -> list[Path]:
-    if o.out is None and len(o.folders) > 1:
-        raise InputError("several folders are plotted into one figure; give --out FILE, a .png or .pdf.")
-    out = o.out or Path(o.folders[0]) / f"{o.y}-{o.x}.png"
-    panels = plots.curve_panels(plots.curves_of(o.folders), (o.x,), o.y)
-    return plots.save(plots.panel_figure(panels, o.title), out)
-
-
-def _plot_report(o: Namespace, redraw: Callable[..., list[Path]]) -> list[Path]:
-    if len(o.folders) > 1 or o.y != "gap" or o.title:
+# -- plan --------------------------------------------------------------------------------------------------------------
+def _plan(o: Namespace) -> int:
+    """Exit code 0 if some method is expected to reach eps, otherwise 3."""
+    if o.clients == 1 or o.D is not None:
         raise InputError(
-            "a reproduction is plotted alone, with its own titles and y axes; give only its folder and --x."
+            "plan is for clients; for one function use proxskip.minimize, which chooses its method while it runs."
         )
-    return redraw(Path(o.folders[0]), o.x, None if o.out is None else Path(o.out))
+    if o.psi is not None:
+        prox_text.check(o.psi)  # before the data are read
+    problem, _ = settings.problem_of(settings.spec_of(["scaffnew"], o))
+    numbers = {"latency": o.latency, "bandwidth": o.bandwidth, "up": o.bandwidth_up, "speed": o.client_speed}
+    numbers["gradient"] = o.gradient_seconds
+    # what is not given keeps the numbers of the named network, or the defaults
+    network = replace(o.network or Network(), **{k: v for k, v in numbers.items() if v is not None})
+    with stage("pilots", o.quiet or o.json):
+        forecast = plan(problem, eps=o.eps, seed=o.seed, pilot=o.pilot, network=network, threads=o.threads)
+    if o.json:
+        rows = [asdict(row) for row in forecast.rows]
+        about = {"eps": forecast.eps, "call": "exchange", "pilot_seconds": forecast.pilot_seconds}
+        output.as_json({"best": forecast.best.label, "sentence": forecast.sentence, **about, "rows": rows})
+    elif not o.quiet:
+        print(forecast)
+    return runs.DONE if forecast.best.seconds < float("inf") else runs.NOT_REACHED
 
 
 # -- commands with a module of their own -------------------------------------------------------------------------------
 def _command_of(module: str) -> Callable[[Namespace], int]:
     """The command of a module, which is loaded only for it: most commands do without."""
-
-    def command(o: Namespace) -> int:
-        result = importlib.import_module(f"proxskip.cli.{module}").command(o)
-        code, sentence = result if isinstance(result, tuple) else (result, "")
-        return _fail(sentence, code) if sentence else code
-
-    return command
+    return lambda o: int(importlib.import_module(f"proxskip.cli.{module}").command(o))
 
 
 _COMMANDS: dict[str, Callable[[Namespace], int]] = {
     "run": _run,
     "compare": _compare,
     "resume": _resume,
-    "plan": plan_command.run,
+    "plan": _plan,
     "theory": _theory,
     "data": _data,
     "plot": _plot,

@@ -162,8 +162,6 @@ class Chart {
     for (const key of this.keys) {
       const k = Number(key.dataset.k);
       key.addEventListener("click", (e) => this.toggle(k, key, e.shiftKey));
-      key.addEventListener("pointerenter", () => this.highlight(k));
-      key.addEventListener("pointerleave", () => this.highlight(-1));
     }
     const choice = node.querySelector(".switch");
     if (choice) choice.hidden = false;
@@ -245,7 +243,6 @@ class Chart {
     for (const k of order) curves.append(make("g", { class: "series", "data-k": k }, ...this.curve(k)));
     this.over = make("g", { class: "over" });
     svg.replaceChildren(...this.still, ...this.axes(), curves, ...this.ends(shown), this.over);
-    this.curves = curves;
   }
 
   axes() {
@@ -426,12 +423,6 @@ class Chart {
       delete val.dataset.value;
     }
   }
-
-  highlight(k) {
-    for (const g of this.curves ? this.curves.querySelectorAll(".series") : []) {
-      g.classList.toggle("faded", k >= 0 && !this.hidden.has(k) && Number(g.dataset.k) !== k);
-    }
-  }
 }
 
 // -- the page ----------------------------------------------------------------------------------------------------------
@@ -488,21 +479,9 @@ document.addEventListener("DOMContentLoaded", () => {
   for (const copy of document.querySelectorAll(".copy")) {
     copy.hidden = false;
     copy.addEventListener("click", async () => {
-      const code = copy.previousElementSibling;
-      try { await navigator.clipboard.writeText(code.textContent); } catch {
-        getSelection().selectAllChildren(code);
-        document.execCommand("copy");
-      }
+      await navigator.clipboard.writeText(copy.previousElementSibling.textContent);
       copy.textContent = "Copied";
       setTimeout(() => { copy.textContent = "Copy"; }, 1500);
     });
   }
-
-  const links = new Map([...document.querySelectorAll(".bar nav a")].map((a) => [a.hash.slice(1), a]));
-  const seen = new IntersectionObserver((entries) => {
-    for (const entry of entries) if (entry.isIntersecting) {
-      links.forEach((a, id) => a.classList.toggle("here", id === entry.target.id));
-    }
-  }, { rootMargin: "-20% 0px -70% 0px" });
-  links.forEach((a, id) => { const target = document.getElementById(id); if (target) seen.observe(target); });
 });
