@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import doctest
 import errno
 import hashlib
@@ -39,10 +40,7 @@ quick = settings(max_examples=draws(60), suppress_health_check=[HealthCheck.func
 def tmp_path(tmp_path: Path) -> Iterator[Path]:
     """In memory where there is such a folder: these tests write some 50,000 files."""
     memory = Path("/dev/shm")
-    if not os.access(memory, os.W_OK):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir=memory) as folder:
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else tmp_path) as folder:
         yield Path(folder)
 
 
@@ -177,10 +175,7 @@ def test_bytes_on_disk_are_little_endian_and_without_holes(tmp_path: Path) -> No
     assert (magic, version) == (b"PROXSKIP", 1)
     header = json.loads(data[16 : 16 + length])
     assert data[16 : 16 + length].index(b'"a":2') < data[16 : 16 + length].index(b'"b":1')
-    assert [(e["dtype"], e["offset"], e["nbytes"]) for e in header["arrays"]] == [
-        ("<f8", 0, 16),
-        ("<i8", 16, 8),
-    ]
+    assert [(e["dtype"], e["offset"], e["nbytes"]) for e in header["arrays"]] == [("<f8", 0, 16), ("<i8", 16, 8)]
     assert data[16 + length : -32] == struct.pack("<ddq", 1.5, -2.0, 7)
     assert data[-32:] == hashlib.sha256(data[:-32]).digest()
 
@@ -199,15 +194,7 @@ def test_other_dtypes_are_refused_and_nothing_is_written(tmp_path: Path, dtype: 
 def test_meta_that_json_would_change_is_refused(tmp_path: Path) -> None:
     loop: list[Any] = []
     loop.append(loop)
-    bad = [
-        {1: 2},
-        {"a": np.ones(2)},
-        {"a": {1, 2}},
-        {"a": b"x"},
-        {"a": Path("x")},
-        {"a": "\ud800"},
-        {"a": 1j},
-    ]
+    bad = [{1: 2}, {"a": np.ones(2)}, {"a": {1, 2}}, {"a": b"x"}, {"a": Path("x")}, {"a": "\ud800"}, {"a": 1j}]
     for meta in [*bad, {"\ud800": 1}, {"a": 10**5000}, {"a": loop}, {"a": object()}, {"a": np.longdouble(1)}]:
         with pytest.raises(InputError):
             save(tmp_path, {}, meta)
@@ -239,34 +226,6 @@ def test_truncated_at_every_byte(tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match=re.escape(f"{path} is damaged: ")):
             load(tmp_path)
         (tmp_path / "away").rename(previous)
-
-
-@pytest.mark.long
-def test_a_large_file_truncated_at_ten_thousand_offsets(tmp_path: Path) -> None:
-    path = save(tmp_path, {"x": np.arange(1_250_000.0)}, {})
-    size = path.stat().st_size
-    assert size > 10**7
-    for cut in sorted(np.random.default_rng(0).integers(0, size, 10_000).tolist(), reverse=True):
-        os.truncate(path, cut)
-        with pytest.raises(CheckpointError):
-            load(tmp_path)
-
-
-@pytest.mark.slow
-def test_every_single_bit_flipped(tmp_path: Path) -> None:
-    put(tmp_path, 1)
-    data = bytearray(put(tmp_path, 2))
-    path = tmp_path / "checkpoint"
-    for place, bit in itertools.product(range(len(data)), range(8)):
-        data[place] ^= 1 << bit
-        path.write_bytes(data)
-        data[place] ^= 1 << bit
-        found = load(tmp_path)
-        assert found.generation == "previous", (place, bit)
-        assert found.meta["round"] == 1
-        assert found.note is not None
-    path.write_bytes(data)
-    assert same_as(load(tmp_path), 2)
 
 
 def test_longer_by_something_is_damage_too(tmp_path: Path) -> None:
@@ -437,7 +396,7 @@ def test_crash_at_every_operation(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             except CheckpointError as error:
                 message = str(error)
         assert (mode == "disk full") or not message
-        assert not message or re.search(r"cannot save .*checkpoint: No space left on device", message)
+        assert not message or re.search(r"cannot write .*checkpoint: No space left on device", message)
         after = on_disk(folder)
         seen.add(after)
         assert after in STARTS[kind][:3], (k, faulty.failed)
@@ -581,7 +540,7 @@ def test_what_a_killed_saver_left_is_removed_later(tmp_path: Path) -> None:
 
 def test_disk_full_on_the_first_save_of_a_new_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(CheckpointError, match="cannot save"):
+    with pytest.raises(CheckpointError, match="cannot write"):
         put(tmp_path / "file", 1)
 
 
@@ -665,18 +624,26 @@ def test_the_builder_builds_good_files(tmp_path: Path) -> None:
     assert load(tmp_path).arrays["x"].shape == (0, 2**40)
 
 
+def peak_of_loading(folder: Path) -> int:
+    """The bytes that loading a checkpoint, or refusing it, takes at most."""
+    tracemalloc.start()
+    try:
+        with contextlib.suppress(CheckpointError):
+            load(folder)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize("case", HOSTILE)
 def test_hostile_file_with_a_right_sha256(tmp_path: Path, case: str) -> None:
     path = tmp_path / "checkpoint"
     path.write_bytes(HOSTILE[case])
-    tracemalloc.start()
-    try:
-        with pytest.raises(CheckpointError, match=re.escape(str(path))) as caught:
-            load(tmp_path)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 2 * len(HOSTILE[case]) + (64 * 10**6 if len(HOSTILE[case]) > 10**5 else 5 * 10**5)
+    with pytest.raises(CheckpointError, match=re.escape(str(path))) as caught:
+        load(tmp_path)
+    assert peak_of_loading(tmp_path) < 2 * len(HOSTILE[case]) + (
+        64 * 10**6 if len(HOSTILE[case]) > 10**5 else 5 * 10**5
+    )
     assert len(str(caught.value)) < 600
 
 
@@ -687,24 +654,12 @@ def test_the_greediest_header_stays_below_64_megabytes(tmp_path: Path, filler: b
     count = (checkpoint.HEADER_LIMIT - len(around)) // len(filler)
     data = build(around % (filler * count)[:-1])
     (tmp_path / "checkpoint").write_bytes(data)
-    tracemalloc.start()
-    try:
-        load(tmp_path)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 2 * len(data) + 64 * 10**6
+    assert peak_of_loading(tmp_path) < 2 * len(data) + 64 * 10**6
 
 
 def test_loading_takes_little_more_than_the_file(tmp_path: Path) -> None:
     save(tmp_path, {"x": np.ones(2_000_000), "y": np.ones(2_000_000)}, {})
-    tracemalloc.start()
-    try:
-        load(tmp_path)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 32_000_000 + 4_000_000
+    assert peak_of_loading(tmp_path) < 32_000_000 + 4_000_000
 
 
 def mutated(data: bytes, rng: np.random.Generator) -> bytes:
@@ -775,7 +730,7 @@ def test_things_that_are_not_files(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"not a regular file.*Is a directory"):
         load(tmp_path)
     (tmp_path / "other").mkdir()
-    with pytest.raises(CheckpointError, match="cannot save"):
+    with pytest.raises(CheckpointError, match="cannot write"):
         put(tmp_path, 1, name="other")
     assert litter(tmp_path) == []
 

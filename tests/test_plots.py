@@ -183,11 +183,7 @@ def test_a_series_looks_like_its_method_and_a_bound_like_what_it_bounds():
             line("e", kind="bound"),
         ]
     )
-    assert [look.color for look in found[:3]] == [
-        style("fedlin").color,
-        style("scaffnew").color,
-        style("fedlin").color,
-    ]
+    assert [look.color for look in found[:3]] == [style("fedlin").color, style("scaffnew").color, style("fedlin").color]
     assert found[1].width > found[0].width > found[2].width
     assert found[2].dashes == found[3].dashes == "--" != found[4].dashes
     alone = plots.curve_styles([line("a", "local-gd")])

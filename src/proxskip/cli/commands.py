@@ -8,28 +8,38 @@ import sys
 import traceback
 import warnings
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from proxskip import many_runs, registry, theory
-from proxskip.cli import output, runs
+from proxskip.cli import output
 from proxskip.cli.flags import parser, plugins
 from proxskip.data import datasets
 from proxskip.experiments import settings
+from proxskip.interfaces import Engine, Method
 from proxskip.links.network import Network
 from proxskip.loop.progress import DownloadProgress, Progress, stage
+from proxskip.many_runs import RunTask, run_many
 from proxskip.planner import plan
 from proxskip.problems.federated import Problem
 from proxskip.prox import parse as prox_text
+from proxskip.registry import METHODS
 from proxskip.report import plots
-from proxskip.results import fields, folder, run_text
+from proxskip.results import fields, folder, lock, run_text
 from proxskip.results.atomic import atomic_write_json
-from proxskip.running import resume
+from proxskip.results.result import Result, Status
+from proxskip.running import make_engine, resume
 from proxskip.theory.table1 import table1
 from proxskip.types import EngineError, InputError, UnsafeStepWarning, printable
 from proxskip.version import __version__
+
+DONE, UNEXPECTED, BAD_INPUT, NOT_REACHED, DIVERGED, STALLED, FAILED_CLAIM, INTERRUPTED = 0, 1, 2, 3, 4, 5, 6, 130
+CORRUPTED = 7
+_OF_A_RUN = ("cohort", "every", "force", "checkpoint_every", "allow_unsafe_step", "threads", "network")
+_WORST_FIRST = (INTERRUPTED, CORRUPTED, DIVERGED, STALLED, NOT_REACHED, DONE)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,27 +52,25 @@ def main(argv: Sequence[str] | None = None) -> int:
             try:
                 o = _parse(sys.argv[1:] if argv is None else argv)
             except SystemExit as end:  # --help and --version
-                return end.code if isinstance(end.code, int) else runs.DONE
+                return end.code if isinstance(end.code, int) else DONE
             return _COMMANDS[o.command](o)
     except SystemExit as end:
-        return output.fail(f"the method's code ended the program (SystemExit: {end.code}).", runs.UNEXPECTED)
+        return output.fail(f"the method's code ended the program (SystemExit: {end.code}).", UNEXPECTED)
     except InputError as error:
-        return output.fail(str(error), runs.BAD_INPUT)
+        return output.fail(str(error), BAD_INPUT)
     except EngineError as error:
-        return output.fail(str(error), runs.UNEXPECTED)
+        return output.fail(str(error), UNEXPECTED)
     except KeyboardInterrupt:
-        return output.fail("interrupted.", runs.INTERRUPTED)
+        return output.fail("interrupted.", INTERRUPTED)
     except BrokenPipeError:  # the reader of our output has closed it, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return runs.UNEXPECTED
+        return UNEXPECTED
     except OSError as error:  # a full disk, a folder that was removed
-        return output.fail(f"{error.filename or 'a file'}: {error.strerror or error}.", runs.UNEXPECTED)
+        return output.fail(f"{error.filename or 'a file'}: {error.strerror or error}.", UNEXPECTED)
     # anything else is a bug: show where, then the sentence
     except Exception as error:
         traceback.print_exc()
-        return output.fail(
-            f"unexpected {type(error).__name__}: {error}; this is a bug, please report it.", runs.UNEXPECTED
-        )
+        return output.fail(f"unexpected {type(error).__name__}: {error}; this is a bug, please report it.", UNEXPECTED)
 
 
 def _parse(argv: Sequence[str]) -> Namespace:
@@ -72,7 +80,7 @@ def _parse(argv: Sequence[str]) -> Namespace:
     top, commands = parser(__version__)
     if not argv:
         top.print_help()
-        raise SystemExit(runs.DONE)
+        raise SystemExit(DONE)
     o, extra = top.parse_known_args(argv)
     if extra:
         near = commands[o.command].nearest(extra[0])
@@ -104,20 +112,20 @@ def _execute(methods: Sequence[str], o: Namespace) -> tuple[list[dict[str, Any]]
     """Check everything, then run the methods: their summaries, the problem, its labels, and the exit code."""
     names = settings.method_names(methods)
     settings.check_flags(names, o)
-    out = runs.claim(o.out, o.force or o.go_on)
+    out = claim(o.out, o.force or o.go_on)
     spec = settings.spec_of(names, o)
     problem, labels = _problem(spec, o.quiet)
-    tasks = runs.tasks_of({name: settings.method_of(name, o, problem) for name in names}, out, o)
-    with runs.engine_for(o.engine, o) as engine:
-        shared = runs.settings_of(o, engine, spec)
+    tasks = tasks_of({name: settings.method_of(name, o, problem) for name in names}, out, o)
+    with engine_for(o.engine, o) as engine:
+        shared = settings_of(o, engine, spec)
         many_runs.check(tasks, problem, shared)
         _solve(problem, o.quiet)
         if out is not None and not o.go_on:
-            runs.clear(out)  # only now: whatever could be refused has been checked
-        results = runs.execute(tasks, problem, o, shared)
+            clear(out)  # only now: whatever could be refused has been checked
+        results = execute(tasks, problem, o, shared)
     summaries = [dict(r.summary()) for r in results]
     has_tolerance = o.tol is not None or o.target is not None
-    return summaries, problem, labels, runs.worst([runs.exit_code(r, has_tolerance) for r in results])
+    return summaries, problem, labels, worst([exit_code(r, has_tolerance) for r in results])
 
 
 def _compare(o: Namespace) -> int:
@@ -171,10 +179,123 @@ def _solve(problem: Problem, quiet: bool) -> None:
         problem.solution  # noqa: B018
 
 
+# -- runs --------------------------------------------------------------------------------------------------------------
+def exit_code(result: Result, has_tolerance: bool) -> int:
+    """The exit code of one run, which may have had a tolerance to reach."""
+    return {
+        Status.CONVERGED: DONE,
+        Status.MAX_ROUNDS: NOT_REACHED if has_tolerance else DONE,
+        Status.STOPPED: NOT_REACHED if has_tolerance else DONE,
+        Status.DIVERGED: DIVERGED,
+        Status.STALLED: STALLED,
+        Status.PRECISION: NOT_REACHED,
+        Status.CORRUPTED: CORRUPTED,
+        Status.INTERRUPTED: INTERRUPTED,
+    }[result.status]
+
+
+def worst(codes: Sequence[int]) -> int:
+    """The exit code of several runs together: the worst of them."""
+    return next(code for code in _WORST_FIRST if code in codes)
+
+
+def settings_of(o: Namespace, engine: Engine, spec: dict[str, Any]) -> dict[str, Any]:
+    """What all runs of a command share."""
+    return {k: vars(o)[k] for k in (*settings.LIMITS, *_OF_A_RUN)} | {"engine": engine, "spec": spec}
+
+
+def tasks_of(methods: Mapping[str, Method], out: Path | None, o: Namespace) -> list[RunTask]:
+    """One task for each method and seed, with a folder of its own inside ``out``."""
+    tasks = []
+    for k, (name, method) in enumerate(methods.items()):
+        label = name if len(methods) == 1 else f"{k + 1}/{len(methods)} {name}"
+        path = out / name if out is not None and o.command == "compare" else out
+        if o.seeds is None:
+            tasks.append(RunTask(label, method, o.seed, path))
+        for seed in range(o.seed, o.seed + (o.seeds or 0)):
+            tasks.append(RunTask(f"{label}, seed {seed}", method, seed, path and path / f"seed-{seed}"))
+    return tasks
+
+
+@contextmanager
+def engine_for(name: str, o: Namespace) -> Iterator[Engine]:
+    """The engine of the flags, until the end of the command; the actors of Ray stay alive between its runs."""
+    if name == "ray":  # the only engine with flags of its own
+        from proxskip.engines.ray.engine import RayEngine
+
+        ray = RayEngine(o.actors, o.address, stay=True)
+        try:
+            yield ray
+        finally:
+            ray.shutdown()
+        return
+    if flags := [flag for flag in ("address", "actors") if vars(o).get(flag) is not None]:
+        raise InputError(f"--{flags[0]} belongs to --engine ray.")
+    engine = make_engine(name, o.threads)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def execute(tasks: Sequence[RunTask], problem: Problem, o: Namespace, shared: dict[str, Any]) -> list[Result]:
+    """Run all tasks; an interrupted run is the last one."""
+
+    @contextmanager
+    def bars(label: str) -> Iterator[tuple[Progress, ...]]:
+        with Progress(label, o.quiet) as progress:
+            yield (progress,)
+
+    # the folder of several runs is one writer's until the last of them is over
+    several = o.seeds is not None or o.command == "compare"
+    return run_many(tasks, problem, shared, out=o.out if several else None, bars=bars)
+
+
+# -- folders -----------------------------------------------------------------------------------------------------------
+def claim(out: str | None, force: bool) -> Path | None:
+    """The output folder, if it can be written to and holds no run (or --force allows to overwrite it)."""
+    if out is None:
+        return None
+    path = Path(out)
+    settings.check_folder(path)
+    held = held_runs(path)
+    for old in {path, *held}:
+        lock.refuse_if_held(old)
+    if held and not force:
+        raise InputError(
+            f"{path} already holds a run ({held[0] / _files(held[0])[0]}); choose another folder, resume it, "
+            "or continue it with --continue, or overwrite it with --force."
+        )
+    return path
+
+
+def clear(path: Path) -> None:
+    """Remove the runs in the folder: --force was given, and everything else has been checked."""
+    for old in held_runs(path):
+        for name in _files(old):
+            (old / name).unlink()
+        # a folder is removed only if nothing of the user is left in it
+        if old != path and not any(old.iterdir()):
+            old.rmdir()
+
+
+def held_runs(path: Path) -> list[Path]:
+    """The folder itself and the folders of methods and seeds inside it, as far as they hold a run."""
+    if not path.is_dir():
+        return []
+    # only folders that a run or a comparison makes, so that --force removes nothing else
+    inner = [p for p in sorted(path.iterdir()) if p.name in METHODS or p.name == "prox" or p.name.startswith("seed-")]
+    return [*([path] if _files(path) else []), *(q for p in inner for q in held_runs(p))]
+
+
+def _files(path: Path) -> list[str]:
+    return [name for name in folder.FILES if (path / name).is_file()]
+
+
 # -- resume ------------------------------------------------------------------------------------------------------------
 def _resume(o: Namespace) -> int:
     path = Path(o.folder)
-    inside = [p for p in runs.held_runs(path) if p != path]
+    inside = [p for p in held_runs(path) if p != path]
     if inside and not (path / "checkpoint").exists():
         raise InputError(f"{path} holds {len(inside)} runs; resume one of them, such as {inside[0]}.")
     config = folder.read(path).config
@@ -186,7 +307,7 @@ def _resume(o: Namespace) -> int:
         spec = spec | {"data_dir": o.data_dir}
     problem, labels = _problem(spec, o.quiet)
     _solve(problem, o.quiet)
-    with Progress(config["method"], o.quiet) as progress, runs.engine_for(config["engine"], o) as engine:
+    with Progress(config["method"], o.quiet) as progress, engine_for(config["engine"], o) as engine:
         limits = {k: vars(o)[k] for k in settings.LIMITS if vars(o)[k] is not None}
         result = resume(path, problem, callbacks=(progress,), engine=engine, progress=False, **limits)
     summary = dict(result.summary())
@@ -194,7 +315,7 @@ def _resume(o: Namespace) -> int:
         output.as_json(summary | {"labels": labels})
     elif not o.quiet:
         print(run_text.report(summary, labels, str(path)))
-    return runs.exit_code(result, progress.has_tolerance)
+    return exit_code(result, progress.has_tolerance)
 
 
 # -- theory, data, plot ------------------------------------------------------------------------------------------------
@@ -204,7 +325,7 @@ def _theory(o: Namespace) -> int:
     if o.json:
         more = {} if floor is None else {"cohort_rounds": theory.cohort_rounds(o.n, o.cohort, o.eps)}
         output.as_json([asdict(r) | more for r in rows])
-        return runs.DONE
+        return DONE
     kappa = o.L / o.mu
     title = f"Table 1 of the paper: L = {o.L:g}, mu = {o.mu:g}, kappa = {kappa:g}, eps = {o.eps:g}, n = {o.n}"
     output.print_table1(rows, title)
@@ -214,7 +335,7 @@ def _theory(o: Namespace) -> int:
         print(f"Give {' and '.join(missing)}.")
     if floor is not None:
         print(floor)
-    return runs.DONE
+    return DONE
 
 
 def _data(o: Namespace) -> int:
@@ -225,7 +346,7 @@ def _data(o: Namespace) -> int:
             output.as_json([r._asdict() | {"labels": keys} for r, keys in zip(rows, labels, strict=True)])
         else:
             output.print_datasets(rows)
-        return runs.DONE
+        return DONE
     download = DownloadProgress(o.name, o.quiet)
     try:
         path = datasets.fetch(o.name, data_dir=o.data_dir, progress=download)
@@ -235,7 +356,7 @@ def _data(o: Namespace) -> int:
         output.as_json({"name": o.name, "path": str(path)})
     elif not o.quiet:
         print(f"{o.name} is at {printable(str(path))}.")
-    return runs.DONE
+    return DONE
 
 
 def _plot(o: Namespace) -> int:
@@ -258,7 +379,7 @@ def _plot(o: Namespace) -> int:
         output.as_json([str(p) for p in files])
     elif not o.quiet:
         _print_files(files)
-    return runs.DONE
+    return DONE
 
 
 # -- plan --------------------------------------------------------------------------------------------------------------
@@ -283,7 +404,7 @@ def _plan(o: Namespace) -> int:
         output.as_json({"best": forecast.best.label, "sentence": forecast.sentence, **about, "rows": rows})
     elif not o.quiet:
         print(forecast)
-    return runs.DONE if forecast.best.seconds < float("inf") else runs.NOT_REACHED
+    return DONE if forecast.best.seconds < float("inf") else NOT_REACHED
 
 
 # -- commands with a module of their own -------------------------------------------------------------------------------

@@ -8,10 +8,9 @@ from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 from proxskip.cli import output
-from proxskip.cli.runs import DONE, FAILED_CLAIM, INTERRUPTED
+from proxskip.cli.commands import DONE, FAILED_CLAIM, INTERRUPTED
 from proxskip.cores import available_cores
 from proxskip.experiments import FAMILY, NETWORKS
 from proxskip.experiments.claims import UNDECIDED
@@ -55,19 +54,18 @@ def command(o: Namespace) -> int:
 def _terminated() -> Iterator[None]:
     """SIGTERM interrupts like Ctrl-C; Ctrl-C also interrupts a process that was started with it ignored."""
     # Python allows handlers of signals in the main thread only
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def caught(number: int, frame: FrameType | None) -> None:
-        raise Interrupted
-
-    old = {s: signal.signal(s, caught) for s in (signal.SIGINT, signal.SIGTERM)}
+    main = threading.current_thread() is threading.main_thread()
+    signals = (signal.SIGINT, signal.SIGTERM) if main else ()
+    old = {s: signal.signal(s, _interrupt) for s in signals}
     try:
         yield
     finally:
         for s, handler in old.items():
             signal.signal(s, handler)
+
+
+def _interrupt(*_: object) -> None:
+    raise Interrupted
 
 
 def _print(report: ReproductionReport, out: Path) -> None:

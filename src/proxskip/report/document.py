@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -17,7 +16,7 @@ from proxskip.display import duration
 from proxskip.report import plots
 from proxskip.report.figures import Claim, Experiment, Panel, ReproductionReport, Series, Table, Verdict, to_json
 from proxskip.report.method_styles import style, title
-from proxskip.report.plots import X_AXES, CurveStyle, curve_styles, methods_in, numbers
+from proxskip.report.plots import X_AXES, curve_styles, methods_in, numbers
 from proxskip.report.safe_html import attribute, block, data, number, sentence, show, text
 
 VERDICTS: dict[Verdict, tuple[str, str, str]] = {
@@ -73,7 +72,10 @@ def page(report: ReproductionReport, files_beside: bool = False) -> str:
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(css)}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
-    styles = [[[asdict(curve_style) for curve_style in looks] for looks in _styles(e)] for e in shown.experiments]
+    styles = [
+        [[asdict(look) for look in curve_styles(p.series, methods_in(e.panels))] for p in e.panels]
+        for e in shown.experiments
+    ]
     body = [
         _bar(shown, anchors),
         '<main id="top">',
@@ -102,14 +104,9 @@ def _hash(source: str) -> str:
 
 def _anchors(ids: Sequence[str]) -> list[str]:
     """Anchors for links: ids that are plain words, used once and not by the page itself; a number for the others."""
-    return [
-        name
-        if re.fullmatch(r"[a-z0-9-]+", name)
-        and ids.count(name) == 1
-        and name not in ("top", "claims", "results", "styles")
-        else f"experiment.{k + 1}"
-        for k, name in enumerate(ids)
-    ]
+    own = {name for name in ids if re.fullmatch(r"[a-z0-9-]+", name) and ids.count(name) == 1}
+    own -= {"top", "claims", "results", "styles"}
+    return [name if name in own else f"experiment.{k + 1}" for k, name in enumerate(ids)]
 
 
 def _short(e: Experiment) -> str:
@@ -214,8 +211,6 @@ def _fact(key: str, value: Any) -> str:
     # raw seconds stay in the data element, readers see minutes or hours
     if key == "seconds" and isinstance(value, (int, float)):
         return data(value, duration(value))
-    if isinstance(value, float) and math.isfinite(value) and 1e-3 <= abs(value) < 1e3:
-        return data(value, f"{value:.8g}")
     if isinstance(value, dict):
         return '<span class="list">' + ", ".join(f"{text(str(k))}&nbsp;{show(v)}" for k, v in value.items()) + "</span>"
     return show(value)
@@ -321,11 +316,6 @@ def _downloads(e: Experiment) -> str:
     return f'<span class="files">Download {links}</span>'
 
 
-def _styles(e: Experiment) -> list[list[CurveStyle]]:
-    """The style of every series of every panel."""
-    return [curve_styles(p.series, methods_in(e.panels)) for p in e.panels]
-
-
 def picture(e: Experiment) -> str:
     """The panels of an experiment for readers without scripts."""
     if not e.panels:
@@ -355,7 +345,7 @@ def _panel(p: Panel, name: str, size: tuple[int, int]) -> str:
     return (
         f'<figure class="panel" data-e="{e}" data-p="{k}"><figcaption>{title}{_switch(p, name)}</figcaption>'
         f'<div class="body"><div class="plot"><svg class="chart" viewBox="0 0 {size[0]} {size[1]}" role="img" '
-        f'data-x="{text(p.xs.get(p.x, p.x))}" data-y="{text(p.y_label)}" '
+        f'data-x="{sentence(p.xs.get(p.x, p.x))}" data-y="{sentence(p.y_label)}" '
         f'aria-labelledby="title.{name}" aria-describedby="about.{name}">'
         f'<title id="title.{name}">{text(p.title or p.y_label)}</title>'
         f'<desc id="about.{name}">{text(_describe(p))}</desc><clipPath id="clip.{name}"><rect/></clipPath></svg>'
@@ -370,7 +360,7 @@ def _switch(p: Panel, name: str) -> str:
     if len(p.xs) < 2:
         return ""
     choices = "".join(
-        f'<label title="{text(label)}"><input type="radio" name="x-{name}" value="{attribute(x)}"'
+        f'<label title="{sentence(label)}"><input type="radio" name="x-{name}" value="{attribute(x)}"'
         f"{' checked' if x == p.x else ''}><span>{text(x.replace('-', ' '))}</span></label>"
         for x, label in p.xs.items()
     )
@@ -381,7 +371,7 @@ def _legend(p: Panel) -> str:
     """The curves with their last values, in the order of these values; bounds at the end."""
     return "".join(
         f'<li><button type="button" class="key" aria-pressed="true" data-k="{k}" '
-        f'data-name="{text(p.series[k].label)}" title="{_about(p.series[k].about)}">'
+        f'data-name="{sentence(p.series[k].label)}" title="{_about(p.series[k].about)}">'
         f'{SWATCH}<span class="name">{sentence(p.series[k].label)}</span>'
         f'<span class="val">{show(last) if last == last else "&ndash;"}</span></button></li>'
         for k, last in plots.legend_order(p)

@@ -400,12 +400,14 @@ def _plain(text: str) -> str:
 _LETTER = re.compile(rf"(?<![\w'-])({GREEK}|lmax|[fhpqtxIKLMW])(?![\w'-])([*\u22c6]?)")
 
 
+_NAMES = {"lmax": r"\lambda_\mathrm{max}", "eps": r"\epsilon"}
+
+
 def mathtext(label: str) -> str:
     """A label whose letters matplotlib typesets; one with a dollar sign stays as it is."""
 
     def typeset(match: re.Match[str]) -> str:
-        names = {"lmax": r"\lambda_\mathrm{max}", "eps": r"\epsilon"}
-        letter = names.get(match[1], match[1] if len(match[1]) == 1 else f"\\{match[1]}")
+        letter = _NAMES.get(match[1], match[1] if len(match[1]) == 1 else f"\\{match[1]}")
         return f"${letter}^\\star$" if match[2] else f"${letter}$"
 
     return label if "$" in label else _LETTER.sub(typeset, label)

@@ -94,7 +94,7 @@ def save(
     (array([1., 1.]), {'round': 7}, 'current')
     """
     current, previous = _generations(folder, name)
-    with _in_words(current):
+    with in_words(current):
         pieces = _encode(arrays, meta)
         current.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(current, *pieces, previous=previous if keep and _whole(current) else None)
@@ -105,18 +105,21 @@ def save(
 def write_part(path: Path, arrays: Mapping[str, AnyArray]) -> str:
     """Write arrays to a file of their own, which a checkpoint lists in ``meta["parts"]``; its sha256."""
     pieces = _encode(arrays, {})
-    with _in_words(path):
+    with in_words(path):
         atomic_write(path, *pieces)
     return bytes(pieces[-1]).hex()
 
 
 @contextmanager
-def _in_words(path: Path) -> Iterator[None]:
+def in_words(path: Path) -> Iterator[None]:
+    """What the system says of a folder or a disk, in one sentence."""
     try:
         yield
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise CheckpointError(f"cannot save {path}: {reason}; what was saved before is intact.") from error
+        where, reason = error.filename or path, error.strerror or str(error)
+        raise CheckpointError(
+            f"cannot write {where}: {reason}; what was saved before is intact. Free some space, or give another folder."
+        ) from error
 
 
 def read_part(path: Path, sha256: str) -> dict[str, AnyArray]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from proxskip.results import atomic, checkpoint
-from proxskip.results.checkpoint import AnyArray, Checkpoint
+from proxskip.results.checkpoint import AnyArray, Checkpoint, in_words
 from proxskip.results.journal import RowsState, remove_parts, write_rows
 from proxskip.results.lock import held, refuse_if_held
 from proxskip.results.result import Result
@@ -82,19 +82,14 @@ class Folder:
         self.took = self.last - began
 
     def begin(self, state: State) -> None:
-        """Write the first checkpoint and then spec.toml, so that a folder with a spec.toml can be resumed."""
+        """Write a checkpoint and then spec.toml, the configuration: a folder with a spec.toml can be resumed."""
         self.save(state)
-        self.describe()
-
-    def describe(self) -> None:
-        """Write spec.toml: the configuration of the run."""
         with in_words(self.path):
             atomic.atomic_write_text(self.path / "spec.toml", to_toml(self.config))
 
     def finish(self, result: Result, state: State) -> None:
         """Write the last checkpoint and all results."""
-        self.save(state)
-        self.describe()
+        self.begin(state)
         # the summary comes last: a folder with a summary.json is complete
         with in_words(self.path):
             result.trace.to_csv(self.path / "trace.csv")
@@ -102,18 +97,6 @@ class Folder:
             np.save(buffer, result.x, allow_pickle=False)
             atomic.atomic_write(self.path / "x.npy", buffer.getvalue())
             atomic.atomic_write_json(self.path / "summary.json", dict(result.summary()))
-
-
-@contextmanager
-def in_words(path: Path) -> Iterator[None]:
-    """What the system says of a folder or a disk, in one sentence."""
-    try:
-        yield
-    except OSError as error:
-        where, reason = error.filename or path, error.strerror or str(error)
-        raise checkpoint.CheckpointError(
-            f"cannot write {where}: {reason}; free some space, or give another folder."
-        ) from error
 
 
 def create(out: str | Path, config: dict[str, Any], force: bool, every: int | None) -> Folder:

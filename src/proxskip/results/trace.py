@@ -76,25 +76,18 @@ class Trace:
         return view
 
     def __repr__(self) -> str:
-        return display.text(f"Trace: {self._length} records, {len(self._position)} columns", self._rows())
+        return display.text(*self._described())
 
     def _repr_html_(self) -> str:
-        title = f"Trace: {self._length} records, {len(self._position)} columns"
-        y = next((name for name in ("gap", "grad_norm", "certificate") if self._drawable(name)), None)
-        return display.html(title, self._rows(), "" if y is None else display.sparkline(self[y], y))
+        pictures = (display.sparkline(self[y], y) for y in ("gap", "grad_norm", "certificate") if y in self)
+        return display.html(*self._described(), next(filter(None, pictures), ""))
 
-    def _drawable(self, name: str) -> bool:
-        return name in self._position and int(np.count_nonzero(self[name] > 0)) > 1
-
-    def _rows(self) -> list[tuple[str, str]]:
-        """The columns that people look at first, from the first record to the last; the names of the others."""
-        if not self._length:
-            return [("columns", ", ".join(self._position))]
-        shown = [name for name in _FIRST if name in self._position and np.isfinite(self[name]).any()]
-        shown = shown or list(self._position)[:6]
-        others = [name for name in self._position if name not in shown]
+    def _described(self) -> tuple[str, list[tuple[str, str]]]:
+        """The columns that people look at first, from the first record to the last; the names of all columns."""
+        shown = [name for name in _FIRST if name in self and np.isfinite(self[name]).any()]
         ends = [(name, f"{self[name][0]:.6g} ... {self[name][-1]:.6g}") for name in shown]
-        return ends + ([("others", textwrap.shorten(", ".join(others), 100, placeholder=" ..."))] if others else [])
+        names = textwrap.shorten(", ".join(self._position), 100, placeholder=" ...")
+        return f"Trace: {self._length} records, {len(self._position)} columns", [*ends, ("columns", names)]
 
     def to_frame(self) -> Any:
         """The trace as a pandas DataFrame, one row per record."""
