@@ -232,7 +232,7 @@ def cohort(text: str) -> int | float | tuple[float, ...]:
     # 1 is one client; as a probability it would be everybody, which is the default
     if text.isdigit():
         return theory.whole("cohort", int(text))
-    value = _number(text)
+    value: float = _number(text)
     if not 0 < value < 1:
         raise InputError(f"cohort = {text} is neither a whole number of clients nor a probability below 1")
     return value
