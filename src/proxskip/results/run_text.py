@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from proxskip.display import duration, gap, parameter, text
+from proxskip.display import duration, gap, parameter
 from proxskip.methods.built_in import BUILT_IN
 from proxskip.registry import METHODS
 from proxskip.results.fields import SHOWN
@@ -32,7 +32,7 @@ def report(s: Mapping[str, Any], labels: Mapping[str, int] | None = None, out: s
         lines.insert(2, ("labels", mapping))
     if out is not None:
         lines.append(("files", out))
-    return text(str(s["method"]), lines)
+    return "\n".join([str(s["method"]), *(f"  {name:<11}{line}" for name, line in lines)])
 
 
 def rows(s: Mapping[str, Any]) -> list[tuple[str, str]]:
