@@ -68,12 +68,12 @@ def test_html_is_well_formed_and_has_no_script(things: dict[str, Any], name: str
     assert "table" in tags
     assert "script" not in tags
     assert not [a for e in root.iter() for a in e.attrib if a.startswith("on")]
-    assert ("svg" in tags) is (name in ("problem", "result", "results", "trace", "minimum"))
+    assert ("svg" in tags) is (name in ("result", "trace", "minimum"))
 
 
 def test_html_shows_text_as_text() -> None:
     assert "<b>" not in display.html("<b>", [("<b>", "<b>")]) + display.table(["<b>"], [["<b>"]], "<b>")
-    assert "<b>" not in display.sparkline([1.0, 2.0], "<b>") + display.bars(np.ones(3), "<b>")
+    assert "<b>" not in display.sparkline([1.0, 2.0], "<b>")
 
 
 def test_a_sparkline_falls_where_the_numbers_fall() -> None:

@@ -24,6 +24,7 @@ from proxskip.problems.federated import Problem
 from proxskip.report.figures import Experiment, Panel, Table
 from proxskip.results import checkpoint, description, lock
 from proxskip.results.atomic import atomic_write_json
+from proxskip.results.load import trace_of
 from proxskip.results.result import Result, Status
 from proxskip.results.trace import Trace
 from proxskip.tuning import score, trial_settings
@@ -86,7 +87,7 @@ def read(request: RunRequest, folder: Path) -> CachedRun | None:
     # such a run is resumed, not read
     if summary["status"] == Status.INTERRUPTED.name:
         return None
-    return CachedRun(request, folder, summary, Trace.from_npz(folder / "trace.npz"))
+    return CachedRun(request, folder, summary, trace_of(folder))
 
 
 @dataclass

@@ -104,9 +104,7 @@ class Problem:
         return display.text(*self._described())
 
     def _repr_html_(self) -> str:
-        sizes = self.sizes
-        picture = "" if sizes is None or self.n < 2 else display.bars(np.array(sizes), "rows of each client")
-        return display.html(*self._described(), picture)
+        return display.html(*self._described())
 
     def _described(self) -> tuple[str, list[tuple[str, str]]]:
         """A title and rows; constants only where they are known already, since computing them may take long."""

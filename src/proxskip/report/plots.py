@@ -20,6 +20,7 @@ from proxskip.registry import title
 from proxskip.report.figures import Panel, Series
 from proxskip.report.method_styles import CYCLE, PALETTE, style
 from proxskip.report.safe_html import GREEK
+from proxskip.results.fields import FIELDS
 from proxskip.results.load import load
 from proxskip.results.result import Result, Summary
 from proxskip.results.trace import Trace
@@ -58,13 +59,10 @@ MARKERS_PER_CURVE = 8
 LEGEND: dict[str, Any] = {"frameon": False, "fontsize": 9, "handlelength": 3.2}
 OF_A_PROBLEM = ("data", "data_sha256", "samples", "d", "clients", "split", "weights", "lambda", "loss", "psi")
 """Fields of a summary that say which problem was solved."""
-_NOT_A_SETTING = frozenset({
-    "seed", "rounds", "status", "success", "message", "warnings", "cluster", "versions", "f_star", "zeta", "delta",
-    "L", "L_max", "L_global", "mu", "kappa", "labels", "passes", "seconds", "f", "gap", "grad_norm", "sum_h",
-    "forecast", "sim_seconds", "sim_computing", "late", "lost", "void",
-    "lyapunov", "lyapunov_bound", "iterations", "exchanges", "edge_messages", "local_steps", "grad_evals", "prox_evals",
-    *(f"{what}_{way}" for what in ("vectors", "floats", "bytes", "bits") for way in ("up", "down")),
-})  # fmt: skip
+_NOT_A_SETTING = FIELDS.keys() | {
+    *("seed", "rounds", "status", "success", "message", "warnings", "cluster", "versions", "f_star", "zeta", "delta"),
+    *("L", "L_max", "L_global", "mu", "kappa", "labels", "forecast"),
+}
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
@@ -324,24 +322,19 @@ def panel_figure(panels: Sequence[Panel], heading: str = "") -> Figure:
     width = 4.9 * across + (2.6 if shared else 0.0)
     tallest = 0 if shared else max(len(p.series) for p in panels)
     figure = Figure(figsize=(width, down * (3.9 + 0.2 * -(-tallest // 2))), layout="constrained")
-    # a legend below its panel has a subfigure to itself, so that it takes height from the axes and never width
-    parts = [figure] if shared else figure.subfigures(down, across, squeeze=False).ravel()
-    axes = [
-        ax for part in parts for ax in part.subplots(*((down, across) if shared else (1, 1)), squeeze=False).ravel()
-    ]
+    axes = figure.subplots(down, across, squeeze=False).ravel()
     notes: list[str] = []
-    for k, (ax, panel) in enumerate(zip(axes, panels, strict=False)):
+    for ax, panel in zip(axes, panels, strict=False):
         notes += [n for n in draw_panel(ax, panel, methods_in(panels)) if n not in notes]
         if len(panels) > 1:
             ax.set_title(mathtext(textwrap.fill(_plain(panel.title), 60)), fontsize=10)
         if not shared:
-            beside = panels[k - k % across : k - k % across + across]
-            entries = _padded(*_entries(ax, panel), max(len(p.series) for p in beside))
-            parts[k].legend(*entries, loc="outside lower center", ncols=2, columnspacing=1.2, **LEGEND)
+            below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.16), "ncols": 2, "columnspacing": 1.2}
+            ax.legend(*_entries(ax, panel, 26), **below, **LEGEND)
     for ax in axes[len(panels) :]:
         ax.set_visible(False)
     if shared:
-        figure.legend(*_entries(axes[0], panels[0]), loc="outside right center", **LEGEND)
+        figure.legend(*_entries(axes[0], panels[0], 34), loc="outside right center", **LEGEND)
     if heading:
         figure.suptitle(_plain(heading), fontsize=11)
     if notes:
@@ -374,23 +367,10 @@ def draw_panel(ax: Axes, panel: Panel, figure: Collection[str] = ()) -> list[str
         ax.set_xlim(left=min(0.0, ax.get_xlim()[0]) if ax.dataLim.xmin < 0 else 0.0)
         if panel.x != "seconds":
             ax.xaxis.set_major_formatter(EngFormatter(sep=""))
-    _plain_counts(ax)
     ax.grid(True, which="major", color="#DDDDDD", linewidth=0.6)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
     return notes
-
-
-def _plain_counts(ax: Axes) -> None:
-    """Whole numbers, not powers of ten, on logarithmic axes over a few decades of them."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    both = (ax.xaxis, ax.get_xscale(), ax.get_xlim()), (ax.yaxis, ax.get_yscale(), ax.get_ylim())
-    for axis, scale, (low, high) in both:
-        if scale == "log" and low >= 5 and high < 1e3 * low:
-            axis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 5.0) if high < 8 * low else (1.0, 2.0, 5.0)))
-            axis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.0f}"))
-            axis.set_minor_formatter(NullFormatter())
 
 
 def at_floor(y: Array, panel: Panel) -> Array:
@@ -417,26 +397,21 @@ def _line(s: Series, curve_style: CurveStyle) -> dict[str, Any]:
     }
 
 
+def last_value(s: Series) -> float:
+    """The last value of a curve that is a number; nan if there is none."""
+    return next((v for v in reversed(numbers(s.y).tolist()) if v == v), np.nan)
+
+
 def legend_order(panel: Panel) -> list[tuple[int, float]]:
     """The curves in the order in which they end, each with its last value, or nan; bounds are behind the others."""
-    last = [next((v for v in reversed(numbers(s.y).tolist()) if v == v), np.nan) for s in panel.series]
-    order = sorted(range(len(last)), key=lambda k: (panel.series[k].kind == "bound", -np.nan_to_num(last[k])))
-    return [(k, last[k]) for k in order]
+    ends = [(k, last_value(s)) for k, s in enumerate(panel.series)]
+    return sorted(ends, key=lambda end: (panel.series[end[0]].kind == "bound", -np.nan_to_num(end[1])))
 
 
-def _entries(ax: Axes, panel: Panel) -> tuple[list[Line2D], list[str]]:
+def _entries(ax: Axes, panel: Panel, width: int) -> tuple[list[Line2D], list[str]]:
     """Lines and labels of the legend."""
     order = [k for k, _ in legend_order(panel)]
-    return [ax.lines[k] for k in order], [mathtext(textwrap.fill(_plain(panel.series[k].label), 34)) for k in order]
-
-
-def _padded(handles: list[Line2D], labels: list[str], count: int) -> tuple[list[Line2D], list[str]]:
-    """Empty entries at the end, so that legends side by side, and the axes above them, are equally tall."""
-    from matplotlib.lines import Line2D
-
-    missing = 2 * -(-count // 2) - len(handles)
-    nothing = [Line2D([], [], linestyle="none") for _ in range(missing)]
-    return handles + nothing, [textwrap.fill(label.replace("\n", " "), 26) for label in labels] + [" "] * missing
+    return [ax.lines[k] for k in order], [mathtext(textwrap.fill(_plain(panel.series[k].label), width)) for k in order]
 
 
 def _plain(text: str) -> str:
@@ -448,12 +423,14 @@ def _plain(text: str) -> str:
 _LETTER = re.compile(rf"(?<![\w'-])({GREEK}|lmax|[fhpqtxIKLMW])(?![\w'-])([*\u22c6]?)")
 
 
+_NAMES = {"lmax": r"\lambda_\mathrm{max}", "eps": r"\epsilon"}
+
+
 def mathtext(label: str) -> str:
     """A label whose letters matplotlib typesets; one with a dollar sign stays as it is."""
 
     def typeset(match: re.Match[str]) -> str:
-        names = {"lmax": r"\lambda_\mathrm{max}", "eps": r"\epsilon"}
-        letter = names.get(match[1], match[1] if len(match[1]) == 1 else f"\\{match[1]}")
+        letter = _NAMES.get(match[1], match[1] if len(match[1]) == 1 else f"\\{match[1]}")
         return f"${letter}^\\star$" if match[2] else f"${letter}$"
 
     return label if "$" in label else _LETTER.sub(typeset, label)
