@@ -316,21 +316,6 @@ def test_the_bytes_do_not_depend_on_the_threads(isotropic, monkeypatch):
     assert np.array_equal(found[0], found[2])
 
 
-@pytest.mark.parametrize("t", [0.3, 3.0])
-def test_the_two_isotropic_solvers_agree_within_their_certificates(t):
-    """Bounds that never bind select the other solver; x - y is in the dual ball at any tolerance."""
-    x = noisy_steps((31, 40))
-    other = TV2D(0.3, x.shape, hi=1e100, tolerance=1e-3)
-    best = other.prox(x, t)
-    for tolerance in (1.0, 1e-1, 1e-2, 1e-3):
-        psi = TV2D(0.3, x.shape, tolerance=tolerance)
-        y = psi.prox(x, t)
-        assert psi.last.reached
-        assert np.linalg.norm(y - best) <= psi.last.accuracy + other.last.accuracy
-        for z in (best, x, -x, noisy_steps(x.shape, 1)):
-            assert np.vdot(x - y, z) <= t * psi(z) * (1 + 1e-12)
-
-
 def test_a_near_point_takes_the_isotropic_solver_a_fraction_of_the_iterations():
     x = noisy_steps((48, 48))
     psi = TV2D(0.1, x.shape, tolerance=1e-2)
@@ -339,9 +324,11 @@ def test_a_near_point_takes_the_isotropic_solver_a_fraction_of_the_iterations():
     psi.prox(x + 1e-5 * noisy_steps(x.shape, 1), 1.0)
     assert psi.last.reached
     assert psi.last.iterations <= 0.7 * cold
-    psi.prox(x, 1.1)  # another step
+    y = psi.prox(x, 1.1)  # another step
     assert psi.last.reached
     assert psi.last.iterations <= cold
+    for z in (x, -x, noisy_steps(x.shape, 1)):  # x - y is in the dual ball at any tolerance
+        assert np.vdot(x - y, z) <= 1.1 * psi(z) * (1 + 1e-12)
 
 
 def noisy_steps(shape, seed=0):

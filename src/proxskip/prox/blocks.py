@@ -121,7 +121,6 @@ class Sum(Iterative):
         self.psis = _checked(name, psis)
         self._begin(tolerance, max_iterations, warm)
         self._share()
-        self._as_part()
 
     def _parts(self) -> tuple[Prox, ...]:
         return self.psis

@@ -44,12 +44,6 @@ class Operator:
         """The operators that this one is made of."""
         return ()
 
-    def _as_part(self) -> None:
-        """A Sum has taken this in: x - prox(x, t) must be t times a subgradient at that point, up to accuracy^2."""
-        for part in self._parts():
-            if isinstance(part, Operator):
-                part._as_part()
-
 
 def conjugate_prox(psi: Prox, y: Array, t: float) -> Array:
     """``prox_{t psi*}(y) = y - t prox_{psi/t}(y/t)``, Moreau's identity."""
