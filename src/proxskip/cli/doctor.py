@@ -26,7 +26,6 @@ from proxskip.version import __version__
 NEEDED = ("numpy", "scipy", "numba", "scikit-learn", "networkx", "matplotlib", "rich", "filelock", "pooch", "shtab")
 OPTIONAL = {
     "pyproximal": "operators of pyproximal as psi (extra prox)",
-    "osqp": "large prox.Polyhedron (extra prox)",
     "torch": "proxskip.torch (extra torch)",
     "pandas": "trace.to_frame() (extra frames)",
     "pyarrow": "Parquet files (extra frames)",

@@ -1,7 +1,4 @@
-"""Projection onto a polyhedron: small ones by an active-set method, large ones by OSQP (Stellato et al., 2020).
-
-Both start where the last call ended. OSQP factors its matrix once.
-"""
+"""Projection onto a polyhedron by an active-set method, which starts with the active rows of the last call."""
 
 from __future__ import annotations
 
@@ -27,30 +24,19 @@ SMALL = 1e-6
 """An error to first order counts up to this, relative to the points."""
 MAX_EXCHANGES = 12
 """Exchanges of active rows before ``nnls`` is called, and after it."""
-OSQP_TOLERANCES = (1e-9, 1e-11, 1e-13)
-"""Requested of OSQP one after another, while the certificate is above the tolerance."""
 EMPTY = "Polyhedron is empty: no point satisfies all of its rows."
-LARGEST_D, LARGEST_ROWS = 500, 2000
-"""Up to this size the active-set method is the default; its matrices are dense."""
 
 
 class Polyhedron(Iterative):
     """``{x : l <= G x <= u, E x = e}``, where either part may be missing.
 
-    Up to 500 unknowns and 2000 rows an active-set method finds the projection up to rounding. It keeps the active rows
-    for the next call, which costs a few products with vectors if they stay the same. Larger polyhedra are left to OSQP
-    (the extra ``prox``), which is inexact.
-
-    With multipliers z, ``y = x - A'z`` is the exact projection onto a polyhedron with slightly different bounds. So
-    ``|y - prox|^2`` is at most the sum over the rows i of ``|z_i|`` times the distance of row i to its bound, a duality
-    gap; a row outside its bounds counts with twice the largest multiplier. If the active rows are known (to the
-    active-set method, and if OSQP has polished its solution), the error is to first order at most the least change of y
-    that puts them on their bounds. The accuracy is the smaller of the two, plus the distance to the y of the solver.
+    The projection is exact up to rounding. A call costs a few products with vectors if the active rows stay the same,
+    and a first one takes a second with 300 unknowns and 1,500 rows, which are dense in memory. The accuracy is, to
+    first order, twice the least change of y that puts every active row on its bound and every violated one on its own.
 
     Args:
         G, E: dense or scipy.sparse matrices.
-        max_iterations: of OSQP, or changes of the active rows, in one call.
-        solver: "active-set" or "osqp"; by the size if not given.
+        max_iterations: changes of the active rows in one call.
     """
 
     def __init__(
@@ -63,15 +49,10 @@ class Polyhedron(Iterative):
         tolerance: float = 1e-8,
         max_iterations: int = 20_000,
         warm: bool = True,
-        solver: str | None = None,
     ):
         self.A, self.l, self.u = _stacked(G, l, u, E, e)
         self.d = self.A.shape[1]
-        if solver not in (None, "active-set", "osqp"):
-            raise InputError(f'Polyhedron has the solvers "active-set" and "osqp", not {solver!r}.')
-        small = self.d <= LARGEST_D and self.A.shape[0] <= LARGEST_ROWS
-        self.solver = solver or ("active-set" if small else "osqp")
-        self._solver: Any = None
+        self._solver: _ActiveRows | None = None
         self._begin(tolerance, max_iterations, warm)
 
     def __repr__(self) -> str:
@@ -99,65 +80,13 @@ class Polyhedron(Iterative):
         flat = np.ravel(x)
         if not np.isfinite(flat).all():
             raise InputError("Polyhedron was given a point with numbers that are not finite.")
-        find = self._by_rows if self.solver == "active-set" else self._by_osqp
-        y, accuracy, count = find(flat)
+        if self._solver is None:
+            self._solver = _ActiveRows(self.A, self.l, self.u)
+        y, accuracy, count = self._solver.project(flat, self.max_iterations)
         if not self.warm:
             self._solver = None
         self._record(accuracy, count)
         return y.reshape(x.shape)
-
-    def _by_rows(self, x: Array) -> tuple[Array, float, int]:
-        if self._solver is None:
-            self._solver = _ActiveRows(self.A, self.l, self.u)
-        projection: tuple[Array, float, int] = self._solver.project(x, self.max_iterations)
-        return projection
-
-    def _by_osqp(self, x: Array) -> tuple[Array, float, int]:
-        y, accuracy, count = x, math.inf, 0
-        # A warm start makes each stricter solve cheap.
-        for strictness in OSQP_TOLERANCES:
-            solution = self._solve(x, strictness, self.max_iterations - count)
-            count += int(solution.info.iter)
-            if solution.info.status_val in (3, 4):  # primal infeasible, exactly or approximately
-                raise InputError(EMPTY)
-            reached = self._accuracy(x, solution)
-            if reached < accuracy:
-                y, accuracy = np.array(solution.x), reached
-            if accuracy <= self.tolerance or count >= self.max_iterations:
-                break
-        return y, accuracy, count
-
-    def _solve(self, x: Array, strictness: float, most: int) -> Any:
-        if self._solver is None:
-            self._solver = _osqp().OSQP()
-            eye = scipy.sparse.eye(self.d, format="csc")
-            # A fixed interval for rho: OSQP can also take it from the clock, and then results do not repeat.
-            fixed = {"verbose": False, "polishing": True, "adaptive_rho": 1, "adaptive_rho_interval": 50}
-            self._solver.setup(eye, -x, self.A, self.l, self.u, **fixed)
-        else:
-            self._solver.update(q=-x)
-        self._solver.update_settings(eps_abs=strictness, eps_rel=strictness, max_iter=max(most, 25))
-        return self._solver.solve(raise_error=False)
-
-    def _accuracy(self, x: Array, solution: Any) -> float:
-        """The certificate in the docstring of the class."""
-        from scipy.sparse.linalg import lsqr
-
-        y, z = np.asarray(solution.x), np.array(solution.y)
-        if not (np.isfinite(y).all() and np.isfinite(z).all()):
-            return math.inf
-        # A multiplier of an infinite bound is an error of OSQP.
-        z[(z > 0) & np.isinf(self.u) | (z < 0) & np.isinf(self.l)] = 0.0
-        near = x - self.A.T @ z  # the primal point of z
-        gap = _gap((self.A, self.l, self.u), near, z)
-        if solution.info.status_polish == 1:  # polished: the rows with a multiplier are the active ones
-            rows = self.A @ near
-            bound = np.where(z > 0, self.u, np.where(z < 0, self.l, np.clip(rows, self.l, self.u)))
-            lack = np.where((z != 0) | (rows != bound), rows - bound, 0.0)
-            active = (z != 0) | (lack != 0)
-            mend = lsqr(self.A[active], lack[active], atol=1e-6, btol=1e-6)[0] if lack.any() else lack[:0]
-            gap = min(gap, 2 * norm(mend))
-        return gap + norm(y - near)
 
 
 class _ActiveRows:
@@ -242,36 +171,6 @@ class _ActiveRows:
         # a combination of the active rows is on its bound when they are
         total += float(np.sum(lack[violated] / np.where(size > DEPENDENT, size, 1.0)))
         return 2 * total + norm(x + self.N_active.T @ v - y)
-
-
-def _gap(self, x: Array, y: Array) -> float:
-    _, _, rows, signs, v = self.kept
-    z = np.zeros(len(self.set[1]))
-    z[rows[: self.q]] = -signs[: self.q] * v[: self.q]
-    near = x - self.set[0].T @ z
-    return _gap(self.set, near, z) + norm(y - near)
-
-
-def _gap(polyhedron: tuple[Any, Array, Array], near: Array, z: Array) -> float:
-    """The bound by a duality gap of the primal point of z, in the docstring of Polyhedron."""
-    A, l, u = polyhedron
-    rows = A @ near
-    outside = float(np.abs(rows - np.clip(rows, l, u)).sum())
-    if outside > 0 and max_abs(z) == 0:
-        return math.inf
-    missed = np.abs(rows - np.where(z > 0, u, np.where(z < 0, l, rows)))
-    return math.sqrt(float(np.abs(z) @ missed) + 2 * max_abs(z) * outside)
-
-
-def _osqp() -> Any:
-    try:
-        import osqp
-    except ImportError:
-        raise InputError(
-            "a projection onto a Polyhedron of this size needs OSQP; install it with pip install 'proxskip[prox]', or "
-            'give solver="active-set".'
-        ) from None
-    return osqp
 
 
 def _stacked(G: Any, l: Any, u: Any, E: Any, e: Any) -> tuple[Any, Array, Array]:

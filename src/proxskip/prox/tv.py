@@ -21,7 +21,7 @@ import numpy as np
 from proxskip.cores import available_cores
 from proxskip.prox import tv_kernels
 from proxskip.prox.contract import Iterative, StoppingRule
-from proxskip.prox.parts import INSIDE, Operator, as_point, at_least_zero, matrix_shape, max_abs, shaped, soft_threshold
+from proxskip.prox.parts import INSIDE, Operator, as_point, check_sizes, matrix_shape, max_abs, shaped, soft_threshold
 from proxskip.types import Array, InputError
 
 MIN_PIXELS_FOR_THREADS = 1 << 15
@@ -29,7 +29,7 @@ MIN_PIXELS_FOR_THREADS = 1 << 15
 
 
 def _bounded(psi: TV1D | TV2D) -> None:
-    at_least_zero(psi, lam=psi.lam, l1=psi.l1)
+    check_sizes(psi, lam=psi.lam, l1=psi.l1)
     if not (psi.lo <= psi.hi and psi.lo < math.inf and psi.hi > -math.inf):
         raise InputError(f"{type(psi).__name__} needs lo <= hi, with numbers between, not {psi.lo} and {psi.hi}.")
 
