@@ -436,7 +436,6 @@ A = rng.standard_normal((80, 60))
 clients = [ps.Logistic(A, A[:, 0] > 0, l2=0.1) for _ in range(3)]
 for call in (
     lambda: ps.minimize(clients[0], ps.prox.TV1D(0.1), method="apda", tol=1e-6).seconds,
-    lambda: ps.minimize(clients[0], ps.prox.Polyhedron(G=A[:30], u=np.ones(30)), tol=1e-6).seconds,
     lambda: ps.run(ps.Scaffnew(0.1, 0.1), ps.Problem(clients), rounds=30, engine="cpu").trace["seconds"][-1],
 ):
     then = time.perf_counter()
