@@ -32,7 +32,8 @@ FORMS: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "a minus difference": lambda h, x, r, s: h - s * (x - r),
     "a plus difference to itself": lambda h, x, r, s: h + s * (x - h),
     "a plus difference of lines": lambda h, x, r, s: x + s * ((h + x) - (r - h)),
-    "a plus difference to a number": lambda h, x, r, s: h + s * (x - 2.0),
+    "a quotient": lambda h, x, r, s: h - (x - r) / s,
+    "a multiple alone": lambda h, x, r, s: -(0.0 * h) * s,
     "a row plus difference": lambda h, x, r, s: r + (h - x) * s,
 }
 
@@ -73,15 +74,15 @@ def test_results_and_sums_have_the_bytes_of_numpy(form: str, c: int, d: int, own
         summed = sheet.sum(written())
         sheet.store(written(), out, kept=False)
         work = sheet.work()
-        for q in range(-(-c // SUM_BLOCK)):
+        for q in range(sheet.pieces):
             work(q, q + 1)
         assert same(out, expected)
         assert all(same(found, total) for found, total in zip(summed.sums, totals, strict=False))
         assert h.tobytes() == untouched.tobytes()
     sheet = Sheet(d, members)
     sheet.store(written(), h, kept=True)  # in place
-    for lo in range(0, c, 50):
-        sheet.work()(lo, min(lo + 50, c))
+    for lo in range(0, sheet.pieces, 2):
+        sheet.work()(lo, min(lo + 2, sheet.pieces))
     assert same(h[members], expected)
     others = np.setdiff1d(np.arange(2 * c), members)
     assert h[others].tobytes() == untouched[others].tobytes()
@@ -116,6 +117,8 @@ MORE: dict[str, Callable[[Any], Any]] = {
     "an attribute": lambda m: m["a"].clip(-0.5, 0.5),
     "a norm": lambda m: m["a"] / np.linalg.norm(m["a"], axis=-1, keepdims=True),
     "a power": lambda m: m["a"] ** 2,
+    "a sum with a number": lambda m: 2.0 - m["a"],
+    "a product of vectors": lambda m: m["a"] * m["b"],
     "a choice": lambda m: np.where(np.arange(m["a"].shape[-1]) % 2, m["a"], m["b"]),
     "a choice by a list": lambda m: np.where([True] * 7, m["a"], m["b"]),
     "a comparison": lambda m: m["a"] * (m["a"] > m["b"]),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from proxskip.engines.cpu.lazy import Lazy, as_stack, numbers
-from proxskip.engines.cpu.lazy_kernels import KEPT, TEMPORARY
+from proxskip.engines.cpu.lazy_kernels import KEPT, LINE
 from proxskip.engines.local import Sender, key_of, pull_to_zero, pulled_steps
 from proxskip.interfaces import Anchor, Pull, Request, look
 from proxskip.links.codecs import Key
@@ -115,7 +115,7 @@ class Cohort(Sender):
         if v.kind == KEPT:
             at = self.engine.rows_of(self.members)
             return v.value if self.engine._is_whole(at) else v.value[at]
-        if v.kind != TEMPORARY:
+        if v.kind != LINE:
             return v.value
         out = np.empty((len(self.members), self.engine.problem.d))
         self.engine.compute(v, out, self.members)

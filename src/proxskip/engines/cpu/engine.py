@@ -385,7 +385,7 @@ class CpuEngine(NearEngine):
             if isinstance(v, Lazy):
                 sheet.store(v, handed[name] if name in handed else self.kept[name], kept=name not in handed)
         if sheet.lines:
-            self._spread(sheet.work(), even(blocks if sheet.summed else shape[0], threads))
+            self._spread(sheet.work(), even(sheet.pieces, threads))
         if handed:
             self.handed |= handed
         for name, v in memory.items():
@@ -419,7 +419,7 @@ class CpuEngine(NearEngine):
         """One written-down stack at once."""
         sheet = Sheet(out.shape[1], self.rows_of(members))
         sheet.store(v, out, kept=False)
-        self._share(sheet.work(), len(out), out.size)
+        self._share(sheet.work(), sheet.pieces, out.size)
 
     def sum(self, w: Array, U: Array) -> Array:
         """Block after block, the blocks spread over threads."""
