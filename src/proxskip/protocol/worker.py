@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from proxskip.engines.cpu.kernels import Anchors, Steps
 from proxskip.engines.cpu.shards import Rows, pack, with_pull
 from proxskip.engines.local import OneClient, no_half, pull_to_zero, pulled_steps
 from proxskip.interfaces import Anchor, ClientHalf, Pull, Request, SettleHalf
@@ -102,30 +103,17 @@ class Worker(OneClient):
         kind = shards.dtype
         X = np.empty((1, self.d), kind)
         x0, H = (np.ascontiguousarray(np.broadcast_to(v, (1, self.d)), dtype=kind) for v in (x, h))
-        steps, first = np.full(1, K, np.int64), self.step
+        steps = Steps(self.member, x0, X, H, np.full(1, gamma, kind), np.full(1, K, np.int64))
+        shards.descend(steps, shards.draws(self.seed, self.request.round, self.step, 1))(0, 1)
         self.step += K
-        work = shards.descend(
-            self.member, x0, X, H, np.full(1, gamma, kind), steps, self.seed, self.request.round, first
-        )
-        work(0, 1)
         return np.asarray(X[0], dtype=np.float64)
 
     def _anchored_steps(self, x: Array, h: Array | float, gamma: float, K: int, anchor: Anchor) -> Any:
         kind, moved = self.shards.dtype, np.zeros(1, np.int64)
         X, H, w, gw = (np.array(np.broadcast_to(v, (1, self.d)), kind, order="C") for v in (x, h, *anchor[:2]))
-        held = (w, gw, np.full(1, anchor[2]))
-        self.shards.descend_anchored(
-            self.member,
-            X,
-            H,
-            np.full(1, gamma, kind),
-            np.full(1, K),
-            held,
-            moved,
-            self.seed,
-            self.request.round,
-            self.step,
-        )(0, 1)
+        steps = Steps(self.member, X, X, H, np.full(1, gamma, kind), np.full(1, K))
+        draws = self.shards.draws(self.seed, self.request.round, self.step, 1)
+        self.shards.descend_anchored(steps, Anchors(w, gw, np.full(1, anchor[2]), moved), draws)(0, 1)
         self.gradients += 2 * self.shards.batch * K + int(moved[0]) * self.rows
         self.step += K
         return tuple(np.asarray(v[0], dtype=np.float64) for v in (X, w, gw))

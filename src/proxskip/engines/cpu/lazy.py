@@ -10,18 +10,18 @@ an ``AttributeError``, and the engine runs it again on plain arrays.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from proxskip.engines.cpu.lazy_kernels import KEPT, LINE, MEMBERS_AT_A_TIME, ROW, STACK, evaluate
-from proxskip.links.sums import SUM_BLOCK, sum_in_order
+from proxskip.engines.cpu.lazy_kernels import KEPT, LINE, ROW, STACK, evaluate
 from proxskip.types import Array, Indices
 
 MAX_ARRAYS = 8
 """Arrays, and results, that one kernel call takes. The kernel is compiled for tuples of this length, padded if need be,
 so that one compilation serves all programs."""
+NUMBERS_AT_A_TIME = 2048
+"""Numbers that one line of a program works on before the next line: its result stays in a core's first cache."""
 
 
 class Lazy:
@@ -86,50 +86,28 @@ class Lazy:
     __hash__ = object.__hash__
 
 
-@dataclass(frozen=True)
-class Summed:
-    """A stack of which only the weighted sums are computed: number k of those of a sheet."""
-
-    sheet: Sheet
-    k: int
-
-    @property
-    def sums(self) -> tuple[Array, ...]:
-        """One for each row of weights, once the sheet's work is done."""
-        return tuple(map(sum_in_order, self.sheet.totals[self.k]))
-
-
 class Sheet:
     """A program for the kernel: its lines, their operands, and where the results go.
 
     Args:
         d: the size of a vector.
         members: by member of the cohort, its row among the vectors that are kept.
-        weights: rows of weights with which ``sum`` sums.
     """
 
-    def __init__(self, d: int, members: Indices, weights: tuple[Array, ...] = ()) -> None:
-        self.d, self.members, self.weights = d, members, weights
+    def __init__(self, d: int, members: Indices) -> None:
+        self.d, self.members = d, members
         self.arrays: list[Any] = [np.full(d, -0.0)]  # a multiple alone is added to it, with the same bytes
         self.lines: list[list[int]] = []
         self.factors: list[Any] = []
         self.stored: list[tuple[int, int]] = []
         self.outs: list[Array] = []
-        self.summed: list[int] = []
         self.places: dict[int, tuple[Lazy, int]] = {}  # by id, with the vector, so that no other gets this id
 
     def store(self, v: Lazy, out: Array, kept: bool) -> None:
         """Compute v into ``out``, which has a row for each member or, if ``kept``, is read by the members' rows."""
-        self.stored.append((self._line(v), KEPT if kept else STACK))
+        line = self._place(v if v.kind == LINE else v * 1.0)[1]
+        self.stored.append((line, KEPT if kept else STACK))
         self.outs.append(out)
-
-    def sum(self, v: Lazy) -> Summed:
-        """Compute the weighted sums of v, and no stack."""
-        self.summed.append(self._line(v))
-        return Summed(self, len(self.summed) - 1)
-
-    def _line(self, v: Lazy) -> int:
-        return self._place(v if v.kind == LINE else v * 1.0)[1]
 
     def _place(self, v: Lazy | None) -> tuple[int, int]:
         """Kind and place of an operand; each array and each line is in the program once, however often it occurs."""
@@ -148,39 +126,23 @@ class Sheet:
         self.places[id(v)] = v, place
         return v.kind, place
 
-    @property
-    def size(self) -> int:
-        """Members of a piece: sums are taken in blocks."""
-        return SUM_BLOCK if self.summed else MEMBERS_AT_A_TIME
-
-    @property
-    def pieces(self) -> int:
-        """Pieces of the cohort."""
-        return -(-len(self.members) // self.size)
-
     def work(self) -> Any:
-        """``f(lo, hi)`` does pieces lo to hi-1 of the cohort."""
+        """``f(lo, hi)`` does members lo to hi-1 of the cohort."""
         if max(len(self.arrays), len(self.outs)) > MAX_ARRAYS:
             raise TypeError(f"a program has at most {MAX_ARRAYS} arrays.")
         nothing = [np.zeros((0, 0))] * MAX_ARRAYS
-        arrays = [np.ascontiguousarray(np.atleast_2d(v), dtype=np.float64) for v in self.arrays]
+        # of one type for the kernel: one that cannot be written to would be another
+        arrays = [np.require(np.atleast_2d(v), np.float64, "CW") for v in self.arrays]
         inputs, outs = tuple((arrays + nothing)[:MAX_ARRAYS]), tuple((self.outs + nothing)[:MAX_ARRAYS])
         factors = np.array([np.broadcast_to(np.ravel(v), (len(self.members),)) for v in self.factors], np.float64)
         lines, stored = np.array(self.lines, np.int64), np.array(self.stored, np.int64).reshape(-1, 2)
-        summed, weights = (
-            np.array(self.summed, np.int64),
-            np.array(self.weights, np.float64).reshape(-1, len(self.members)),
-        )
-        self.totals = np.empty((len(summed), len(weights), self.pieces, self.d))
 
-        def pieces(lo: int, hi: int) -> None:
-            results = np.empty((len(lines), MEMBERS_AT_A_TIME, self.d))  # each call's own, since threads call
-            evaluate(
-                lo, hi, self.size, lines, factors, self.members, inputs, results, stored, outs, summed, weights,
-                self.totals,
-            )  # fmt: skip
+        def rows(lo: int, hi: int) -> None:
+            # each call's own, since they may run on several threads
+            results = np.empty((len(lines), max(1, NUMBERS_AT_A_TIME // self.d), self.d))
+            evaluate(lo, hi, lines, factors, self.members, inputs, results, stored, outs)
 
-        return pieces
+        return rows
 
 
 def _number(v: Any) -> Any:

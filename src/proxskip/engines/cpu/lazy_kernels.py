@@ -10,8 +10,6 @@ from proxskip.lazy.compilation import njit
 STACK, KEPT, ROW, LINE = range(4)
 """Kinds of vectors: a row per member of the cohort, a row per client of the problem (of which the members' are read),
 one row for all, and the result of an earlier line."""
-MEMBERS_AT_A_TIME = 32
-"""Members whose rows one line of a program works on before the next line: their intermediate results stay in cache."""
 _AS_NUMPY = {"nogil": True, "cache": True, "borrows": True, "error_model": "numpy"}
 
 
@@ -58,37 +56,21 @@ def _copy(kind, out, lo, hi, members, result):
 
 
 @njit(**_AS_NUMPY)
-def _add_weighted(weights, result, lo, hi, total):
-    """total <- total + w * row, member after member as in ``kernels.block_sums``."""
-    for r in range(lo, hi):
-        k, w = np.uint64(r - lo), weights[r]
-        for c in range(total.shape[0]):
-            total[c] += w * result[k, c]
-
-
-@njit(**_AS_NUMPY)
-def evaluate(first, last, size, lines, factors, members, arrays, results, stored, outs, summed, weights, totals):
-    """Run a program on pieces first .. last-1 of ``size`` members each.
+def evaluate(first, last, lines, factors, members, arrays, results, stored, outs):
+    """Run a program on members first .. last-1.
 
     Args:
         lines: of each operation (kind and place of A, kind and place of B, whether it divides).
         factors: by line and member.
-        results: room for what the lines compute for MEMBERS_AT_A_TIME members.
+        results: room for what the lines compute for a few members at a time.
         stored: (line, kind) of what goes to ``outs``, which are written when all lines are done.
-        summed: lines of which totals[k, m, piece] is the sum with row m of the weights.
     """
-    for piece in range(first, last):
-        stop = min((piece + 1) * size, members.shape[0])
-        for k in range(summed.shape[0]):
-            totals[k, :, piece] = 0.0
-        for lo in range(piece * size, stop, MEMBERS_AT_A_TIME):
-            hi = min(lo + MEMBERS_AT_A_TIME, stop)
-            for q in range(lines.shape[0]):
-                ka, kb, divides = lines[q, 0], lines[q, 2], lines[q, 4] != 0
-                A, B = _vector(ka, lines[q, 1], arrays, results), _vector(kb, lines[q, 3], arrays, results)
-                _add_multiple(ka, A, kb, B, divides, factors[q], lo, hi, members, results[q])
-            for k in range(stored.shape[0]):
-                _copy(stored[k, 1], outs[k], lo, hi, members, results[stored[k, 0]])
-            for k in range(summed.shape[0]):
-                for m in range(weights.shape[0]):
-                    _add_weighted(weights[m], results[summed[k]], lo, hi, totals[k, m, piece])
+    at_a_time = results.shape[1]
+    for lo in range(first, last, at_a_time):
+        hi = min(lo + at_a_time, last)
+        for q in range(lines.shape[0]):
+            ka, kb, divides = lines[q, 0], lines[q, 2], lines[q, 4] != 0
+            A, B = _vector(ka, lines[q, 1], arrays, results), _vector(kb, lines[q, 3], arrays, results)
+            _add_multiple(ka, A, kb, B, divides, factors[q], lo, hi, members, results[q])
+        for k in range(stored.shape[0]):
+            _copy(stored[k, 1], outs[k], lo, hi, members, results[stored[k, 0]])

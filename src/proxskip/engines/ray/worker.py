@@ -157,7 +157,6 @@ class ActorWorker:
             self.engine.open(problem, memory, seed, self.first, census)
             self.packed = key
         self.engine.kept = {k: np.array(v) for k, v in memory.items()}
-        self.engine.spare = None
         self.run, self.done, self.answered, self.reply = run, start, (-1, 0), None
         self.halted.clear()
         return str(ray.get_runtime_context().get_node_id())

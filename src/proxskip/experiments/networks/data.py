@@ -7,8 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from proxskip.engines.cpu.drawing import Drawing
-from proxskip.engines.cpu.minibatches import draw_rows
+from proxskip.engines.cpu.minibatches import draw_rows, room_for
 from proxskip.randomness import generator
 from proxskip.types import Array, Indices, InputError
 
@@ -39,7 +38,7 @@ class ShuffledRows:
         """The rows of a minibatch for each client, (n, b); rows repeat where a client has fewer than b."""
         n, m = self.clients.shape
         rest = b % m
-        drawn, room = np.empty((n, b + 3), dtype=np.uint32), Drawing(rest, m).room()
+        drawn, (_, room) = np.empty((n, b + 3), dtype=np.uint32), room_for(rest, m)
         for i in range(n):
             draw_rows(seed, i, round, step, 0, m, rest, drawn[i], room)
         drawn[:, rest:b] = np.tile(np.arange(m), b // m)  # all rows, as often as they fit into b

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.engines.gpu.device_codecs import read_on_card
 from proxskip.engines.gpu.launch import many
 from proxskip.engines.local import Sender, key_of, pull_to_zero, pulled_steps
 from proxskip.interfaces import Request
@@ -77,8 +76,8 @@ class CardCohort(Sender):
         return np.asarray(self.request.own[name], dtype=bool).astype(np.int64)
 
     def read(self, v: Any, codec: Codec, keys: Sequence[Key]) -> Any:
-        """What the server reads: it does not leave the card."""
-        return read_on_card(self.engine.cupy, v, codec, keys, self.engine.problem.d)
+        """What the server reads, encoded and decoded on the host."""
+        return self.engine.place(super().read(self.engine.fetch(v), codec, keys))
 
     def own(self, values: Any) -> Any:
         """The members' entries as a column, or their rows."""
