@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import subprocess
 import sys
 import time
@@ -381,26 +380,3 @@ def test_compilation_is_in_no_seconds(way):
     wall = time.perf_counter()
     counted = once()
     assert counted < 0.4 * (time.perf_counter() - wall)
-
-
-@pytest.mark.slow
-def test_the_first_run_of_a_fresh_cache_counts_no_compilation(tmp_path):
-    code = """
-import time, numpy as np, proxskip as ps
-rng = np.random.default_rng(0)
-A = rng.standard_normal((80, 60))
-clients = [ps.Logistic(A, A[:, 0] > 0, l2=0.1) for _ in range(3)]
-for call in (
-    lambda: ps.minimize(clients[0], ps.prox.TV1D(0.1), method="apda", tol=1e-6).seconds,
-    lambda: ps.minimize(clients[0], ps.prox.Polyhedron(G=A[:30], u=np.ones(30)), tol=1e-6).seconds,
-    lambda: ps.run(ps.Scaffnew(0.1, 0.1), ps.Problem(clients), rounds=30, engine="cpu").trace["seconds"][-1],
-):
-    then = time.perf_counter()
-    counted = call()
-    print(counted / (time.perf_counter() - then))
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}, capture_output=True,
-        text=True, check=True,
-    )  # fmt: skip
-    assert max(map(float, done.stdout.split())) < 0.4

@@ -17,6 +17,7 @@ from proxskip.engines.cpu import engine as cpu
 from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.cpu.lazy import Lazy, Sheet
 from proxskip.interfaces import Request
+from proxskip.links.sums import weighted_sum
 from proxskip.types import Array, Vectors
 
 FORMS: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
@@ -54,19 +55,26 @@ def same(a: Array, b: Array) -> bool:
 
 @np.errstate(all="ignore")
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("c", "d"), [(1, 2), (33, 7), (287, 9), (300, 2100)])
+@pytest.mark.parametrize(("c", "d"), [(1, 2), (33, 7), (287, 9), (513, 2100)])
 @pytest.mark.parametrize("own", [False, True])
-def test_results_have_the_bytes_of_numpy(form: str, c: int, d: int, own: bool) -> None:
+def test_results_and_sums_have_the_bytes_of_numpy(form: str, c: int, d: int, own: bool) -> None:
     h, x, row, column, members = operands(c, d)
     s = column if own else 0.3
+    weights = tuple(np.random.default_rng(1).random((3, c)))
     expected = FORMS[form](h[members], x, row, s)
+    sums = [weighted_sum(w, expected) for w in weights]
     untouched, out = h.copy(), np.empty((c, d))
-    for target, kept in ((out, False), (h, True)):  # beside, and then in place
+    for target, kept, rows in ((out, False, weights), (out, False, weights[:1]), (h, True, ())):  # the last in place
         assert h.tobytes() == untouched.tobytes()
-        sheet = Sheet(d, members)
-        sheet.store(FORMS[form](Lazy.of(h, kept=True), Lazy.of(x), Lazy.of(row), s), target, kept)
-        for lo in range(0, c, 50):
-            sheet.work()(lo, min(lo + 50, c))
+        sheet = Sheet(d, members, rows)
+        lazy = FORMS[form](Lazy.of(h, kept=True), Lazy.of(x), Lazy.of(row), s)
+        sheet.store(lazy, target, kept)
+        totals = sheet.sum(lazy) if rows else tuple
+        work, pieces = sheet.work()
+        for q in range(pieces):
+            work(q, q + 1)
+        assert all(same(total, known) for total, known in zip(totals(), sums, strict=False))
+        assert len(totals()) == len(rows)
     assert same(out, expected)
     assert same(h[members], expected)
     others = np.setdiff1d(np.arange(2 * c), members)
@@ -77,11 +85,14 @@ def test_results_have_the_bytes_of_numpy(form: str, c: int, d: int, own: bool) -
 def test_results_are_of_what_was_there_before_the_same_program_changes_it() -> None:
     h, x, row, _, members = operands(300, 5)
     expected, kept = x - 0.3 * h[members], h[members] + 0.7 * (row - x)
-    sheet, before, sent = Sheet(5, members), Lazy.of(h, kept=True), np.empty((300, 5))
+    sheet, before, sent = Sheet(5, members, (np.ones(300),)), Lazy.of(h, kept=True), np.empty((300, 5))
     sheet.store(before + 0.7 * (Lazy.of(row) - x), h, kept=True)
     sheet.store(Lazy.of(x) - 0.3 * before, sent, kept=False)
-    sheet.work()(0, 300)
+    totals = sheet.sum(Lazy.of(x) - 0.3 * before)
+    work, pieces = sheet.work()
+    work(0, pieces)
     assert same(sent, expected)
+    assert same(totals()[0], weighted_sum(np.ones(300), expected))
     assert same(h[members], kept)
 
 

@@ -121,7 +121,8 @@ class NearEngine(Engine):
 
     # -- memory --------------------------------------------------------------------------------------------------------
     def _of_one(self, i: int) -> Vectors:
-        return {k: v[i].copy() for k, v in self.kept.items()} | self.handed.get(i, {})
+        handed: Vectors = self.handed.get(i, {})
+        return {k: v[i].copy() for k, v in self.kept.items()} | handed
 
     def _places(self, cohort: Indices) -> Indices:
         """Where the rows of these clients are, which are about to change."""

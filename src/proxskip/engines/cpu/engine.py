@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -47,6 +47,8 @@ class CpuEngine(NearEngine):
     name = "cpu"
     together = True
     atomic = True
+    weights: tuple[Array, ...] = ()
+    """With which the request under way wants sums of what goes up."""
 
     def __init__(self, threads: int | None = None) -> None:
         if threads is not None and threads < 1:
@@ -80,6 +82,7 @@ class CpuEngine(NearEngine):
 
     def run(self, request: Request) -> Work:
         """The half on the whole cohort."""
+        self.weights = request.weights
         work: Work = self._written_down(request.half, request.cohort, partial(super().run, request))
         return work
 
@@ -311,10 +314,15 @@ class CpuEngine(NearEngine):
         return super()._of(at)
 
     def _store(self, at: Indices, up: Any, memory: Any) -> tuple[Any, ...]:
-        """Do what the half wrote down: what goes up into new stacks, what is remembered into its place."""
-        shape, sheet, sent = (len(at), self.problem.d), Sheet(self.problem.d, at), list(up)
+        """Do what the half wrote down: what goes up into sums or stacks, what is remembered into its place."""
+        shape = (len(at), self.problem.d)
+        threads = self._threads_for(shape[0] * shape[1])
+        weights = self.weights if -(-shape[0] // SUM_BLOCK) >= threads else ()  # a block is summed by one thread
+        sheet, sent = Sheet(shape[1], at, weights), list(up)
         for k, v in enumerate(up):
-            if isinstance(v, Lazy):
+            if isinstance(v, Lazy) and weights:
+                sent[k] = sheet.sum(v)
+            elif isinstance(v, Lazy):
                 sent[k] = np.empty(shape)
                 sheet.store(v, sent[k], kept=False)
         lazy = {name: v for name, v in memory.items() if isinstance(v, Lazy)}
@@ -322,17 +330,17 @@ class CpuEngine(NearEngine):
         for name, v in lazy.items():
             sheet.store(v, handed[name] if name in handed else self.kept[name], kept=name not in handed)
         if sheet.lines:
-            self._share(sheet.work(), shape[0], shape[0] * shape[1])
+            self._share(*sheet.work(), shape[0] * shape[1])
         self.handed |= handed
         super()._store(at, (), {name: v for name, v in memory.items() if name not in lazy})
-        return tuple(np.ascontiguousarray(as_stack(v, shape)) for v in sent)
+        return tuple(v if callable(v) else np.ascontiguousarray(as_stack(v, shape)) for v in sent)
 
     def compute(self, v: Lazy, members: Indices) -> Array:
         """One lazy stack at once."""
         stack = np.empty((len(members), self.problem.d))
         sheet = Sheet(self.problem.d, self.rows_of(members))
         sheet.store(v, stack, kept=False)
-        self._share(sheet.work(), len(stack), stack.size)
+        self._share(*sheet.work(), stack.size)
         return stack
 
     def sum(self, w: Array, U: Array) -> Array:
@@ -341,6 +349,10 @@ class CpuEngine(NearEngine):
         w, U = np.ascontiguousarray(w), np.ascontiguousarray(U)
         self._share(lambda lo, hi: kernels.block_sums(lo, hi, w, U, SUM_BLOCK, blocks), len(blocks), U.size)
         return sum_in_order(blocks)
+
+    def sums(self, rows: Sequence[Array], up: Sequence[Any]) -> tuple[Any, ...]:
+        """Those that ``run`` has taken, and the others."""
+        return tuple(s for U in up for s in (U() if callable(U) else (self.sum(w, U) for w in rows)))
 
     def close(self) -> None:
         """End the threads."""

@@ -4,18 +4,16 @@ Every kernel does, for each client j in [lo, hi) of the cohort,
 
     K[j] times:  x_j <- x_j - gamma_j * (g(x_j) - h_j),   g(x) = A_j' c + reg * x,   c_r = scale_r * slope(A_j x, b_j)
 
-which is the local step of the method (``docs/notation.md``): the margins A x, the slopes c of the loss at them, the
-gradient A' c, the step.
+which is the local step of the method (``docs/notation.md``).
 
-* Sparse shards, full gradients: *tiles*. Rows are sorted by length and taken eight at a time, columns four entries at
-  a time, so the inner loops are straight lines of independent additions whose trip count hardly ever changes; the
-  margins read rows, the gradient gathers columns, nothing is scattered. Rows without entries are left out and equal
-  rows are merged. A minibatch of most of the rows is a full gradient whose other rows have weight zero.
+* Sparse shards, full gradients: *tiles*. Rows are sorted by length and read eight at a time, columns four entries at a
+  time; the margins read rows, the gradient gathers columns, nothing is scattered. Rows without entries are left out and
+  equal rows are merged. A minibatch of most of the rows is a full gradient whose other rows have weight zero.
 * Sparse shards with few entries per column, and small minibatches: row after row, scattered.
 * Dense shards: four rows at a time, margins and gradient in one pass.
 
-A client's arithmetic depends on its own shard alone: not on the other clients, nor on the number of threads. ``shards``
-packs the data, with unsigned indices because numba checks a signed one at every access.
+A client's arithmetic depends on its own shard alone. ``shards`` packs the data, with unsigned indices because numba
+checks a signed one at every access.
 """
 
 import math
@@ -177,10 +175,9 @@ def slopes(loss, z, b, scale, m, safe, bits, power):
 
 
 # -- sparse, full gradients: tiles -------------------------------------------------------------------------------------
-# Eight rows side by side: entry e of all eight lies in one line of ``index`` and ``values``, so that memory is read
-# from front to back. Eight sums that do not depend on each other hide the latency of the additions. A row that is
-# shorter than the longest of its group is filled up with index d, where x is zero. Where all stored values are one,
-# ``values`` is empty and nothing is multiplied.
+# Entry e of eight rows lies in one line of ``index`` and ``values``: memory is read from front to back, and eight sums
+# hide the latency of the additions. A row that is shorter than the longest of its group is filled up with index d,
+# where x is zero. Where all stored values are one, ``values`` is empty and nothing is multiplied.
 @njit(**_FAST)
 def margins(x, n, first, tiles, index, values, z):
     """z <- A x for n groups of eight rows each, from ``first`` on."""
@@ -223,8 +220,7 @@ def margins(x, n, first, tiles, index, values, z):
 def gather_columns(z, lo, hi, at, tiles, rows, values, g):
     """g <- A' z for columns lo .. hi-1, whose tiles begin with number ``at``.
 
-    Four entries of a column at a time, filled up with the row after the last, where z is zero. Gathering columns stores
-    each g[c] once, where scattering rows would load and store it for every entry of the matrix.
+    Four entries of a column at a time, filled up with the row after the last, where z is zero.
     """
     unit = values.shape[0] == 0
     for c in range(lo, hi):

@@ -10,16 +10,20 @@ an ``AttributeError``, and the engine runs it again on plain arrays.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from proxskip.engines.cpu.lazy_kernels import KEPT, LINE, ROW, STACK, evaluate
+from proxskip.links.sums import SUM_BLOCK, sum_in_order
 from proxskip.types import Array, Indices
 
 MAX_ARRAYS = 8
 """Arrays, and results, that one kernel call takes. The kernel is compiled for tuples of this length, padded if need be,
 so that one compilation serves all programs."""
+MEMBERS_OF_A_PIECE = 32
+"""Those that a thread takes at least."""
 NUMBERS_AT_A_TIME = 2048
 """Numbers that one line of a program works on before the next line: its result stays in a core's first cache."""
 
@@ -92,10 +96,12 @@ class Sheet:
     Args:
         d: the size of a vector.
         members: by member of the cohort, its row among the vectors that are kept.
+        weights: rows of weights with which ``sum`` sums.
     """
 
-    def __init__(self, d: int, members: Indices) -> None:
-        self.d, self.members = d, members
+    def __init__(self, d: int, members: Indices, weights: tuple[Array, ...] = ()) -> None:
+        self.d, self.members, self.summed = d, members, []  # type: int, Indices, list[int]
+        self.weights = np.array(weights, np.float64).reshape(-1, len(members))
         self.arrays: list[Any] = [np.full(d, -0.0)]  # a multiple alone is added to it, with the same bytes
         self.lines: list[list[int]] = []
         self.factors: list[Any] = []
@@ -105,9 +111,17 @@ class Sheet:
 
     def store(self, v: Lazy, out: Array, kept: bool) -> None:
         """Compute v into ``out``, which has a row for each member or, if ``kept``, is read by the members' rows."""
-        line = self._place(v if v.kind == LINE else v * 1.0)[1]
-        self.stored.append((line, KEPT if kept else STACK))
+        self.stored.append((self._line(v), KEPT if kept else STACK))
         self.outs.append(out)
+
+    def sum(self, v: Lazy) -> Callable[[], tuple[Array, ...]]:
+        """Compute the weighted sums of v, and no stack; the function returns them once the work is done."""
+        self.summed.append(self._line(v))
+        k = len(self.summed) - 1
+        return lambda: tuple(map(sum_in_order, self.totals[k]))
+
+    def _line(self, v: Lazy) -> int:
+        return self._place(v if v.kind == LINE else v * 1.0)[1]
 
     def _place(self, v: Lazy | None) -> tuple[int, int]:
         """Kind and place of an operand; each array and each line is in the program once, however often it occurs."""
@@ -126,23 +140,27 @@ class Sheet:
         self.places[id(v)] = v, place
         return v.kind, place
 
-    def work(self) -> Any:
-        """``f(lo, hi)`` does members lo to hi-1 of the cohort."""
+    def work(self) -> tuple[Any, int]:
+        """``f(lo, hi)`` that does pieces lo to hi-1 of the cohort, and how many there are; sums are taken in blocks."""
         if max(len(self.arrays), len(self.outs)) > MAX_ARRAYS:
             raise TypeError(f"a program has at most {MAX_ARRAYS} arrays.")
         nothing = [np.zeros((0, 0))] * MAX_ARRAYS
         # of one type for the kernel: one that cannot be written to would be another
-        arrays = [np.require(np.atleast_2d(v), np.float64, "CW") for v in self.arrays]
+        arrays = [np.require(np.atleast_2d(v), np.float64, ["C", "W"]) for v in self.arrays]
         inputs, outs = tuple((arrays + nothing)[:MAX_ARRAYS]), tuple((self.outs + nothing)[:MAX_ARRAYS])
         factors = np.array([np.broadcast_to(np.ravel(v), (len(self.members),)) for v in self.factors], np.float64)
         lines, stored = np.array(self.lines, np.int64), np.array(self.stored, np.int64).reshape(-1, 2)
+        size = SUM_BLOCK if self.summed else MEMBERS_OF_A_PIECE
+        count, summed = -(-len(self.members) // size), np.array(self.summed, np.int64)
+        self.totals = totals = np.empty((len(summed), len(self.weights), count, self.d))
 
-        def rows(lo: int, hi: int) -> None:
+        def pieces(lo: int, hi: int) -> None:
             # each call's own, since they may run on several threads
             results = np.empty((len(lines), max(1, NUMBERS_AT_A_TIME // self.d), self.d))
-            evaluate(lo, hi, lines, factors, self.members, inputs, results, stored, outs)
+            where = lines, factors, self.members, inputs, results, stored, outs
+            evaluate(lo, hi, size, *where, summed, self.weights, totals)
 
-        return rows
+        return pieces, count
 
 
 def _number(v: Any) -> Any:

@@ -56,21 +56,37 @@ def _copy(kind, out, lo, hi, members, result):
 
 
 @njit(**_AS_NUMPY)
-def evaluate(first, last, lines, factors, members, arrays, results, stored, outs):
-    """Run a program on members first .. last-1.
+def _add_weighted(weights, result, lo, hi, total):
+    """total <- total + w * row, member after member as in ``kernels.block_sums``."""
+    for r in range(lo, hi):
+        k, w = np.uint64(r - lo), weights[r]
+        for c in range(total.shape[0]):
+            total[c] += w * result[k, c]
+
+
+@njit(**_AS_NUMPY)
+def evaluate(first, last, size, lines, factors, members, arrays, results, stored, outs, summed, weights, totals):
+    """Run a program on pieces first .. last-1 of ``size`` members each.
 
     Args:
         lines: of each operation (kind and place of A, kind and place of B, whether it divides).
         factors: by line and member.
         results: room for what the lines compute for a few members at a time.
         stored: (line, kind) of what goes to ``outs``, which are written when all lines are done.
+        summed: lines of which totals[k, m, piece] is the sum with row m of the weights.
     """
     at_a_time = results.shape[1]
-    for lo in range(first, last, at_a_time):
-        hi = min(lo + at_a_time, last)
-        for q in range(lines.shape[0]):
-            ka, kb, divides = lines[q, 0], lines[q, 2], lines[q, 4] != 0
-            A, B = _vector(ka, lines[q, 1], arrays, results), _vector(kb, lines[q, 3], arrays, results)
-            _add_multiple(ka, A, kb, B, divides, factors[q], lo, hi, members, results[q])
-        for k in range(stored.shape[0]):
-            _copy(stored[k, 1], outs[k], lo, hi, members, results[stored[k, 0]])
+    for piece in range(first, last):
+        stop = min((piece + 1) * size, members.shape[0])
+        totals[:, :, piece] = 0.0
+        for lo in range(piece * size, stop, at_a_time):
+            hi = min(lo + at_a_time, stop)
+            for q in range(lines.shape[0]):
+                ka, kb, divides = lines[q, 0], lines[q, 2], lines[q, 4] != 0
+                A, B = _vector(ka, lines[q, 1], arrays, results), _vector(kb, lines[q, 3], arrays, results)
+                _add_multiple(ka, A, kb, B, divides, factors[q], lo, hi, members, results[q])
+            for k in range(stored.shape[0]):
+                _copy(stored[k, 1], outs[k], lo, hi, members, results[stored[k, 0]])
+            for k in range(summed.shape[0]):
+                for m in range(weights.shape[0]):
+                    _add_weighted(weights[m], results[summed[k]], lo, hi, totals[k, m, piece])

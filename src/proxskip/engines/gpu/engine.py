@@ -41,7 +41,6 @@ class GpuEngine(Engine):
     def open(self, problem: Problem, memory: Vectors, seed: int) -> None:
         """Bring data and memory to the card."""
         self.problem, self.seed, self.rows = problem, seed, problem.rows_each
-        self.all_rows = int(self.rows.sum())
         self.far = problem.psi is None  # a prox is computed by numpy, so its argument has to come down
         self.kept = {k: self.cupy.array(v) for k, v in memory.items()}
         if not LocalSteps.fit(problem):
@@ -143,10 +142,6 @@ class GpuEngine(Engine):
         if self.members[0] is not members:
             self.members = members, self.cupy.asarray(members.astype(np.int32))
         return self.members[1]
-
-    def row_count(self, members: Indices) -> int:
-        """The data rows of these clients."""
-        return self.all_rows if len(members) == self.problem.n else int(self.rows[members].sum())
 
     def rows_of(self, v: Any, members: Indices) -> Any:
         """The members' rows of everybody's: the array itself where they are all."""
