@@ -135,7 +135,6 @@ class ActorWorker:
             self.engine.open(problem, memory, seed, self.first, census)
             self.packed = key
         self.engine.kept = {k: np.array(v) for k, v in memory.items()}
-        self.engine.spare = None
         self.run, self.done = run, start
         self.halted.clear()
 
