@@ -720,11 +720,13 @@ def test_safe_names_are_apart(tmp_path: Path) -> None:
 FORBIDDEN = (
     r"\b(import|from) +(_pickle|c?[pP]ickle|marshal|dill|cloudpickle|shelve)\b|[\"'](pickle|marshal)[\"']|read_pickle"
 )
-READERS = r"(?<!json)(?<!checkpoint)\.(load|read_array)\b(?!\(.*allow_pickle=False\))"
+READERS = (
+    r"(?<!json)(?<!checkpoint)\.(load|read_array)\b(?!\(.*(allow_pickle=False|mmap_mode=\"r\")\))|allow_pickle=True"
+)
 
 
 def code_from_files(source: str) -> list[str]:
-    """Lines that import pickle or its kin, and numpy readers that are not told allow_pickle=False."""
+    """Lines that import pickle or its kin, and numpy readers that could unpickle: no array of objects is mapped."""
     return [
         line
         for line in source.splitlines()
