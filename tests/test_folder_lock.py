@@ -21,38 +21,41 @@ from proxskip.types import InputError
 PID = f"{NAME}.pid"
 
 
+@pytest.fixture
 def problem() -> ps.Problem:
     return ps.Problem(ps.random_quadratics(4, 3, seed=1))
 
 
-def test_a_second_writer_is_refused_with_the_number_of_the_first(tmp_path: Path) -> None:
-    P = problem()
-    ps.run(ps.GD.theory(P), P, rounds=2, out=tmp_path / "a")
-    before = (tmp_path / "a" / "checkpoint").read_bytes()
-    with held(tmp_path / "a"):
-        for act in (
-            lambda: ps.run(ps.GD.theory(P), P, rounds=2, out=tmp_path / "a", force=True),
-            lambda: ps.resume(tmp_path / "a", P, rounds=5),
-        ):
+def run_again(folder: Path, problem: ps.Problem) -> ps.Result:
+    return ps.run(ps.GD.theory(problem), problem, rounds=2, out=folder, force=True)
+
+
+def resume(folder: Path, problem: ps.Problem) -> ps.Result:
+    return ps.resume(folder, problem, rounds=5)
+
+
+def test_a_second_writer_is_refused_with_the_number_of_the_first(tmp_path: Path, problem: ps.Problem) -> None:
+    folder = tmp_path / "a"
+    run_again(folder, problem)
+    before = (folder / "checkpoint").read_bytes()
+    with held(folder):
+        for act in (run_again, resume):
             with pytest.raises(InputError, match=f"is being written by process {os.getpid()}; wait for it"):
-                act()
-    assert (tmp_path / "a" / "checkpoint").read_bytes() == before
-    assert ps.resume(tmp_path / "a", P, rounds=5).rounds == 5
-    assert not (tmp_path / "a" / NAME).exists()
+                act(folder, problem)
+    assert (folder / "checkpoint").read_bytes() == before
+    assert resume(folder, problem).rounds == 5
+    assert not (folder / NAME).exists()
 
 
-@pytest.mark.parametrize(
-    "command", [("run", "gd"), ("run", "gd", "--seeds", "2"), ("compare", "gd", "scaffnew")], ids=str
-)
+@pytest.mark.parametrize("command", ["run gd", "run gd --seeds 2", "compare gd scaffnew"])
 def test_force_does_not_get_around_a_live_lock(
-    command: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    argv = [*command, "--data", "digits", "--rounds", "2", "--out", str(tmp_path / "a"), "--force", "--quiet"]
-    (tmp_path / "a").mkdir()
-    with held(tmp_path / "a"):
+    argv = [*command.split(), "--data", "digits", "--rounds", "2", "--out", str(tmp_path), "--force", "--quiet"]
+    with held(tmp_path):
         assert main(argv) == 2
     assert f"process {os.getpid()}" in capsys.readouterr().err
-    assert not any(p.name != NAME for p in (tmp_path / "a").iterdir())
+    assert [p.name for p in tmp_path.iterdir() if p.name != NAME] == []
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
@@ -97,35 +100,27 @@ def test_of_many_processes_one_at_a_time_holds_the_lock(tmp_path: Path) -> None:
 
 # -- what is in the place of a lock ------------------------------------------------------------------------------------
 @pytest.mark.parametrize("place", ["link", "dangling link", "hard link", "data", "folder"])
-def test_no_other_file_is_taken_for_a_lock(place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_other_file_is_taken_for_a_lock(place: str, tmp_path: Path, problem: ps.Problem) -> None:
     """A folder that was unpacked from an archive may hold a link to any file of the user's."""
-    P = problem()
-    ps.run(ps.GD.theory(P), P, rounds=2, out=tmp_path / "a")
-    mine, lock = tmp_path / "mine", tmp_path / "a" / NAME
+    folder, mine = tmp_path / "a", tmp_path / "mine"
+    run_again(folder, problem)
+    lock = folder / NAME
     mine.write_text("precious" * 1000)
-    if place == "link":
-        lock.symlink_to(mine)
-    elif place == "dangling link":
-        lock.symlink_to(tmp_path / "new")
-    elif place == "hard link":
-        lock.hardlink_to(mine)
-    elif place == "data":
-        lock.write_bytes(mine.read_bytes())
-    else:
-        lock.mkdir()
-    before = (tmp_path / "a" / "checkpoint").read_bytes()
-    for act in (
-        lambda: ps.resume(tmp_path / "a", P, rounds=5),
-        lambda: ps.run(ps.GD.theory(P), P, rounds=2, out=tmp_path / "a", force=True),
-    ):
+    {
+        "link": lambda: lock.symlink_to(mine),
+        "dangling link": lambda: lock.symlink_to(tmp_path / "new"),
+        "hard link": lambda: lock.hardlink_to(mine),
+        "data": lambda: lock.write_bytes(mine.read_bytes()),
+        "folder": lock.mkdir,
+    }[place]()
+    before = (folder / "checkpoint").read_bytes()
+    for act in (run_again, resume):
         with pytest.raises(InputError, match="is not a lock file but a link or other data; move it away"):
-            act()
-    argv = ["run", "gd", "--data", "digits", "--rounds", "2", "--out", str(tmp_path / "a"), "--quiet"]
-    assert main(argv) == 2
+            act(folder, problem)
     assert mine.read_text() == "precious" * 1000
     assert place != "data" or lock.read_text() == mine.read_text()
     assert not (tmp_path / "new").exists()
-    assert (tmp_path / "a" / "checkpoint").read_bytes() == before
+    assert (folder / "checkpoint").read_bytes() == before
 
 
 def test_the_number_of_the_process_is_not_written_through_a_link(tmp_path: Path) -> None:
@@ -138,21 +133,22 @@ def test_the_number_of_the_process_is_not_written_through_a_link(tmp_path: Path)
 
 
 def test_an_interruption_while_f_star_is_found_leaves_no_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, problem: ps.Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("proxskip.loop.loop.Loop._prepare_watch", interrupted)
-    P = problem()
     with pytest.raises(KeyboardInterrupt):
-        ps.run(ps.GD.theory(P), P, rounds=2, out=tmp_path / "a")
+        run_again(tmp_path / "a", problem)
     assert not (tmp_path / "a").exists()
 
 
 # -- a full disk -------------------------------------------------------------------------------------------------------
-def full_after(writes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk is full after so many files."""
+@pytest.mark.parametrize("writes", range(8))
+def test_a_full_disk_never_loses_a_result(
+    writes: int, tmp_path: Path, problem: ps.Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
     left = iter(range(writes))
 
     def limited(path: Path, mode: str) -> Any:
@@ -160,29 +156,21 @@ def full_after(writes: int, monkeypatch: pytest.MonkeyPatch) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         return open(path, mode)
 
+    whole = ps.run(ps.GD.theory(problem), problem, rounds=2)
     monkeypatch.setattr(atomic, "open", limited, raising=False)
-
-
-@pytest.mark.parametrize("writes", range(8))
-def test_a_full_disk_never_loses_a_result(writes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    P = problem()
-    whole = ps.run(ps.GD.theory(P), P, rounds=3)
-    full_after(writes, monkeypatch)
     if writes < 2:  # not even the first checkpoint and spec.toml: the run does not begin
         with pytest.raises(CheckpointError, match="No space left on device"):
-            ps.run(ps.GD.theory(P), P, rounds=3, out=tmp_path / "a")
-        return
-    if writes == 7:
-        assert ps.run(ps.GD.theory(P), P, rounds=3, out=tmp_path / "a").warnings == ()
-        return
-    with pytest.warns(UserWarning, match=r"No space left on device; .* The result is in memory alone"):
-        result = ps.run(ps.GD.theory(P), P, rounds=3, out=tmp_path / "a")
-    assert np.array_equal(result.x, whole.x)
-    assert "memory alone" in result.warnings[-1]
+            run_again(tmp_path / "a", problem)
+    elif writes == 7:
+        assert run_again(tmp_path / "a", problem).warnings == ()
+    else:
+        with pytest.warns(UserWarning, match=r"No space left on device; .* The result is in memory alone"):
+            result = run_again(tmp_path / "a", problem)
+        assert np.array_equal(result.x, whole.x)
+        assert "memory alone" in result.warnings[-1]
 
 
-def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
-    P = problem()
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path, problem: ps.Problem) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot write"):
-        ps.run(ps.GD.theory(P), P, rounds=3, out=tmp_path / "file" / "a")
+        run_again(tmp_path / "file" / "a", problem)
