@@ -10,6 +10,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -18,29 +19,11 @@ import pytest
 import proxskip
 
 HEAVY = [
-    "numba",
-    "llvmlite",
-    "scipy.sparse",
-    "scipy.special",
-    "scipy.linalg",
-    "scipy.optimize",
-    "matplotlib",
-    "ray",
-    "flwr",
-    "cupy",
-    "torch",
-    "sklearn",
-    "networkx",
-    "rich",
-    "jax",
-    "pandas",
-    "pyarrow",
-    "tensorboard",
-    "mlflow",
-    "wandb",
-    "IPython",
-    "concurrent.futures.process",
-]
+    "numba", "llvmlite", "scipy.sparse", "scipy.special", "scipy.linalg", "scipy.optimize", "matplotlib", "ray", "flwr",
+    "cupy", "torch", "sklearn", "networkx", "rich", "jax", "pandas", "pyarrow", "tensorboard", "mlflow", "wandb",
+    "IPython", "concurrent.futures.process",
+]  # fmt: skip
+PACKAGE = Path(proxskip.__file__).parent
 ALL_NAMES = "import proxskip; [getattr(proxskip, name) for name in proxskip.__all__]"
 CLOCK = "import time; t = time.process_time(); {}; print(time.process_time() - t)"
 ON_DEMAND = ("proxskip", "proxskip.flower", "proxskip.methods", "proxskip.protocol", "proxskip.prox")
@@ -53,38 +36,47 @@ def python(code: str, **env: str) -> str:
     ).stdout
 
 
+ABOVE = ["proxskip.running", "proxskip.sweeping", "proxskip.minimizing", "proxskip.protocol.server", "proxskip.report"]
+WORKER = "import ray, numpy, numpy.typing; before = set(sys.modules); import proxskip.engines.ray.worker as worker"
+
+
+@pytest.mark.parametrize(
+    ("needed", "code", "unwanted"),
+    [
+        pytest.param("", ALL_NAMES, HEAVY, id="all names"),
+        pytest.param(
+            "",
+            "import proxskip.cli; proxskip.cli.main(['run', '--help'])",
+            [name for name in HEAVY if not name.startswith("scipy")],
+            id="help",
+        ),
+        pytest.param("", "import proxskip.protocol.client", HEAVY + ABOVE, id="client"),
+        pytest.param(
+            "", "from proxskip.engines.cpu import kernels, lazy_kernels, minibatches", ["numba"], id="kernels"
+        ),
+        pytest.param(
+            "ray",  # of many actors on a machine each has its own copy of what it loads
+            WORKER,
+            [*HEAVY, *ABOVE, "numpy.random", "difflib", "proxskip.data", "proxskip.problems.sharded"],
+            id="actor",
+            marks=pytest.mark.ray,
+        ),
+        pytest.param(
+            "flwr",
+            "from proxskip.flower import client_app, from_arrays",
+            ["numba", "scipy.sparse", "proxskip.flower.strategy", "proxskip.protocol.server", "proxskip.running"],
+            id="flower",
+            marks=pytest.mark.flower,
+        ),
+    ],
+)
 @pytest.mark.long
-def test_no_heavy_package_comes_along() -> None:
-    loaded = python(f"import sys; {ALL_NAMES}; print(*sys.modules)").split()
-    assert [name for name in HEAVY if name in loaded] == []
-
-
-@pytest.mark.long
-def test_a_part_comes_without_the_others() -> None:
-    loaded = python("import sys, proxskip.protocol.client; print(*sys.modules)").split()
-    others = [f"proxskip.{part}" for part in ("running", "sweeping", "minimizing", "protocol.server", "report")]
-    assert [name for name in (*HEAVY, *others) if name in loaded] == []
-
-
-@pytest.mark.ray
-@pytest.mark.long
-def test_an_actor_of_ray_loads_little() -> None:
-    """Of many actors on a machine each has its own copy of what it loads."""
-    pytest.importorskip("ray")
-    before = "import sys, ray, numpy, numpy.typing\nbefore = set(sys.modules)\n"
-    loaded = python(f"{before}import proxskip.engines.ray.worker\nprint(*set(sys.modules) - before)").split()
-    assert "proxskip.engines.cpu.engine" in loaded
-    unused = ("numpy.random", "difflib", "proxskip.data", "proxskip.problems.sharded", "proxskip.running")
-    assert [name for name in (*HEAVY, *unused) if name in loaded] == []
-
-
-@pytest.mark.flower
-@pytest.mark.long
-def test_a_client_of_a_federation_loads_no_server() -> None:
-    pytest.importorskip("flwr")
-    loaded = python("import sys\nfrom proxskip.flower import client_app, from_arrays\nprint(*sys.modules)").split()
-    others = ("numba", "scipy.sparse", "proxskip.flower.strategy", "proxskip.protocol.server", "proxskip.running")
-    assert [name for name in others if name in loaded] == []
+def test_what_does_not_come_along(needed: str, code: str, unwanted: list[str]) -> None:
+    if needed:
+        pytest.importorskip(needed)
+    loaded = python(f"import sys; before = set(); {code}; print(*set(sys.modules) - before)").splitlines()[-1].split()
+    assert any(name.startswith("proxskip.") for name in loaded)
+    assert [name for name in unwanted if name in loaded] == []
 
 
 @pytest.mark.parametrize("package", ON_DEMAND)
@@ -108,6 +100,11 @@ def test_names_on_demand_are_those_that_type_checkers_see(package: str) -> None:
         expected = getattr(found, original, None) or importlib.import_module(f"{where}.{original}")
         assert getattr(module, name) is expected, name
     assert {*seen, *module.__all__} <= set(dir(module))
+    # whoever imports a submodule makes it an attribute of the package, so the two must not share a name
+    modules = {found.name for found in pkgutil.iter_modules(module.__path__)}
+    assert [name for name in modules & set(module.__all__) if not isinstance(getattr(module, name), ModuleType)] == []
+    with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'nonsense'"):
+        module.nonsense  # noqa: B018
 
 
 @pytest.mark.parametrize(
@@ -130,26 +127,6 @@ def test_every_name_that_dir_shows_is_there() -> None:
         getattr(proxskip, name)
 
 
-@pytest.mark.parametrize("package", ON_DEMAND)
-def test_no_module_takes_the_place_of_a_name(package: str) -> None:
-    """Whoever imports a submodule makes it an attribute of the package, so the two must not share a name."""
-    if package == "proxskip.flower":
-        pytest.importorskip("flwr")
-    module = importlib.import_module(package)
-    modules = {found.name for found in pkgutil.iter_modules(module.__path__)}
-    assert [name for name in modules & set(module.__all__) if not isinstance(getattr(module, name), ModuleType)] == []
-    with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'nonsense'"):
-        module.nonsense  # noqa: B018
-
-
-@pytest.mark.long
-def test_nothing_is_compiled_at_import() -> None:
-    code = (
-        "import sys\nfrom proxskip.engines.cpu import kernels, lazy_kernels, minibatches\nprint('numba' in sys.modules)"
-    )
-    assert python(code).strip() == "False"
-
-
 @pytest.mark.slow
 def test_all_names_take_less_than_numba_and_scipy(tmp_path: Path) -> None:
     seconds = {"import numpy, scipy.sparse, numba": [], ALL_NAMES: []}
@@ -163,52 +140,47 @@ def test_all_names_take_less_than_numba_and_scipy(tmp_path: Path) -> None:
     assert ours <= 0.6 or parts > 0.5, f"{ours:.2f} s"  # on a slower machine the ratio says the same
 
 
+def trees(files: Iterable[Path]) -> Iterator[tuple[str, ast.AST]]:
+    """The nodes of each file's code, with its name."""
+    for file in files:
+        yield from ((file.name, node) for node in ast.walk(ast.parse(file.read_text())))
+
+
 def test_few_calls_ask_an_object_what_it_is() -> None:
     """Optional abilities are Protocols; only users' own oracles, operators and graphs are probed, by adapters."""
-    files = Path(proxskip.__file__).parent.rglob("*.py")
-    calls = [n for f in files for n in ast.walk(ast.parse(f.read_text())) if isinstance(n, ast.Call)]
+    calls = [n for _, n in trees(PACKAGE.rglob("*.py")) if isinstance(n, ast.Call)]
     asks = [ast.unparse(n) for n in calls if isinstance(n.func, ast.Name) and n.func.id in ("hasattr", "getattr")]
     assert sum(not ask.startswith("hasattr(os,") for ask in asks) <= 60  # systems differ
 
 
 def test_only_public_parts_of_pytorch_are_used() -> None:
     """Private ones change between its releases without notice."""
-    private = []
-    for file in sorted(Path(proxskip.__file__).parent.rglob("*.py")):
-        names = []
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Import):
-                names += [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                names += [f"{node.module}.{alias.name}" for alias in node.names]
-            elif isinstance(node, ast.Attribute):
-                names.append(ast.unparse(node))
-        private += [f"{file.name}: {name}" for name in names if re.match(r"torch\b.*\._[a-z]", name, re.IGNORECASE)]
-    assert not private
+    names = []
+    for file, node in trees(PACKAGE.rglob("*.py")):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            module = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+            names += [(file, f"{module}{alias.name}") for alias in node.names]
+        elif isinstance(node, ast.Attribute):
+            names.append((file, ast.unparse(node)))
+    assert [(file, name) for file, name in names if re.match(r"torch\b.*\._[a-z]", name, re.IGNORECASE)] == []
 
 
 def test_no_private_attribute_of_an_object_of_pytorch_is_used() -> None:
     """Neither read, nor asked for by a string, nor set on a class of its own."""
-    package = Path(proxskip.__file__).parent
-    rooms = [*(package / "torch").glob("*.py"), *(package / "engines/torch").glob("*.py")]
-    private = []
-    for file in [*rooms, package / "problems/torch_model.py"]:
-        for node in ast.walk(ast.parse(file.read_text())):
-            names = []
-            if isinstance(node, ast.Attribute) and not (isinstance(node.value, ast.Name) and node.value.id == "self"):
-                names = [node.attr]
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                names = node.value.split(".")
-            elif isinstance(node, ast.ClassDef):
-                names = [
-                    a.id for n in node.body if isinstance(n, ast.Assign) for a in n.targets if isinstance(a, ast.Name)
-                ]
-            private += [f"{file.name}: {name}" for name in names if re.fullmatch(r"_(?!replace$)[a-z]\w*", name)]
-    assert not private
+    rooms = [*(PACKAGE / "torch").glob("*.py"), *(PACKAGE / "engines/torch").glob("*.py")]
+    names: list[tuple[str, str]] = []
+    for file, node in trees([*rooms, PACKAGE / "problems/torch_model.py"]):
+        if isinstance(node, ast.Attribute) and not (isinstance(node.value, ast.Name) and node.value.id == "self"):
+            names.append((file, node.attr))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names += [(file, name) for name in node.value.split(".")]
+        elif isinstance(node, ast.ClassDef):
+            assigned = [a for n in node.body if isinstance(n, ast.Assign) for a in n.targets]
+            names += [(file, a.id) for a in assigned if isinstance(a, ast.Name)]
+    assert [(file, name) for file, name in names if re.fullmatch(r"_(?!replace$)[a-z]\w*", name)] == []
 
 
 def test_private_parts_of_ray_and_flower_are_in_one_module() -> None:
     private = re.compile(r"\b(ray|flwr)\._|internal_kv|ray\.autoscaler|TaskIdentity\._|_spill_on_|_node_ip_address")
-    folder = Path(proxskip.__file__).parent
-    using = {f.relative_to(folder).as_posix() for f in folder.rglob("*.py") if private.search(f.read_text())}
+    using = {f.relative_to(PACKAGE).as_posix() for f in PACKAGE.rglob("*.py") if private.search(f.read_text())}
     assert using == {"engines/ray/private.py"}
