@@ -666,10 +666,9 @@ def stored(folder: Path, clients: int, rows: int, entries: int, batch: int | Non
     rng = np.random.Generator(np.random.Philox(9))
     N = clients * rows
     indices = np.sort(rng.integers(0, 1000 // entries, (N, entries)) + np.arange(entries) * (1000 // entries))
-    arrays = {"values": rng.standard_normal(N * entries), "indices": indices.reshape(-1).astype(np.int32)}
-    arrays |= {"indptr": np.arange(0, N * entries + 1, entries), "label": rng.integers(0, 2, N)}
-    np.savez(folder / "rows.npz", client=np.arange(N) % clients, **arrays)  # type: ignore[arg-type]
-    ps.write_clients(folder / "store", [folder / "rows.npz"], features=1000)
+    indptr = np.arange(0, N * entries + 1, entries)
+    A = scipy.sparse.csr_matrix((rng.standard_normal(N * entries), indices.reshape(-1), indptr), shape=(N, 1000))
+    ps.write_clients(folder / "store", [(A, rng.integers(0, 2, N), np.arange(N) % clients)])
     return ps.open_clients(folder / "store", l2=0.1, batch=batch)
 
 

@@ -138,18 +138,17 @@ def not_loaded(source: Source, i: int, error: Exception) -> InputError:
 def read_npz(path: str) -> tuple[Any, Any]:
     """Rows and labels from an npz file: ``b`` with ``A``, or with ``data``, ``indices``, ``indptr`` and ``shape``."""
     try:
-        with open_npz(path, MAX_BYTES) as (held, names):
-            if {"A", "b"} <= names.keys():
-                return held["A"], held["b"]
-            if not {"data", "indices", "indptr", "shape", "b"} <= names.keys():
-                raise InputError(
-                    f"it holds {', '.join(sorted(names))}; it needs b and A, or b and a CSR matrix's parts."
-                )
-            shape = tuple(int(k) for k in held["shape"])
-            M = scipy.sparse.csr_matrix((held["data"], held["indices"], held["indptr"]), shape=shape)
+        with open_npz(path, MAX_BYTES) as arrays:
+            if {"A", "b"} <= set(arrays.files):
+                return arrays["A"], arrays["b"]
+            if not {"data", "indices", "indptr", "shape", "b"} <= set(arrays.files):
+                names = ", ".join(sorted(arrays.files))
+                raise InputError(f"it holds {names}; it needs b and A, or b and a CSR matrix's parts.")
+            shape = tuple(int(k) for k in arrays["shape"])
+            A = scipy.sparse.csr_matrix((arrays["data"], arrays["indices"], arrays["indptr"]), shape=shape)
             # products check no indices, and one out of range would read other memory
-            M.check_format(full_check=True)
-            return M, held["b"]
+            A.check_format(full_check=True)
+            return A, arrays["b"]
     except OSError as error:
         raise InputError(f"{error.strerror or 'it is not an npz file'}.") from None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,6 @@ from proxskip.problems import spectrum
 from proxskip.problems.clients import checked_gradient
 from proxskip.problems.federated import Problem
 from proxskip.problems.oracles import in_double
-from proxskip.problems.stored import StoredPart
 from proxskip.types import Array, Indices, Vectors
 
 if TYPE_CHECKING:  # an actor that is given its clients reads no shards, and does without what reads them
@@ -108,10 +107,10 @@ class ActorWorker:
         self.halted = threading.Event()
 
     # -- data ----------------------------------------------------------------------------------------------------------
-    def take(self, first: int, clients: Sequence[Any] | StoredPart) -> None:
+    def take(self, first: int, clients: Sequence[Any] | Callable[[], Any]) -> None:
         """Clients that were made elsewhere, or that are in a folder."""
         self.first, self.packed = first, None
-        self.clients = clients.open() if isinstance(clients, StoredPart) else list(clients)
+        self.clients = clients() if callable(clients) else list(clients)
 
     def look(self, source: Source, first: int, last: int) -> list[ShardSummary]:
         """Read the shards of clients first to last - 1, and say what they hold."""
