@@ -289,7 +289,7 @@ def test_bad_splits_get_one_sentence():
 
 def test_bad_problems_get_one_sentence():
     two, three = ps.Quadratic(np.ones(2), np.ones(2)), ps.Quadratic(np.ones(3), np.ones(3))
-    with pytest.raises(ps.InputError, match="client 1 has 3 unknowns but client 0 has 2"):
+    with pytest.raises(ps.InputError, match="client 1 has 3 unknowns, not 2"):
         ps.Problem([two, three])
     with pytest.raises(ps.InputError, match="at least one client"):
         ps.Problem([])
@@ -379,17 +379,11 @@ def test_newton_by_conjugate_gradients_finds_the_same(monkeypatch):
     assert np.allclose(ps.Problem([ps.Logistic(A, b, l2=0.01)]).solution.x, x, atol=1e-10)
 
 
-def test_held_out_accuracy_and_auc():
-    from sklearn.metrics import roc_auc_score
-
+def test_held_out_accuracy():
     A, b = some_data(200, 5)
     f = ps.Logistic(A[:100], b[:100], l2=0.1, intercept=True)
     x = RNG.standard_normal(6)
-    z = np.round(A[100:] @ x[:5] + x[5], 1)
     assert f.accuracy(x, A[100:], b[100:]) == pytest.approx(np.mean((A[100:] @ x[:5] + x[5] > 0) == (b[100:] == 1)))
-    assert f.auc(x, A[100:], b[100:]) == pytest.approx(roc_auc_score(b[100:], A[100:] @ x[:5] + x[5]))
-    tied = ps.Logistic(np.array([[0.0], [1.0]]), [0, 1])
-    assert tied.auc(np.ones(1), z[:, None], b[100:]) == pytest.approx(roc_auc_score(b[100:], z))
     g = ps.Softmax(*some_data(90, 4, classes=3), l2=0.1)
     s = ps.Problem([g]).solution.x
     guess = np.argmax(np.asarray(g.A) @ s.reshape(3, -1).T, axis=1)

@@ -8,7 +8,7 @@ of the same clients one by one; their L and mu agree up to rounding.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -16,7 +16,7 @@ import scipy
 
 from proxskip.problems import oracles, small_client_kernels
 from proxskip.problems.clients import NUMBERS_AT_ONCE, Clients, Listed
-from proxskip.problems.glm import LeastSquares, LinearModel
+from proxskip.problems.glm import LeastSquares, LinearModel, times
 from proxskip.problems.packed_spectrum import apart, by_size, largest_each, rows_of, smallest_each
 from proxskip.problems.softmax import Softmax
 from proxskip.types import Array, Indices, InputError, Oracle
@@ -86,19 +86,15 @@ class Packed(Clients):
         return (self[i] for i in range(len(self)))
 
     # -- what they are -------------------------------------------------------------------------------------------------
-    def kinds(self) -> list[str]:
-        """One name."""
-        return [type(self.store).__name__]
+    def distinct(self) -> Sequence[Any]:
+        """The store stands for all."""
+        return (self.store,)
 
     def sizes(self) -> Indices:
         """Rows of each client."""
         return np.diff(self.row0)
 
     rows = sizes
-
-    def stored_numbers(self) -> int:
-        """The size of the store's matrix."""
-        return oracles.stored_numbers(self.store)
 
     def entries(self) -> Indices:
         """Stored numbers of each client."""
@@ -109,31 +105,6 @@ class Packed(Clients):
         """Whether the rows of every client have equal weights."""
         low, high = (u.reduceat(self.store.s, self.row0[:-1]) for u in (np.minimum, np.maximum))
         return bool(np.array_equal(low, high))
-
-    def are_linear(self) -> bool:
-        """They are."""
-        return True
-
-    are_one_kind = are_thread_safe = know_L = know_L_rows = are_linear
-
-    def are_random(self) -> bool:
-        """They are not."""
-        return False
-
-    def metrics(self) -> tuple[str, ...]:
-        """None."""
-        return ()
-
-    def start(self) -> None:
-        """Anywhere."""
-
-    def checked(self, d: int) -> int:
-        """The number of unknowns."""
-        if d not in (0, self.store.d):
-            raise InputError(
-                f"the clients have {self.store.d} unknowns, not {d}; every shard needs the same dimension."
-            )
-        return self.store.d
 
     def whole(self, weights: Array) -> Any:
         """All rows, with the weights of their clients."""
@@ -211,15 +182,14 @@ class Packed(Clients):
         at = 0
         for part, row0 in self._parts(lo, hi):
             sub = oracles.in_double(part)
-            c = sub.row_slopes(x)
-            c = sub.s * c if c.ndim == 1 else sub.s[:, None] * c
+            c = times(sub.s, sub.row_slopes(x))
             out[at : at + len(row0) - 1] = _products(sub, row0, c) + sub.reg * x
             at += len(row0) - 1
         return out
 
     def _parts(self, first: int, last: int) -> Iterator[tuple[LinearModel, Indices]]:
         """The rows of clients first to last - 1, some clients at a time, and where each of them begins."""
-        each = max(self.store.d, self.stored_numbers() // len(self))
+        each = max(self.store.d, oracles.stored_numbers(self.store) // len(self))
         step = max(1, NUMBERS_AT_ONCE // each)
         for lo in range(first, last, step):
             row0 = self.row0[lo : min(lo + step, last) + 1]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 import numpy as np
 import scipy
@@ -32,14 +32,6 @@ MAX_LABELS = 1000
 
 
 # -- where shards come from --------------------------------------------------------------------------------------------
-class Source(Protocol):
-    """A list of shards."""
-
-    @property
-    def n(self) -> int: ...
-    def name(self, i: int) -> str: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Files:
     """One file per client: svmlight (plain, gzip, bzip2), or npz with ``b`` and ``A`` or the parts of a CSR matrix."""
@@ -83,13 +75,15 @@ class ShardSummary:
     """Whether the number of features is exact; otherwise it is the largest index that occurs."""
 
 
+Source: TypeAlias = Files | Function
+
+
 def look_at(source: Source, i: int) -> tuple[Any, ShardSummary]:
     """Read shard i; an error names the client and its file."""
     try:
         if isinstance(source, Function):
             client = source.load(i)
             return client, ShardSummary(int(client.d), None, True)
-        assert isinstance(source, Files)
         path = source.paths[i]
         if path.endswith(".npz"):
             A, b = read_npz(path)
@@ -110,7 +104,6 @@ def load_client(source: Source, i: int, data: Any, features: int, classes: tuple
     if isinstance(source, Function):
         return data
     try:
-        assert isinstance(source, Files)
         A, b = data
         if is_sparse(A) and A.shape[1] < features:  # an svmlight file shows only the features that occur
             A = scipy.sparse.csr_matrix((A.data, A.indices, A.indptr), shape=(A.shape[0], features))
@@ -177,36 +170,44 @@ def no_more_than(most: int | None) -> Iterator[None]:
 
 
 # -- what is known about a client --------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """All that a problem needs to know about a client on another machine."""
+@dataclass(frozen=True)
+class RemoteClient:
+    """A client whose data are on another machine: all that a problem needs to know about it."""
 
     name: str
     d: int
-    N: int | None
+    N: int
+    """The number of rows; 1 for an oracle without rows."""
+    has_rows: bool
     L: float
     mu: float | None
-    L_rows: float
+    L_rows: float | None
     loss: str
-    dtype: str
+    dtype: np.dtype[Any]
     l2: float | None
     classes: tuple[Any, ...] | None
     digest: str
 
+    def value(self, x: Array, *rows: Any) -> NoReturn:
+        """Refused: the data are not here."""
+        raise InputError(
+            f"the data of {self.name} lie in Ray actors; run with the engine that loaded them, or take "
+            "problem.here(), which loads all of them into this process."
+        )
 
-def fact(source: Source, i: int, f: Any) -> Fact:
+    gradient = minibatch_gradient = value
+
+
+def remote_client(source: Source, i: int, f: Any) -> RemoteClient:
     """What is known about client i; runs where its data are."""
     try:
-        known = isinstance(f, LinearModel)
+        linear = isinstance(f, LinearModel)
         digest = hashlib.sha256()
-        d = int(f.d)
+        d, mu = int(f.d), None if f.mu is None else float(f.mu)
         add_client(digest, f, d)
-        return Fact(
-            source.name(i), d, f.N if known else None, float(f.L), None if f.mu is None else float(f.mu),
-            float(f.L_rows) if known else float("nan"), f.loss if known else type(f).__name__,
-            str(f.dtype) if known else "float64", f.l2 if known else None, oracles.classes_of(f),
-            digest.hexdigest(),
-        )  # fmt: skip
+        about = (f.loss, f.dtype, f.l2) if linear else (type(f).__name__, np.dtype(np.float64), None)
+        rows = (f.N, True, float(f.L), mu, float(f.L_rows)) if linear else (1, False, float(f.L), mu, None)
+        return RemoteClient(source.name(i), d, *rows, *about, oracles.classes_of(f), digest.hexdigest())
     except Exception as error:
         raise not_loaded(source, i, error) from None
 
@@ -244,57 +245,6 @@ class Holder(Protocol):
     def evaluate(self, x: Array, clients: Any) -> tuple[list[float], Array]:
         """f_i(x) and grad f_i(x) of these clients, in their order; refused if the engine holds others."""
         ...
-
-
-@dataclass(frozen=True)
-class RemoteClient:
-    """A client whose data are on another machine."""
-
-    fact: Fact
-
-    @property
-    def L(self) -> float:
-        """Smoothness."""
-        return self.fact.L
-
-    @property
-    def mu(self) -> float | None:
-        """Strong convexity."""
-        return self.fact.mu
-
-    @property
-    def d(self) -> int:
-        """The number of unknowns."""
-        return self.fact.d
-
-    @property
-    def loss(self) -> str:
-        """The kind of function."""
-        return self.fact.loss
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The precision of its data."""
-        return np.dtype(self.fact.dtype)
-
-    @property
-    def classes(self) -> tuple[Any, ...] | None:
-        """Its labels, if it is a classifier."""
-        return self.fact.classes
-
-    @property
-    def N(self) -> int:
-        """The number of rows; 1 for an oracle without rows."""
-        return self.fact.N or 1
-
-    def value(self, x: Array, *rows: Any) -> NoReturn:
-        """Refused: the data are not here."""
-        raise InputError(
-            f"the data of {self.fact.name} lie in Ray actors; run with the engine that loaded them, or take "
-            "problem.here(), which loads all of them into this process."
-        )
-
-    gradient = minibatch_gradient = value
 
 
 @dataclass(frozen=True)
@@ -340,42 +290,26 @@ class Sharded(Elsewhere):
     source: Source | None = None
 
     @property
-    def sizes(self) -> list[int] | None:
-        """Rows of each client; None unless all clients have rows."""
-        rows = [f.fact.N for f in self.clients if isinstance(f, RemoteClient)]
-        return None if None in rows else [int(N) for N in rows if N is not None]
-
-    @property
     def l2(self) -> float | None:
         """The coefficient lambda of the l2 regularizer; None unless the clients are linear models."""
-        f = self.clients[0]
-        return f.fact.l2 if isinstance(f, RemoteClient) else None
+        return oracles.attribute(self.clients[0], "l2")
 
     @cached_property
     def solution(self) -> None:
         """Not computed: it would take thousands of passes over all shards."""
         return None
 
-    def _L_rows(self) -> Array:
-        return np.array([f.fact.L_rows for f in self.clients if isinstance(f, RemoteClient)])
-
     def here(self) -> Problem:
         """The same problem with all shards loaded into this process."""
-        facts = [f.fact for f in self.clients if isinstance(f, RemoteClient)]
-        assert self.source is not None
-        clients = []
-        for i, known in enumerate(facts):
-            data, _ = look_at(self.source, i)
-            width = features_of(self.source, known)
-            clients.append(load_client(self.source, i, data, width, known.classes))
+        source, clients = self.source, []
+        assert source is not None
+        for i, f in enumerate(self.clients):
+            assert isinstance(f, RemoteClient)
+            # softmax has one coefficient per class and feature
+            width = f.d // len(f.classes) if f.loss == "softmax" and f.classes else f.d
+            width -= int(isinstance(source, Files) and source.intercept)
+            clients.append(load_client(source, i, look_at(source, i)[0], width, f.classes))
         return Problem(clients, self.weights, self.psi, self.D, self.batch, self.L_kind, info=self.info)
-
-
-def features_of(source: Source, known: Fact) -> int:
-    """The number of columns of the data of a client, from its number of unknowns."""
-    # Softmax has one coefficient per class and feature.
-    width = known.d // len(known.classes) if known.loss == "softmax" and known.classes else known.d
-    return width - int(isinstance(source, Files) and source.intercept)
 
 
 def agree(source: Source, summaries: Sequence[ShardSummary]) -> tuple[int, tuple[Any, ...] | None]:

@@ -26,7 +26,7 @@ from proxskip.links.sums import SUM_BLOCK, sum_in_order
 from proxskip.problems.federated import LKind, Problem
 from proxskip.problems.glm import LinearModel, Logistic
 from proxskip.problems.packed import Packed
-from proxskip.problems.sharded import Elsewhere, Files, RemoteClient, Sharded, agree, as_source
+from proxskip.problems.sharded import Elsewhere, Files, Sharded, agree, as_source
 from proxskip.problems.stored import Stored
 from proxskip.types import Array, Indices, InputError, Vectors
 
@@ -129,11 +129,9 @@ class RayEngine(Engine):
         try:
             facts = self._facts(source)
             if isinstance(weights, str):
-                sizes = [f.N for f in facts]
-                weights = sizes if weights == "rows" and None not in sizes else None
+                weights = [f.N for f in facts] if weights == "rows" and all(f.has_rows for f in facts) else None
             about = {"split": "shards", "data": f"{source.n} shards"}
-            remotes = [RemoteClient(f) for f in facts]
-            problem = Sharded(remotes, weights, psi, None, batch, L, info=about, holder=self, source=source)
+            problem = Sharded(facts, weights, psi, None, batch, L, info=about, holder=self, source=source)
         except BaseException:
             self.shutdown_pool()
             raise

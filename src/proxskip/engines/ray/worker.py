@@ -27,7 +27,7 @@ from proxskip.problems.oracles import in_double
 from proxskip.types import Array, Indices, Vectors
 
 if TYPE_CHECKING:  # an actor that is given its clients reads no shards, and does without what reads them
-    from proxskip.problems.sharded import Fact, ShardSummary, Source
+    from proxskip.problems.sharded import RemoteClient, ShardSummary, Source
 
 MAX_HALVES = 16
 """Halves that an actor keeps; it fetches one that it has forgotten again."""
@@ -121,7 +121,7 @@ class ActorWorker:
             self.shards += (sharded.look_at(source, i) for i in range(first, last))
         return [summary for _, summary in self.shards]
 
-    def build(self, source: Source, d: int, classes: tuple[Any, ...] | None) -> list[Fact]:
+    def build(self, source: Source, d: int, classes: tuple[Any, ...] | None) -> list[RemoteClient]:
         """Make clients of what was read, and say what the problem needs to know about them."""
         from proxskip.problems import sharded
 
@@ -132,7 +132,7 @@ class ActorWorker:
             for k in range(len(self.shards)):
                 data, self.shards[k] = self.shards[k][0], None
                 clients.append(sharded.load_client(source, self.first + k, data, d, classes))
-                facts.append(sharded.fact(source, self.first + k, clients[-1]))
+                facts.append(sharded.remote_client(source, self.first + k, clients[-1]))
         return facts
 
     def census(self, d: int, batch: int | None) -> Census:
