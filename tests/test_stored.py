@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 import scipy.sparse
 
 import proxskip as ps
-from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.cpu.shards import Rows, pack
 from proxskip.problems.stored import Stored
 from proxskip.results.description import fingerprint
@@ -82,27 +80,6 @@ def test_minibatches_of_rows_on_disk_are_those_of_rows_in_memory(tmp_path: Path)
     method = ps.Scaffnew(0.3 / here.es_A, p=0.4)
     runs = [ps.run(method, p, rounds=5, seed=1, engine=e).x for p in (stored, here) for e in ("cpu", "reference")]
     assert all(np.allclose(x, runs[0], rtol=1e-11) for x in runs)
-
-
-def test_the_next_cohort_is_read_while_one_computes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ps.write_clients(tmp_path / "store", pieces())
-    problem = ps.open_clients(tmp_path / "store", l2=0.1)
-    read: list[tuple[str, list[int]]] = []
-    real = Stored.read_ahead
-
-    def noted(self: Stored, clients: Any) -> None:
-        read.append((threading.current_thread().name, clients.tolist()))
-        real(self, clients)
-
-    monkeypatch.setattr(Stored, "read_ahead", noted)
-    cohorts: list[list[int]] = []
-    run = CpuEngine.run
-    monkeypatch.setattr(CpuEngine, "run", lambda e, r: (cohorts.append(r.cohort.tolist()), run(e, r))[1])
-    ps.run(ps.Scaffnew.theory(problem, cohort=4), problem, cohort=4, rounds=6, seed=2, engine="cpu")
-    problem.clients.reader.shutdown()  # type: ignore[attr-defined]
-    assert len(cohorts) == 6
-    assert [c for _, c in read][:5] == cohorts[1:6]
-    assert {name[:14] for name, _ in read} == {"proxskip-reads"}
 
 
 def test_pieces_and_places_do_not_matter(tmp_path: Path) -> None:

@@ -41,8 +41,8 @@ _NUMBER = rb"[+-]?+(?:[0-9]{1,1000}+(?:\.[0-9]{0,1000}+)?+|\.[0-9]{1,1000}+)(?:[
 _ROW = rb"[ \t]*+(?:%b(?:[ \t]++[0-9]{1,15}+:%b)*+[ \t]*+)?+" % (_NUMBER, _NUMBER)
 _ROWS = re.compile(rb"(?:%b\n)*+%b" % (_ROW, _ROW))
 _COMMENT = re.compile(rb"#[^\n]*")
+_PAIR = rb"([0-9]{1,15}+):%b" % _NUMBER
 _TOKEN = re.compile(rb"[^ \t]+")
-_NOT_TEXT = re.compile(rb"[^\t\x20-\x7e]")
 
 
 class DataError(InputError):
@@ -204,48 +204,21 @@ def _parse(text: bytes, limit: int) -> tuple[Any, Array] | None:
 def _first_error(file: str, text: bytes, first_line: int, limit: int, limit_name: str) -> DataError:
     """What is wrong with a block that does not pass."""
     for number, line in enumerate(text.split(b"\n"), first_line):
-        for column, reason in _faults(line.removesuffix(b"\r").partition(b"#")[0], limit, limit_name):
-            return DataError(file, number, column + 1, reason)
+        previous = -1  # before the label
+        for token in _TOKEN.finditer(line.removesuffix(b"\r").partition(b"#")[0]):
+            pair = re.fullmatch(_NUMBER if previous < 0 else _PAIR, token[0])
+            index = int(pair[1]) if pair and previous >= 0 else 0
+            shown = repr(token[0][:24].decode("ascii", "backslashreplace") + ("..." if len(token[0]) > 24 else ""))
+            if pair is None and previous < 0:
+                fault = f"the label {shown} is not a finite decimal number."
+            elif pair is None:
+                fault = f"{shown} is not index:value with a whole index and a finite decimal value; was the line cut?"
+            elif previous >= 0 and not previous < index <= limit:
+                fault = f"the index {index} must be larger than {previous} and at most {limit_name} = {limit}."
+            elif isinf(float(token[0].rpartition(b":")[2])):
+                fault = f"the number in {shown} is too large for a 64-bit float."
+            else:
+                previous = index
+                continue
+            return DataError(file, number, token.start() + 1, fault)
     raise AssertionError("a block without an error must pass")
-
-
-def _faults(line: bytes, limit: int, limit_name: str) -> Iterator[tuple[int, str]]:
-    """What is wrong with a line, and at which byte; only the first of them is meant to be used."""
-    if odd := _NOT_TEXT.search(line):
-        yield odd.start(), f"the byte 0x{odd[0][0]:02x} has no place in svmlight text."
-    previous = -1
-    for token in _TOKEN.finditer(line):
-        name, colon, value = token[0].partition(b":")
-        if previous < 0:
-            yield from _number_faults(token[0], token.start(), "label")
-            previous = 0
-            continue
-        if not colon or not value:
-            yield token.start(), f"{_show(token[0])} is not index:value; was the line cut?"
-        if name == b"qid":
-            yield token.start(), "qid marks ranking data, which are not supported; remove it."
-        if not name.isdigit():
-            yield token.start(), f"the index {_show(name)} is not a whole number."
-        # a longer one is above every limit, and int() is slow for thousands of digits
-        index = int(name) if len(name) <= 15 else _INDEX_END + 1
-        if index == 0:
-            yield token.start(), "the index is 0, but indices start at 1; add 1 to every index."
-        if index > limit:
-            yield token.start(), f"the index {_show(name)} is larger than {limit_name} = {limit}."
-        if index == previous:
-            yield token.start(), f"the index {index} stands twice in this row."
-        if index < previous:
-            yield token.start(), f"the index {index} comes after {previous}; sort each row by index."
-        yield from _number_faults(value, token.start() + len(name) + 1, "value")
-        previous = index
-
-
-def _number_faults(token: bytes, column: int, what: str) -> Iterator[tuple[int, str]]:
-    if not re.fullmatch(_NUMBER, token):
-        yield column, f"the {what} {_show(token)} is not a finite decimal number."
-    if isinf(float(token)):
-        yield column, f"the {what} {_show(token)} is too large for a 64-bit float."
-
-
-def _show(token: bytes) -> str:
-    return repr(token[:24].decode("ascii") + ("..." if len(token) > 24 else ""))

@@ -233,9 +233,7 @@ def _gathered(file: str, named: Named, names: Sequence[str], column: Callable[[s
             raise InputError(f"{file}: {name!r} holds more than {max_bytes} bytes of numbers; split the file.")
         parts.append(_real(cells, name, file))
         if len(parts[-1]) != len(parts[0]) or (len(parts) > len(features) and parts[-1].ndim > 1):
-            raise InputError(
-                f"{file}: {name!r} has shape {parts[-1].shape}, but {wanted[0]!r} has {len(parts[0])} rows."
-            )
+            raise InputError(f"{file}: {name!r} has shape {parts[-1].shape}, not {len(parts[0])} rows.")
     d = len(features)
     return np.column_stack(parts[:d]), parts[d], parts[d + 1] if named.group else None
 

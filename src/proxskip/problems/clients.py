@@ -159,22 +159,16 @@ def value_and_gradient(f: Oracle, x: Array, i: int) -> tuple[float, Array]:
 
 def checked_dimension(clients: Clients, d: int) -> int:
     """The number of unknowns, from ``d`` if it is given; refuses clients that do not fit together."""
-    oracles_of_all = clients.distinct()
-    classes = oracles.classes_of(oracles_of_all[0])
-    for i, f in enumerate(oracles_of_all):
+    classes = oracles.classes_of(clients.distinct()[0])
+    for i, f in enumerate(clients.distinct()):
         if not oracles.is_oracle(f):
-            raise InputError(
-                f"a client of type {type(f).__name__} is not an oracle; it needs value(x), gradient(x), L and mu."
-            )
+            raise InputError(f"a {type(f).__name__} is not an oracle; it needs value(x), gradient(x), L and mu.")
         own = oracles.dimension_of(f)  # oracles of users need not know it
         d = d or own or 0
         if own not in (None, d):
             raise InputError(f"client {i} has {own} unknowns, not {d}; every shard needs the same dimension.")
         if oracles.classes_of(f) != classes:
-            raise InputError(
-                f"client {i} has the classes {oracles.classes_of(f)} but client 0 has {classes}; map the labels alike "
-                "first."
-            )
+            raise InputError(f"client {i} has the classes {oracles.classes_of(f)} and client 0 has {classes}.")
         if isinstance(f, LinearModel) or not oracles.knows_L(f):
             continue  # its constants are right and may be expensive, or whoever needs them is refused
         if not (np.isfinite(f.L) and f.L > 0):

@@ -87,17 +87,12 @@ class Problem:
     def _check_batch(self) -> None:
         sizes = self._clients.sizes()
         if sizes is None:
-            raise InputError(
-                "minibatches need clients with rows: Logistic, LeastSquares, Softmax, torch.Model, or functions with N "
-                "and minibatch_gradient(x, rows)."
-            )
+            raise InputError("minibatches need linear models, or functions with N and minibatch_gradient(x, rows).")
         if self.batch is None or self.batch < 1:
             raise InputError(f"batch = {self.batch} must be at least 1.")
         if self.batch > sizes.min():
             i = int(np.argmin(sizes))
-            raise InputError(
-                f"batch = {self.batch} is larger than client {i}'s {sizes[i]} rows; choose at most {sizes[i]}."
-            )
+            raise InputError(f"batch = {self.batch} is larger than client {i}'s {sizes[i]} rows.")
 
     # -- how it looks --------------------------------------------------------------------------------------------------
     def __repr__(self) -> str:
@@ -120,18 +115,18 @@ class Problem:
         if sizes is not None:
             fewest, most = int(sizes.min()), int(sizes.max())
             each = f", {fewest:,} to {most:,} of a client" if fewest < most else f", {most:,} of each client"
-            each = each if self.n > 1 else ""
             batch = "" if self.batch is None else f", minibatches of {self.batch}"
-            rows.append(("rows", f"{self.N:,}{each}{batch}"))
-        source = [str(self.info[k]) for k in ("data",) if self.info.get(k)]
-        source += [f"split by {self.info['split']}"] if self.info.get("split") else []
+            rows.append(("rows", f"{self.N:,}{each if self.n > 1 else ''}{batch}"))
+        source = [
+            text.format(self.info[k]) for k, text in (("data", "{}"), ("split", "split by {}")) if self.info.get(k)
+        ]
         rows += [("data", ", ".join(source))] if source else []
         if self.n > 1:
             low, high = float(self.weights.min()), float(self.weights.max())
             rows.append(("weights", "equal" if low == high else f"{low:.3g} to {high:.3g}"))
         if "L_max" in self.__dict__ or "L_global" in self.__dict__:
-            found = [f"{k} = {self.__dict__[k]:.4g}" for k in ("L_max", "L_global", "mu") if self.__dict__.get(k)]
-            rows.append(("constants", ", ".join(found)))
+            known = [f"{k} = {self.__dict__[k]:.4g}" for k in ("L_max", "L_global", "mu") if self.__dict__.get(k)]
+            rows.append(("constants", ", ".join(known)))
         if self.__dict__.get("solution") is not None:
             rows.append(("solution", f"f* = {self.__dict__['solution'].f:.12g}"))
         return f"Problem: {count}, {self.d:,} unknowns", rows
@@ -280,20 +275,23 @@ class Problem:
         # a loop over clients is slow if each of them has little to do
         return sum(map(oracles.stored_numbers, self._clients.distinct())) >= MIN_NUMBERS_PER_CLIENT * self.n
 
+    @property
+    def _single(self) -> Any:
+        """The one oracle that f is evaluated with, in double precision; None if it is a sum over clients."""
+        if not self.by_client:
+            return oracles.in_double(self.whole)
+        return oracles.in_double(self.clients[0]) if self.n == 1 else None
+
     def smooth_value(self, x: Array) -> float:
         """sum_i w_i f_i(x); in double precision, like the gradient, even where the data are single."""
-        if not self.by_client:
-            return float(oracles.in_double(self.whole).value(x))
-        if self.n == 1:
-            return float(oracles.in_double(self.clients[0]).value(x))
+        if self._single is not None:
+            return float(self._single.value(x))
         return float(sum(w * oracles.in_double(f).value(x) for w, f in zip(self.weights, self.clients, strict=True)))
 
     def gradient(self, x: Array) -> Array:
         """The gradient of the smooth part."""
-        if not self.by_client:
-            return np.asarray(oracles.in_double(self.whole).gradient(x))
-        if self.n == 1:
-            return np.asarray(oracles.in_double(self.clients[0]).gradient(x))
+        if self._single is not None:
+            return np.asarray(self._single.gradient(x))
         parts = (w * oracles.in_double(f).gradient(x) for w, f in zip(self.weights, self.clients, strict=True))
         return np.asarray(sum(parts))
 
@@ -318,10 +316,10 @@ class Problem:
     @cached_property
     def solution(self) -> solve.Solution | None:
         """x*, f* and h_i* = grad f_i(x*) with a certificate; None if computing them would be too expensive."""
-        found = solve.minimize(self)
-        if found is None:
+        minimum = solve.minimize(self)
+        if minimum is None:
             return None
-        x, y, certificate = found
+        x, y, certificate = minimum
         exact = solve.in_double(self)  # f* in double precision even for data in float32, as h* is
         return solve.Solution(x, exact.value(x), partial(self.client_gradients, x), y, certificate)
 
@@ -382,9 +380,9 @@ def _positive_L(L: float) -> float:
     return L
 
 
-def _weights(given: npt.ArrayLike | None, n: int) -> Array:
+def _weights(weights: npt.ArrayLike | None, n: int) -> Array:
     """n positive weights that sum to one, read-only."""
-    w = np.full(n, 1.0) if given is None else np.asarray(given, dtype=np.float64).copy()
+    w = np.full(n, 1.0) if weights is None else np.asarray(weights, dtype=np.float64)
     if w.shape != (n,) or not np.isfinite(w).all() or w.min() <= 0:
         raise InputError(f"weights must be {n} positive finite numbers, one per client.")
     w = np.asarray(w / w.sum())  # so that f is a weighted mean, whatever the scale of the given weights

@@ -64,8 +64,6 @@ class LinearModel:
         self.b = self._encode(_labels(b, N), classes)
         self.s = _row_weights(row_weights, N)
         self.l2 = float(l2)
-        # as it was asked for: relative to L0 if l2_relative
-        self.l2_given = float(l2)
         self.l2_relative = l2_relative
         if l2_relative:  # last, since L0 needs the data
             self.l2 = float(l2) * self.L0
@@ -96,9 +94,7 @@ class LinearModel:
 
     def _need_rows(self) -> None:
         if not self.has_rows:
-            raise InputError(
-                "A is an operator, whose rows cannot be taken apart; minibatches and splits need a matrix."
-            )
+            raise InputError("A is an operator without rows; minibatches and splits need a matrix.")
 
     @property
     def d(self) -> int:
@@ -299,10 +295,7 @@ class Logistic(LinearModel):
         if len(values) == 1:
             raise InputError(f"every label is {values[0]}; there is nothing to tell apart with one class.")
         if len(values) != 2:
-            shown = ", ".join(str(v) for v in values[:5]) + (", ..." if len(values) > 5 else "")
-            raise InputError(
-                f"logistic regression needs two classes of labels but found {len(values)} ({shown}); use Softmax."
-            )
+            raise InputError(f"logistic regression needs two classes of labels but found {len(values)}; use Softmax.")
         self.classes = (values[0].item(), values[1].item())
         return np.where(labels == values[1], 1.0, -1.0)
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -62,7 +60,7 @@ def write_clients(folder: str | os.PathLike[str], pieces: Sequence[Piece] | Call
     np.save(target / "indptr.npy", indptr.astype(index))
     np.save(target / "row0.npy", np.concatenate([[0], np.cumsum(np.bincount(owner))]).astype(np.int64))
     np.save(target / "groups.npy", names)
-    kinds = {"data": np.float64, "indices": index, "b": np.float64}
+    kinds: dict[str, Any] = {"data": np.float64, "indices": index, "b": np.float64}
     sizes = {"data": int(indptr[-1]), "indices": int(indptr[-1]), "b": len(order)}
     arrays = {k: np.lib.format.open_memmap(target / f"{k}.npy", "w+", kind, (sizes[k],)) for k, kind in kinds.items()}
     width = _place(_checked(source()), arrays, indptr, np.argsort(order))
@@ -149,7 +147,8 @@ class ClientStore:
         return InputError(f"{self.folder} is damaged ({why}); write it again with write_clients.")
 
     def _check_shapes(self) -> None:
-        kinds = {"rows": int, "features": int, "clients": int, "sha256": str, "labels": (list, type(None))}
+        kinds: dict[str, Any] = dict.fromkeys(("rows", "features", "clients"), int)
+        kinds |= {"sha256": str, "labels": (list, type(None))}
         for name, kind in kinds.items():
             if name not in self.about or not isinstance(self.about[name], kind):
                 raise self._damaged(f"store.json lacks {name}")
@@ -185,21 +184,6 @@ class ClientStore:
         A.indptr = indptr - indptr[0] if lo else indptr
         return A
 
-    def read_ahead(self, clients: Indices) -> None:
-        """Ask the system to read the rows of these clients, and do not wait for it."""
-        if not hasattr(mmap, "MADV_WILLNEED"):
-            return
-        row0, indptr = self.arrays["row0"], self.arrays["indptr"]
-        lo, hi = row0[clients], row0[clients + 1]
-        for name, first, last in (("data", indptr[lo], indptr[hi]), ("indices", indptr[lo], indptr[hi]), ("b", lo, hi)):
-            v = self.arrays[name]
-            # the mapping begins at a multiple of a page, and advice must too
-            begin = v.offset % mmap.ALLOCATIONGRANULARITY + first * v.itemsize
-            begin, length = begin - begin % mmap.PAGESIZE, (last - first) * v.itemsize + begin % mmap.PAGESIZE
-            for start, size in zip(begin.tolist(), length.tolist(), strict=True):
-                if size:
-                    v._mmap.madvise(mmap.MADV_WILLNEED, start, size)
-
 
 class Stored(Packed):
     """Packed clients whose rows are on disk: those of a folder from number ``first`` on, to ``last`` - 1."""
@@ -215,22 +199,13 @@ class Stored(Packed):
         sizes = np.diff(row0)
         rows = model.over(files.matrix(lo, hi), np.asarray(files.arrays["b"])[lo:hi], l2, classes)
         super().__init__(rows.reweighted(np.repeat(1.0 / sizes, sizes)), row0 - lo)
-        self.files, self.first = files, first
-        self.reader = ThreadPoolExecutor(1, thread_name_prefix="proxskip-reads")
+        self.files = files
 
     def part(self, lo: int, hi: int) -> Callable[[], Stored]:
         """Clients lo to hi - 1, without their data: a function that opens the folder, for another process."""
         f, about = self.store, self.files.about
         folder = str(self.files.folder.absolute())
         return partial(_open_part, folder, about["sha256"], type(f), f.l2, oracles.classes_of(f), lo, hi)
-
-    def expect(self, clients: Callable[[], Indices]) -> None:
-        """Have the rows of those who come next read on a thread."""
-        self.reader.submit(lambda: self.read_ahead(clients()))
-
-    def read_ahead(self, clients: Indices) -> None:
-        """Ask the system to read the rows of these clients, and do not wait for it."""
-        self.files.read_ahead(clients + self.first)
 
     def add_to(self, digest: Any) -> None:
         """The digest that was taken when the folder was written, and what the folder does not hold."""
@@ -260,8 +235,8 @@ def open_clients(
     """The problem of the clients in a folder that ``write_clients`` made; its rows stay on disk until they are used.
 
     The system reads them when they are needed and forgets them when it needs room, so that the data may be larger than
-    the memory. On the cpu and ray engines the rows of the next cohort are read while the cohort before computes. Actors
-    of Ray open the folder themselves, which every machine sees at the same path, and read the rows of their clients.
+    the memory. Actors of Ray open the folder themselves, which every machine sees at the same path, and read the rows
+    of their clients.
 
     Args:
         model: Logistic, LeastSquares or Softmax.
