@@ -119,7 +119,7 @@ def tune(
         nonlocal done
         yield ()
         done += 1
-        show(label, done / total, None)
+        show(label, done / total)
 
     def measured(asked: Sequence[tuple[str, Candidate]], rounds: int) -> list[float | None]:
         label = f"tuning {kind.name}, {len(asked)} candidates for {rounds} rounds"

@@ -17,7 +17,7 @@ from proxskip.cores import available_cores
 from proxskip.experiments import FAMILY, NETWORKS
 from proxskip.experiments.claims import UNDECIDED
 from proxskip.experiments.reproduce import DEFAULT_DATA, PAGE, RESULTS, ReproductionOptions, reproduce
-from proxskip.experiments.workspace import PAPER_DATA, Interrupted
+from proxskip.experiments.workspace import PAPER_DATA
 from proxskip.loop.progress import OverallProgress
 from proxskip.report import figures
 from proxskip.report.figures import ReproductionReport
@@ -64,7 +64,7 @@ def _terminated() -> Iterator[None]:
         return
 
     def caught(number: int, frame: FrameType | None) -> None:
-        raise Interrupted
+        raise KeyboardInterrupt
 
     old = {s: signal.signal(s, caught) for s in (signal.SIGINT, signal.SIGTERM)}
     try:

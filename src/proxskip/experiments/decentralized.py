@@ -30,7 +30,7 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     q = workspace.preset
     about = {key: q[key] for key in ("clients", "d", "eps", "candidates", "seeds", "graph_seed")}
     asked = [about | {"graph": name, "kappa": kappa} for kappa in q["kappa"] for name in q["graphs"]]
-    rows = iter(workspace.cached_values("gossip", asked, _measure, 1.0))
+    rows = iter(workspace.cached_values("gossip", asked, _measure))
     panels, tables = [], []
     for kappa in q["kappa"]:
         measurements = [next(rows) for _ in q["graphs"]]

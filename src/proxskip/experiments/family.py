@@ -55,9 +55,9 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     missing = []
     # the others accompany the first
     names = preset["data"] if workspace.data == preset["data"][0] else [workspace.data]
-    for k, data in enumerate(names):
+    for data in names:
         try:
-            tried = on_data(workspace, data, (k + 1) / len(names))
+            tried = on_data(workspace, data)
         except InputError as error:
             # a data set that was never fetched is named on the page; every other mistake is raised
             if "is not on this machine" not in str(error):
@@ -101,7 +101,7 @@ def grid(name: str, problem: Problem, most: int) -> list[dict[str, Any]]:
     return [{"gamma": t / problem.L_max, flag: 1 / K if flag == "p" else K} for t, K in pairs][:most]
 
 
-def on_data(workspace: Workspace, data: str, upto: float) -> list[Tried]:
+def on_data(workspace: Workspace, data: str) -> list[Tried]:
     """Every candidate of every method on one data set."""
     preset = workspace.preset
     bases = experiments.preset("data")
@@ -115,7 +115,7 @@ def on_data(workspace: Workspace, data: str, upto: float) -> list[Tried]:
         for given in grid(name, problem, preset["candidates"])
         if fits(workspace, name, problem, given)
     ]
-    return [judged(workspace, problem, run, preset["eps"]) for run in workspace.runs(jobs, upto)]
+    return [judged(workspace, problem, run, preset["eps"]) for run in workspace.runs(jobs)]
 
 
 def fits(workspace: Workspace, name: str, problem: Problem, given: Mapping[str, Any]) -> bool:

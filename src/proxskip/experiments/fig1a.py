@@ -33,7 +33,7 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     preset, flags = workspace.preset, problem_flags(workspace)
     problem = workspace.problem(**flags)
     tried, won = _tuned(workspace, problem)
-    runs = with_seeds(workspace, [_job(workspace, m, c) for m, c in won.items()], 0.85)
+    runs = with_seeds(workspace, [_job(workspace, m, c) for m, c in won.items()])
     pairs = zip(won.items(), runs, strict=True)
     drawn = [series(title(m), r, gamma_L=c.times, local_steps=c.steps) for (m, c), r in pairs]
     tables = [winners_table("winners", tried, won, drawn, preset["eps"]), grid_table("grid", tried, won)]
@@ -56,12 +56,11 @@ def _tuned(workspace: Workspace, problem: Problem) -> tuple[dict[str, list[Candi
     won: dict[str, Candidate] = {}
     growing, best = list(METHODS), partial(_order, eps=preset["eps"])
     for again in range(MOST_TIMES + 1):
-        # after the first pass only few candidates are left to try
         grids = {name: tried[name] for name in growing}
-        left = tune(workspace, problem_flags(workspace), grids, preset["rungs"], 0.75 if again else 0.5)
+        left = tune(workspace, problem_flags(workspace), grids, preset["rungs"])
         # the finalists run to the end: the best after few rounds need not be the first at eps
         finals = [(name, c) for name in growing for c in left[name]]
-        runs = workspace.runs([_job(workspace, name, c) for name, c in finals], 0.8 if again else 0.7)
+        runs = workspace.runs([_job(workspace, name, c) for name, c in finals])
         for name in growing:
             won[name] = min(((r, c) for r, (m, c) in zip(runs, finals, strict=True) if m == name), key=best)[1]
         new = {name: beyond(name, tried[name], won[name], L, preset["most_steps"], **more[name]) for name in growing}
@@ -116,7 +115,7 @@ def _tradeoff(workspace: Workspace, flags: dict[str, Any], L: float) -> Panel:
         given = {"gamma": 2.0**k / L, "K": preset["tradeoff_K"]}
         label = f"gamma L = 1/{2**-k}" if k < 0 else f"gamma L = {2**k}"
         jobs.append(RunRequest(label, "local-gd", given, flags, stop))
-    runs = workspace.runs(jobs, 1.0)
+    runs = workspace.runs(jobs)
     drawn = [series(r.job.label, [r], gamma_L=2.0**k) for r, k in zip(runs, preset["tradeoff_powers"], strict=True)]
     return panel("tradeoff", f"LocalGD, K = {preset['tradeoff_K']}, with different step sizes", drawn)
 

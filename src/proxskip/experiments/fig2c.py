@@ -35,7 +35,7 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
         for id, _, problems, gammas, decays in parts
         for M in problems
     }
-    runs = dict(zip(requests, with_seeds(workspace, list(requests.values()), 1.0), strict=True))
+    runs = dict(zip(requests, with_seeds(workspace, list(requests.values())), strict=True))
     drawn = {id: [_series(workspace, M, problems[M], runs[id, M]) for M in problems] for id, _, problems, *_ in parts}
     panels = [panel(id, heading, drawn[id]) for id, heading, *_ in parts]
     columns = ["clients", "batch per client", "share of a client's rows", "gamma", "floor",

@@ -132,7 +132,7 @@ def _measure(workspace: Workspace, cases: Sequence[Case]) -> list[tuple[Array, A
         for first in range(0, case.seeds, SEEDS_PER_FILE):
             asked.append(about | {"first": first, "seeds": min(SEEDS_PER_FILE, case.seeds - first)})
     by_case: dict[str, list[dict[str, Any]]] = {case.id: [] for case in cases}
-    for about, rows in zip(asked, workspace.cached_values("lyapunov", asked, _block, 1.0), strict=True):
+    for about, rows in zip(asked, workspace.cached_values("lyapunov", asked, _block), strict=True):
         by_case[about["case"]] += rows
     return [(np.array([r["psi"] for r in rows]), np.array([r["h"] for r in rows])) for rows in by_case.values()]
 

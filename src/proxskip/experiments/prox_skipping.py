@@ -43,7 +43,7 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     over_p = [about | {"method": "proxskip", "kappa": q["cost_kappa"], "factor": 2.0**k} for k in q["powers"]]
     # the theorem's p belongs to both
     asked = [*(a for a in over_p if a not in over_kappa), *over_kappa]
-    rows = dict(zip(map(str, asked), workspace.cached_values("skipping", asked, _measured, 0.8), strict=True))
+    rows = dict(zip(map(str, asked), workspace.cached_values("skipping", asked, _measured), strict=True))
     by_method = {m: [rows[str(a)] for a in over_kappa if a["method"] == m] for m in COMPARED}
     over_p = [rows[str(a)] for a in over_p]
     panels = [_kappa_panel(q, by_method), _cost_panel(q, by_method, over_p), _p_panel(q, over_p), _data(workspace)]
@@ -111,7 +111,7 @@ def _data(workspace: Workspace) -> Panel:
     q = workspace.preset["data"]
     flags = {k: q[k] for k in ("l2", "l2_relative", "psi")}
     stop = {"target": q["target"], "rounds": q["rounds"]}
-    runs = workspace.runs([RunRequest(title(name), name, {}, flags | {"clients": 1}, stop) for name in COMPARED], 1.0)
+    runs = workspace.runs([RunRequest(title(name), name, {}, flags | {"clients": 1}, stop) for name in COMPARED])
     axes = ("prox", "iterations", "passes", "seconds")
     drawn = [series(title(name), [r], axes=axes) for name, r in zip(COMPARED, runs, strict=True)]
     return panel("data", f"{workspace.data}: logistic loss with l1, one function", drawn, "prox", axes)

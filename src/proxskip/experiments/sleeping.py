@@ -27,7 +27,7 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     q = workspace.preset
     about = {k: q[k] for k in ("spread", "eps", "rounds", "clients", "l2")}
     asked = [{"method": name, "seed": seed, **about} for name in METHODS for seed in range(q["seeds"])]
-    measurements = workspace.cached_values("sleeping", asked, measure, 1.0)
+    measurements = workspace.cached_values("sleeping", asked, measure)
     curves = {name: [c for c, a in zip(measurements, asked, strict=True) if a["method"] == name] for name in METHODS}
     drawn = [
         Series(title(name), first["x"], first["gap"], name, about={"status": first["status"]})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -49,21 +48,16 @@ def tune(
     problem: Mapping[str, Any],
     grids: Mapping[str, Sequence[Candidate]],
     rungs: Sequence[Sequence[int]],
-    upto: float,
 ) -> dict[str, list[Candidate]]:
     """The finalists of each method, the best first; every trial is kept in the workspace, and none is made twice.
 
     Args:
         problem: the flags of the problem.
     """
-    start, step = workspace.inside, (upto - workspace.inside) / len(rungs)
-    parts = iter(range(1, len(rungs) + 1))
 
-    def measured(asked: Sequence[tuple[str, Candidate]], rounds: int) -> list[float | None]:
-        counts = Counter(name for name, _ in asked)
-        labels = [f"tuning {title(name)}, {counts[name]} candidates for {rounds} rounds" for name, _ in asked]
-        tried = [(name, c.flags) for name, c in asked]
-        return workspace.final_gaps(problem, tried, rounds, labels, start + next(parts) * step)
+    def measured(candidates: Sequence[tuple[str, Candidate]], rounds: int) -> list[float | None]:
+        labels = [f"tuning {title(name)} for {rounds} rounds" for name, _ in candidates]
+        return workspace.final_gaps(problem, [(name, c.flags) for name, c in candidates], rounds, labels)
 
     return halve(grids, rungs, measured)
 

@@ -92,7 +92,7 @@ def _quadratics(workspace: Workspace) -> list[Series]:
     q = workspace.preset
     about = {k: q[k] for k in ("eps", "clients", "d", "spread", "seeds")}
     entries = [about | {"kappa": kappa, "row": entry.label} for entry in ENTRIES for kappa in q["kappa"]]
-    rows = iter(workspace.cached_values("table1", entries, _measure, 0.5))
+    rows = iter(workspace.cached_values("table1", entries, _measure))
     return [_series(entry, q["kappa"], [next(rows) for _ in q["kappa"]]) for entry in ENTRIES]
 
 
@@ -157,7 +157,7 @@ def _data(workspace: Workspace) -> list[Series]:
         assert problem.solution is not None
         targets[kappa] = q["eps"] * (problem.value(np.zeros(problem.d)) - problem.solution.f)
     jobs = [[_requests(q, e, kappa, targets[kappa]) for kappa in q["kappa"]] for e in TABLE_ENTRIES]
-    runs = iter(workspace.runs([job for row in jobs for group in row for job in group], 1.0))
+    runs = iter(workspace.runs([job for row in jobs for group in row for job in group]))
     lines = []
     for entry, row in zip(TABLE_ENTRIES, jobs, strict=True):
         groups = [[next(runs) for _ in group] for group in row]

@@ -79,13 +79,12 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     values = values_of(figure)
     panels, tables = [], []
     drawn = [p for p in figure["panels"] if "curves" in p]
-    for k, entry in enumerate(drawn):
-        upto = (k + 1) / len(drawn)
+    for entry in drawn:
         curves, more = curves_of(workspace, figure, entry), list[Table]()
         about = [dict(c.values) for c in curves]
         if "tune" in entry:
-            curves, about, more = _tuned(workspace, entry, curves, upto)
-        runs = _runs(workspace, curves, figure, upto)
+            curves, about, more = _tuned(workspace, entry, curves)
+        runs = _runs(workspace, curves, figure)
         lines = [series(c.request.label, r, axes=entry.get("axes", AXES), **a)
                  for c, r, a in zip(curves, runs, about, strict=True)]  # fmt: skip
         heading = entry["title"].format(**values)
@@ -241,24 +240,14 @@ def smoothness(problem: Problem) -> float:
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
-def _runs(
-    workspace: Workspace, curves: Sequence[Curve], figure: Mapping[str, Any], upto: float
-) -> list[list[CachedRun]]:
+def _runs(workspace: Workspace, curves: Sequence[Curve], figure: Mapping[str, Any]) -> list[list[CachedRun]]:
     """The runs of every curve: first those that depend on no other."""
     later = [k for k, c in enumerate(curves) if "like" in c.entry or "times_best" in c.entry]
     first = [k for k in range(len(curves)) if k not in later]
-    start = workspace.inside
-    share = len(first) / len(curves)
-    runs = dict(
-        zip(
-            first,
-            with_seeds(workspace, [curves[k].request for k in first], start + share * (upto - start)),
-            strict=True,
-        )
-    )
+    runs = dict(zip(first, with_seeds(workspace, [curves[k].request for k in first]), strict=True))
     for k in later:
         known = {curves[j].request.label: r for j, r in runs.items()}
-        (runs[k],) = with_seeds(workspace, [_after(curves[k], known, figure)], upto)
+        (runs[k],) = with_seeds(workspace, [_after(curves[k], known, figure)])
     return [runs[k] for k in range(len(curves))]
 
 
@@ -279,13 +268,13 @@ def _after(curve: Curve, known: Mapping[str, Sequence[CachedRun]], figure: Mappi
 
 
 def _tuned(
-    workspace: Workspace, panel: Mapping[str, Any], curves: Sequence[Curve], upto: float
+    workspace: Workspace, panel: Mapping[str, Any], curves: Sequence[Curve]
 ) -> tuple[list[Curve], list[dict[str, Any]], list[Table]]:
     """Every curve with the best step size of the grid 2^k/L, what the page says of it, and the table of the grid."""
     problem = curves[0].request.problem
-    L, start = smoothness(workspace.problem(**problem)), workspace.inside
+    L = smoothness(workspace.problem(**problem))
     grids = {c.request.method: _grid(c.request, L, panel["tune"]["powers"]) for c in curves}
-    finalists = tune(workspace, problem, grids, panel["tune"]["rungs"], start + 0.4 * (upto - start))
+    finalists = tune(workspace, problem, grids, panel["tune"]["rungs"])
     winners = {method: left[0] for method, left in finalists.items()}
     curves = [replace(c, request=replace(c.request, flags=winners[c.request.method].flags)) for c in curves]
     return curves, [{"gamma_L": c.times} for c in winners.values()], [grid_table(f"{panel['id']}-grid", grids, winners)]

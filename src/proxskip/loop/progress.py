@@ -218,16 +218,18 @@ class OverallProgress(Bar):
         super().__init__(quiet=quiet, stream=stream)
         self.topic = ""
 
-    def __call__(self, text: str, done: float, left: float | None) -> None:
+    def __call__(self, text: str, done: float) -> None:
         """Show it; if stderr is not a terminal, a line for every new topic and occasionally one in between."""
         if self.quiet:
             return
-        remaining = "" if left is None else f", {clock(left)} left"
+        now = time.monotonic()
+        # the rest takes as long per share as what is done
+        remaining = f", {clock((now - self.began) * (1 - done) / done)} left" if done > 0 else ""
         if self.terminal:
             self.draw(done, f"{100 * done:.0f} %{remaining} · {text}")
             return
         # a text is "topic, details"; a new topic is shown sooner than new details
-        now, topic = time.monotonic(), text.partition(",")[0]
+        topic = text.partition(",")[0]
         if now - self.said >= (SECONDS_BEFORE_FIRST if topic != self.topic else SECONDS_BETWEEN_LINES):
             self.topic = topic
             self.say(f"{text}; {100 * done:.0f} % done{remaining}", now)

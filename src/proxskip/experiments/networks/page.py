@@ -49,7 +49,7 @@ def run(workspace: Workspace, model: str) -> tuple[Experiment, list[Claim]]:
     # of the items that processes share the last begin first: FedLin, which passes over all rows in every round
     order = sorted(FORMS, key=lambda form: form.control == "anchor")
     pairs = [(split, form) for split in asked["splits"] for form in order]
-    trained = workspace.cached_values(model, [key_of(workspace, model, *pair) for pair in pairs], train, 1.0)
+    trained = workspace.cached_values(model, [key_of(workspace, model, *pair) for pair in pairs], train)
     runs: dict[str, dict[str, ChosenRun]] = {split: {} for split in asked["splits"]}
     for (split, form), made in zip(pairs, trained, strict=True):
         curves = {k: np.array(v, dtype=np.float64) for k, v in made["curves"].items()}
