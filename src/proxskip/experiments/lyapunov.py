@@ -16,7 +16,7 @@ import numpy as np
 
 from proxskip import prox
 from proxskip.experiments import claims
-from proxskip.experiments.closed_form_quadratics import Stepper, fastest_engine, filling
+from proxskip.experiments.closed_form_quadratics import Stepper, filling
 from proxskip.experiments.workspace import Workspace
 from proxskip.methods import DecentralizedScaffnew, ProxSkip, Scaffnew, SplitSkip, SProxSkip
 from proxskip.methods.steps import geometric
@@ -142,7 +142,7 @@ def _block(workspace: Workspace, about: Mapping[str, Any]) -> list[dict[str, Any
     quadratic = {case.id: case for case in quadratic_cases(workspace)}
     # the data are read only by those who need them
     case = quadratic.get(about["case"]) or {case.id: case for case in data_cases(workspace)}[about["case"]]
-    stepper = Stepper(case.method, case.problem, 0, fastest_engine(case.problem, workspace.threads))
+    stepper = Stepper(case.method, case.problem, 0, workspace.threads)
     seeds = range(about["first"], about["first"] + about["seeds"])
     rows = [dict(zip(("psi", "h"), trajectory(stepper, about["times"], seed), strict=True)) for seed in seeds]
     stepper.engine.close()

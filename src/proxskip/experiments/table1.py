@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from proxskip.experiments import claims
-from proxskip.experiments.closed_form_quadratics import AffineMap, RandomFactors, Stepper, filling, rounds_to
+from proxskip.experiments.closed_form_quadratics import AffineMap, Stepper, filling, rounds_of_s_local_gd, rounds_to
 from proxskip.experiments.workspace import CachedRun, RunRequest, Workspace
 from proxskip.methods import GD, Accelerated, FedLin, LocalGD, Scaffnew, Scaffold, SLocalGD
 from proxskip.problems.federated import Problem
@@ -107,7 +107,7 @@ def _measure(workspace: Workspace, q: Mapping[str, Any]) -> dict[str, Any]:
         arrival, floor = AffineMap(method, problem).rounds_to(q["eps"])
         rounds = [arrival]
     elif entry.count_by == "factors":
-        rounds = [RandomFactors(method, problem).rounds_to(q["eps"], seed) for seed in seeds]
+        rounds = [rounds_of_s_local_gd(method, problem, q["eps"], seed) for seed in seeds]
     else:
         rounds = [rounds_to(method, problem, q["eps"], MAX_ROUNDS, seed) for seed in seeds]
     # the cost of a round does not depend on the round: count it over four of them
