@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 FIGURE = "toml_figures:run"
 """Runs a figure that is all in its TOML file."""
 FUNCTIONS = {
-    "fig1a": "fig1a:run",
+    "fig1a": FIGURE,
     "fig1b": FIGURE,
     "fig1c": FIGURE,
     "fig2a": FIGURE,

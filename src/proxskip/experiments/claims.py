@@ -109,12 +109,6 @@ def stays_below(s: Series, eps: float) -> bool:
     return len(last) > 1 and all(y is not None and abs(y) <= eps for y in last)
 
 
-def relapses(s: Series, eps: float) -> float | None:
-    """The share of records above eps among those after the first record below; None if no record is below."""
-    below = [y is not None and abs(y) <= eps for y in s.y]
-    return below[below.index(True) :].count(False) / (len(below) - below.index(True)) if True in below else None
-
-
 def floor(s: Series) -> float:
     """The median of the curve over the last third of its rounds."""
     return statistics.median(_part(s, 2, 3, 3))
@@ -304,6 +298,22 @@ def floor_above(panel: Panel, curves: Sequence[str], value: float, reaches: str,
     return Finding(holds, measured, {exact.label: exact.y[-1], **values})
 
 
+def stalls_higher(panel: Panel, value: float, curves: Sequence[str] = ("*",)) -> Finding:
+    """No curve arrives at a value; of those that have settled, each stalls at least as high as the one before."""
+    ends = [(s, s.y[-1], value_at(s, s.x["rounds"][-1] / 2)) for s in curves_of(panel, curves)]
+    # in the second half of the run it moved by less than five percent
+    settled = [(s.label, end) for s, end, half in ends if half is not None and abs(end / half - 1) < 0.05]
+    rising = all(a <= b * 1.001 for (_, a), (_, b) in pairwise(settled))
+    arrived = any(end <= value or stays_below(s, value) for s, end, _ in ends)
+    holds = False if arrived or not rising else True if len(settled) > 1 else None
+    least, rounds = min(end for _, end, _ in ends), max(s.x["rounds"][-1] for s, _, _ in ends)
+    measured = f"Within {rounds:.0f} rounds no run came below {number(least)}."
+    if settled:
+        measured += f" Changing by less than 5 % in the second half of the run: {listed(dict(settled))}."
+    note = "the runs are too short to have settled" if holds is None else ""
+    return Finding(holds, measured, {s.label: end for s, end, _ in ends}, note)
+
+
 def slopes(
     panel: Panel, expected: Mapping[str, float], within: float, x: str | None = None, points: int | None = None
 ) -> Finding:
@@ -325,7 +335,7 @@ def slopes_in_words(x: str, values: Mapping[str, float | None]) -> str:
 
 
 KINDS: dict[str, Callable[..., Finding]] = {
-    kind.__name__: kind for kind in (reaches, stays_above, ratio, ends, floors, floor_above, slopes)
+    kind.__name__: kind for kind in (reaches, stays_above, ratio, ends, floors, floor_above, stalls_higher, slopes)
 }
 _OF_A_CLAIM = ("id", "kind", "text", "panel", "asserted_on")
 

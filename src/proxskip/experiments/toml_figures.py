@@ -44,14 +44,14 @@ from typing import Any
 from proxskip import theory
 from proxskip.experiments import claims, settings
 from proxskip.experiments.curves_from_runs import AXES, panel, series, with_seeds
-from proxskip.experiments.successive_halving import grid_table, tune
+from proxskip.experiments.successive_halving import beyond, grid_table, tune
 from proxskip.experiments.workspace import CachedRun, RunRequest, Workspace
 from proxskip.problems.federated import Problem
 from proxskip.registry import named
 from proxskip.report.figures import Claim, Experiment, Panel, Series, Table
 from proxskip.report.method_styles import title
 from proxskip.report.plots import X_AXES
-from proxskip.tuning import Candidate, local_steps_flag
+from proxskip.tuning import Candidate, grid, local_steps_flag
 from proxskip.types import InputError
 
 ENTRIES = ("title", "shows", "must_show", "notes", "share", "run", "panels", "claims")
@@ -80,16 +80,17 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     panels, tables = [], []
     drawn = [p for p in figure["panels"] if "curves" in p]
     for entry in drawn:
-        curves, more = curves_of(workspace, figure, entry), list[Table]()
+        curves, grids = curves_of(workspace, figure, entry), []
         about = [dict(c.values) for c in curves]
         if "tune" in entry:
-            curves, about, more = _tuned(workspace, entry, curves)
+            curves, about, table = _tuned(workspace, entry, curves, figure.get("eps"))
+            grids = [table]
         runs = _runs(workspace, curves, figure)
         lines = [series(c.request.label, r, axes=entry.get("axes", AXES), **a)
                  for c, r, a in zip(curves, runs, about, strict=True)]  # fmt: skip
         heading = entry["title"].format(**values)
         panels.append(panel(entry["id"], heading, lines, entry.get("x", "rounds"), entry.get("axes", AXES)))
-        tables += [_table(entry["id"], heading, lines, runs, figure), *more]
+        tables += [_table(entry["id"], heading, lines, runs, figure), *grids]
     for entry in figure["panels"]:
         if "of" in entry:
             source = next(p for p in panels if p.id == entry["of"])
@@ -268,21 +269,49 @@ def _after(curve: Curve, known: Mapping[str, Sequence[CachedRun]], figure: Mappi
 
 
 def _tuned(
-    workspace: Workspace, panel: Mapping[str, Any], curves: Sequence[Curve]
-) -> tuple[list[Curve], list[dict[str, Any]], list[Table]]:
-    """Every curve with the best step size of the grid 2^k/L, what the page says of it, and the table of the grid."""
+    workspace: Workspace, panel: Mapping[str, Any], curves: Sequence[Curve], eps: float | None
+) -> tuple[list[Curve], list[dict[str, Any]], Table]:
+    """Every curve with the best parameters of its grid, what the page says of them, and the table of the grid.
+
+    With ``most_steps`` a grid grows where its winner lies at an end, up to this number of local steps.
+    """
+    rules, requests = panel["tune"], {c.request.method: c.request for c in curves}
     problem = curves[0].request.problem
     L = smoothness(workspace.problem(**problem))
-    grids = {c.request.method: _grid(c.request, L, panel["tune"]["powers"]) for c in curves}
-    finalists = tune(workspace, problem, grids, panel["tune"]["rungs"])
-    winners = {method: left[0] for method, left in finalists.items()}
-    curves = [replace(c, request=replace(c.request, flags=winners[c.request.method].flags)) for c in curves]
-    return curves, [{"gamma_L": c.times} for c in winners.values()], [grid_table(f"{panel['id']}-grid", grids, winners)]
+    grids = {name: _grid(request, L, rules) for name, request in requests.items()}
+    winners: dict[str, Candidate] = {}
+    growing = list(requests)
+    while growing:
+        finalists = tune(workspace, problem, {name: grids[name] for name in growing}, rules["rungs"])
+        # the finalists run to the end: the best after few rounds need not be the first at eps
+        finals = [(name, c) for name, left in finalists.items() for c in left]
+        runs = workspace.runs([replace(requests[name], flags=c.flags) for name, c in finals])
+        for name in growing:
+            own = [(_order(run, eps), c) for run, (method, c) in zip(runs, finals, strict=True) if method == name]
+            winners[name] = min(own, key=lambda pair: pair[0])[1]
+        growing = [name for name in growing if _grow(name, grids[name], winners[name], L, rules)]
+    best = [winners[c.request.method] for c in curves]
+    curves = [replace(c, request=replace(c.request, flags=b.flags)) for c, b in zip(curves, best, strict=True)]
+    about = [{"gamma_L": b.times, "local_steps": b.steps} for b in best]
+    return curves, about, grid_table(f"{panel['id']}-grid", grids, winners)
 
 
-def _grid(request: RunRequest, L: float, powers: Sequence[int]) -> list[Candidate]:
-    steps = round(request.flags.get("K") or 1 / request.flags.get("p", 1.0))
-    return [Candidate(2.0**k, steps, {**request.flags, "gamma": 2.0**k / L}) for k in powers]
+def _grid(request: RunRequest, L: float, rules: Mapping[str, Any]) -> list[Candidate]:
+    own = request.flags.get("K") or 1 / request.flags.get("p", 1.0)
+    return grid(request.method, L, rules["powers"], rules.get("steps", [round(own)]), **request.flags)
+
+
+def _grow(name: str, tried: list[Candidate], winner: Candidate, L: float, rules: Mapping[str, Any]) -> bool:
+    """Add what lies beyond a winner at an end of its grid; whether there was anything to add."""
+    new = beyond(name, tried, winner, L, rules["most_steps"]) if "most_steps" in rules else []
+    tried += new
+    return bool(new)
+
+
+def _order(run: CachedRun, eps: float | None) -> tuple[float, float]:
+    """Fewest rounds to eps; if no run gets there, the smallest f - f* at the end."""
+    rounds = None if eps is None else run.first(eps)
+    return rounds or math.inf, run.summary["gap"] or math.inf
 
 
 # -- what is shown -----------------------------------------------------------------------------------------------------
