@@ -21,8 +21,7 @@ import proxskip as ps
 from proxskip.display import duration
 from proxskip.display.palette import BLACK, BLUE, GREEN, GREY, ORANGE
 from proxskip.links.profiles import NAMED
-from proxskip.planning.forecast import MIN_PILOT_SHARE
-from proxskip.planning.pilots import client_pilots
+from proxskip.planning.pilots import MIN_PILOT_SHARE, client_pilots
 
 EPS = 1e-4
 MAX_ROUNDS = 2_000
