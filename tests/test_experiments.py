@@ -201,12 +201,12 @@ def test_the_noise_ball_is_nearly_reached() -> None:
 # -- the experiments, small --------------------------------------------------------------------------------------------
 SMALL: dict[str, dict[str, Any]] = {
     "table1": {"kappa": [1e2, 1e3], "d": 12, "clients": 6, "seeds": 2,
-               "data": {"kappa": [30.0, 100.0], "eps": 0.1, "rounds": 200, "seeds": 1}},
+               "data": {"kappa": [30.0, 100.0], "eps": 0.1, "rounds": 200}},
     "lyapunov": {"kappa": 30.0, "clients": 6, "d": 8, "graph": "ring", "seeds": 12, "sampling_seeds": 12, "data_seeds": 3, "points": 12,
                  "sampling": {"l2": 0.1, "l2_relative": True, "psi": "l1:0.001", "batch_share": 0.05, "fall": 1e-2},
                  "data": {"l2": 0.1, "l2_relative": True, "fall": 1e-4}},
     "decentralized": {"clients": 16, "d": 6, "candidates": 5, "seeds": 1, "kappa": [10.0, 1000.0]},
-    "skipping": {"kappa": [1e2, 316.22776601683796, 1e3], "seeds": 3, "powers": [-1, 0, 1], "d": 16,
+    "skipping": {"kappa": [1e2, 316.22776601683796, 1e3], "seeds": 3, "d": 16,
                  "data": {"l2": 0.1, "l2_relative": True, "psi": "l1:0.001", "target": 1e-3, "rounds": 200}},
 }  # fmt: skip
 JUDGED: dict[str, Callable[[Experiment], list[Claim]]] = {
@@ -239,11 +239,7 @@ def test_the_claims_hold(name: str, made: Any) -> None:
     assert sum(c.verdict == "PASS" for c in found) >= 2
     assert all(c.experiment == name and c.measured for c in found)
     assert [c.measured in experiment.sentence for c in found[1:]] == [False] * (len(found) - 1)
-    # the sentence of Table 1 has the slopes of both claims
-    lead = (
-        [f"{k} {v:.3f}" for c in found[:2] for k, v in c.numbers.items()] if name == "table1" else [found[0].measured]
-    )
-    assert all(words in experiment.sentence for words in lead)
+    assert found[0].measured in experiment.sentence
     for panel in experiment.panels:
         assert panel.series
         assert set(panel.xs) >= {panel.x}

@@ -154,7 +154,7 @@ def test_every_method_has_a_marker_on_the_page() -> None:
 def test_what_no_theorem_covers_is_hollow() -> None:
     runs = [tried("5gcs", 10, 90, False), tried("gd", 30, 30)]
     best = {axis: family.winners(runs, axis) for axis in family.AXES}
-    panel = family.draw("digits", best, "rounds", "gradients", 1e-6)
+    panel = family.draw("digits", best, 1e-6)
     assert [look.hollow for look in plots.curve_styles(panel.series)[:2]] == [True, False]
 
 

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -44,7 +45,7 @@ class Processes:
         try:
             for k in reversed(range(len(items))):
                 future = self.pool.submit(_call, function, items[k])
-                future.add_done_callback(lambda future, number=k: ended.put((number, future)))  # type: ignore[misc]
+                future.add_done_callback(partial(_tell, ended, k))
             for _ in items:
                 number, future = ended.get()
                 yield number, future.result()
@@ -63,6 +64,10 @@ class Processes:
             # what is running writes its checkpoint and ends
             for process in set(multiprocessing.active_children()) - self.others:
                 process.terminate()
+
+
+def _tell(ended: queue.SimpleQueue[tuple[int, Future[Any]]], number: int, future: Future[Any]) -> None:
+    ended.put((number, future))
 
 
 # -- in a process of the pool ------------------------------------------------------------------------------------------

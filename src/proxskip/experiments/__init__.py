@@ -23,7 +23,7 @@ FUNCTIONS = {
     "fig1c": FIGURE,
     "fig2a": FIGURE,
     "fig2b": FIGURE,
-    "fig2c": "fig2c:run",
+    "fig2c": FIGURE,
     "table1": "table1:run",
     "lyapunov": "lyapunov:run",
     "decentralized": "decentralized:run",

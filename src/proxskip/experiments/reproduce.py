@@ -198,10 +198,10 @@ def claim_folder(options: ReproductionOptions) -> None:
         if held:
             raise InputError(f"{out / held[0]} belongs to no reproduction; choose a new or an empty folder.")
         return
-    _same(options, {k: v for k, v in stamp.items() if k in options.settings}, options.settings)
+    _check_same(options, {k: v for k, v in stamp.items() if k in options.settings}, options.settings)
 
 
-def _same(options: ReproductionOptions, stamp: dict[str, Any], now: dict[str, Any]) -> None:
+def _check_same(options: ReproductionOptions, stamp: dict[str, Any], now: dict[str, Any]) -> None:
     if other := checkpoint.differences(stamp, now):
         raise InputError(f"{options.out} holds another reproduction ({'; '.join(other)}); choose another folder.")
 
@@ -211,7 +211,7 @@ def write_stamp(options: ReproductionOptions, data_sha256: str | None) -> None:
     settings = options.settings | {"data_sha256": data_sha256}
     stamp = read_json(options.out / STAMP)
     if stamp is not None:
-        _same(options, stamp, settings)
+        _check_same(options, stamp, settings)
         return
     options.out.mkdir(parents=True, exist_ok=True)
     atomic_write_json(options.out / STAMP, settings)
@@ -237,18 +237,6 @@ def read_json(path: Path) -> Any:
 
 
 # -- results -----------------------------------------------------------------------------------------------------------
-def add_results(
-    options: ReproductionOptions,
-    workspace: Workspace,
-    new: dict[str, tuple[Experiment, list[Claim]]],
-    seconds: float = 0.0,
-) -> ReproductionReport:
-    """Add these experiments and seconds to results.json, which another process may have written meanwhile."""
-    with lock.held(options.out, patient=True):
-        before = read_json(options.out / RESULTS) or {"about": {}}
-        return write_results(options, workspace, earlier(options) | new, seconds + before["about"].get("seconds", 0.0))
-
-
 def title_of(options: ReproductionOptions, kept: set[str]) -> str:
     """The heading of the page."""
     if kept <= set(experiments.NETWORKS):
@@ -256,21 +244,27 @@ def title_of(options: ReproductionOptions, kept: set[str]) -> str:
     return f"{'ProxSkip' if kept - set(experiments.FAMILY) else 'The family'} on {os.path.basename(options.data)}"
 
 
-def write_results(
-    options: ReproductionOptions, workspace: Workspace, kept: dict[str, tuple[Experiment, list[Claim]]], seconds: float
+def add_results(
+    options: ReproductionOptions,
+    workspace: Workspace,
+    new: dict[str, tuple[Experiment, list[Claim]]],
+    seconds: float = 0.0,
 ) -> ReproductionReport:
-    """Write results.json with these experiments."""
+    """Add these experiments and seconds to results.json, which another process may have written meanwhile."""
     every = experiments.FUNCTIONS | experiments.FAMILY | experiments.NETWORKS
-    chosen = [kept[name] for name in (*every, *(name for name in kept if name not in every)) if name in kept]
-    only_networks = set(kept) <= set(experiments.NETWORKS)
-    results = ReproductionReport(
-        title_of(options, set(kept)),
-        (about_networks(options) if only_networks else about(options, workspace))
-        | {"seconds": seconds, "jobs": options.jobs},
-        [claim for _, claims in chosen for claim in claims],
-        [e for e, _ in chosen],
-    )
-    atomic_write_json(options.out / RESULTS, figures.to_json(results))
+    with lock.held(options.out, patient=True):
+        before = read_json(options.out / RESULTS) or {"about": {}}
+        kept = earlier(options) | new
+        chosen = [kept[name] for name in (*every, *(name for name in kept if name not in every)) if name in kept]
+        only_networks = set(kept) <= set(experiments.NETWORKS)
+        results = ReproductionReport(
+            title_of(options, set(kept)),
+            (about_networks(options) if only_networks else about(options, workspace))
+            | {"seconds": seconds + before["about"].get("seconds", 0.0), "jobs": options.jobs},
+            [claim for _, claims in chosen for claim in claims],
+            [e for e, _ in chosen],
+        )
+        atomic_write_json(options.out / RESULTS, figures.to_json(results))
     return results
 
 

@@ -28,9 +28,10 @@
     rounds = 50
 
 A curve inherits the flags of its panel and of ``[run]`` as far as its method takes them. ``each`` makes one curve of
-each entry of its lists, ``seeds`` draws the median over several seeds, ``tune`` searches the step size of every curve
-of a panel, ``like`` takes the rounds (or what ``copies`` lists) of another curve, and ``times_best`` as many times the
-rounds in which the best of the curves before it reaches eps. ``of`` and ``against`` draw costs to eps.
+each entry of its lists, ``seeds`` draws the median over several seeds, ``tune`` searches the step size (and with
+``steps`` the local steps) of every curve of a panel, ``like`` takes the rounds (or what ``copies`` lists) of another
+curve, and ``times_best`` as many times the rounds in which the best of the curves before it reaches eps. ``of`` and
+``against`` draw costs to eps.
 """
 
 from __future__ import annotations
@@ -59,6 +60,9 @@ ENTRIES = ("title", "shows", "must_show", "notes", "share", "run", "panels", "cl
 _OF_A_PANEL = ("id", "title", "run", "curves", "x", "axes", "tune", "of", "against", "label")
 _OF_A_CURVE = ("method", "label", "each", "like", "copies", "times_best")
 _OF_A_STOP = (*settings.LIMITS, "every")
+_OF_A_BATCH = ("batch_share", "batch_clients", "batch_total", "L_clients")
+"""For small clients, this share of the rows of the smallest replaces the batch; of the smallest among so many clients;
+whether all clients share one batch; and how many clients the L of a step size is taken with."""
 _FRACTION = re.compile(r"([\d.e-]+)/\(?([\d.e-]*)( ?L)?\)?")
 
 
@@ -80,7 +84,7 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     panels, tables = [], []
     drawn = [p for p in figure["panels"] if "curves" in p]
     for entry in drawn:
-        curves, grids = curves_of(workspace, figure, entry), []
+        curves, grids = curves_of(workspace, figure, entry), list[Table]()
         about = [dict(c.values) for c in curves]
         if "tune" in entry:
             curves, about, table = _tuned(workspace, entry, curves, figure.get("eps"))
@@ -166,7 +170,7 @@ def _as_entry(curve: str | dict[str, Any]) -> dict[str, Any]:
 def _flags_of(method: str) -> tuple[str, ...]:
     """The flags that a curve of this method may have."""
     of_a_method = (*settings.flags_taken(method), "cohort", "decay")
-    return (*settings.PROBLEM_FLAGS, "batch_share", *_OF_A_STOP, *of_a_method)
+    return (*settings.PROBLEM_FLAGS, *_OF_A_BATCH, *_OF_A_STOP, *of_a_method)
 
 
 # -- curves ------------------------------------------------------------------------------------------------------------
@@ -188,10 +192,10 @@ def curves_of(workspace: Workspace, figure: Mapping[str, Any], panel: Mapping[st
     values, curves = values_of(figure), []
     common = figure.get("run", {}) | panel.get("run", {})
     for entry, method, own, label in _expanded(figure, panel):
-        given = {k: v for k, v in common.items() if _inherits(method, k)}
-        given |= {k: v for k, v in (entry | own).items() if k in _flags_of(method)}
-        given = {k: v.format(**values | own) if isinstance(v, str) else v for k, v in given.items()}
-        curves.append(Curve(_request(workspace, label, method, given), entry, own))
+        entries = {k: v for k, v in common.items() if _inherits(method, k)}
+        entries |= {k: v for k, v in (entry | own).items() if k in _flags_of(method)}
+        entries = {k: v.format(**values | own) if isinstance(v, str) else v for k, v in entries.items()}
+        curves.append(Curve(_request(workspace, label, method, entries), entry, own))
     return curves
 
 
@@ -200,25 +204,27 @@ def _inherits(method: str, flag: str) -> bool:
     return flag == local_steps_flag(method) if flag in ("p", "K") else flag in _flags_of(method)
 
 
-def _request(workspace: Workspace, label: str, method: str, given: Mapping[str, Any]) -> RunRequest:
-    problem = problem_flags(
-        workspace, {k: v for k, v in given.items() if k in (*settings.PROBLEM_FLAGS, "batch_share")}
+def _request(workspace: Workspace, label: str, method: str, entries: Mapping[str, Any]) -> RunRequest:
+    problem = problem_flags(workspace, entries)
+    stop = {k: v for k, v in entries.items() if k in _OF_A_STOP}
+    of_gamma = (
+        problem_flags(workspace, {**entries, "clients": entries["L_clients"]}) if "L_clients" in entries else problem
     )
-    stop = {k: v for k, v in given.items() if k in _OF_A_STOP}
-    flags = {
-        k: _number(v, workspace, problem) for k, v in given.items() if k not in {**problem, **stop, "batch_share": 0}
-    }
+    others = (*settings.PROBLEM_FLAGS, *_OF_A_BATCH, *stop)
+    flags = {k: _number(v, workspace, of_gamma) for k, v in entries.items() if k not in others}
     return RunRequest(label, method, flags, problem, stop)
 
 
-def problem_flags(workspace: Workspace, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The flags of the problem; for small clients, ``batch_share`` of the rows of the smallest replaces the batch."""
-    flags = {k: v for k, v in given.items() if k not in ("batch", "batch_share")}
-    if "batch" not in given:
+def problem_flags(workspace: Workspace, entries: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags of the problem, with the batch by the rules of ``_OF_A_BATCH``."""
+    flags = {k: v for k, v in entries.items() if k in settings.PROBLEM_FLAGS and k != "batch"}
+    if "batch" not in entries:
         return flags
-    smallest, batch = min(workspace.problem(**flags).sizes or [0]), given["batch"]
-    share = given.get("batch_share")
-    return flags | {"batch": batch if share is None or smallest >= batch else max(1, int(share * smallest))}
+    among = {"clients": entries["batch_clients"]} if "batch_clients" in entries else {}
+    smallest, batch = min(workspace.problem(**flags | among).sizes or [0]), entries["batch"]
+    if "batch_share" in entries and smallest < batch:
+        batch = max(1, int(entries["batch_share"] * smallest))
+    return flags | {"batch": max(1, batch // flags["clients"]) if entries.get("batch_total") else batch}
 
 
 def _number(value: Any, workspace: Workspace, problem: Mapping[str, Any]) -> Any:

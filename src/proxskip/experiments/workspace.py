@@ -259,10 +259,10 @@ def _run(workspace: Workspace, request: RunRequest, text: str) -> CachedRun:
     # two experiments may request the same run at once: the second waits for the first
     with lock.held(folder.parent, patient=True, name=f".{folder.name}.lock"):
         if (finished := read(request, folder)) is None:
-            given = {**limits, "threads": workspace.threads, "engine": engine, "cohort": cohort, "every": every}
+            arguments = {**limits, "threads": workspace.threads, "engine": engine, "cohort": cohort, "every": every}
             task = RunTask(request.label, method, request.seed, folder)
             callbacks = [_RunProgress(workspace.say, text)]
-            _quietly(task, problem, given | {"allow_unsafe_step": True, "spec": spec}, callbacks)
+            _quietly(task, problem, arguments | {"allow_unsafe_step": True, "spec": spec}, callbacks)
             finished = read(request, folder)
     assert finished is not None
     return finished
@@ -280,15 +280,15 @@ def _compute(workspace: Workspace, work: tuple[str, Mapping[str, Any], Callable[
 def _final_gap(workspace: Workspace, trial: Mapping[str, Any]) -> float | None:
     problem = workspace.problem(**trial["problem"])
     method = workspace.method(trial["method"], problem, **trial["flags"])
-    given = trial_settings(trial["rounds"], workspace.engine, workspace.threads)
-    return score(_quietly(RunTask("", method, 0), problem, given))
+    arguments = trial_settings(trial["rounds"], workspace.engine, workspace.threads)
+    return score(_quietly(RunTask("", method, 0), problem, arguments))
 
 
-def _quietly(task: RunTask, problem: Problem, given: Mapping[str, Any], callbacks: Sequence[Any] = ()) -> Result:
+def _quietly(task: RunTask, problem: Problem, arguments: Mapping[str, Any], callbacks: Sequence[Any] = ()) -> Result:
     """The run of a task, whose summary has its warnings; an interrupt ends the experiment."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnsafeStepWarning)
-        result = run_task(task, problem, given, callbacks)
+        result = run_task(task, problem, arguments, callbacks)
     if result.status is Status.INTERRUPTED:
         raise KeyboardInterrupt
     return result
