@@ -211,7 +211,7 @@ def _write(keep: folder.Folder, result: Trained, state: Training) -> None:
     with in_words(keep.path):
         atomic_write(keep.path / "weights.npz", buffer.getvalue())
     vectors: dict[str, Any] = {"x0": np.asarray(state.model.start()), "server.x": result.x, "memory.h": result.h}
-    vectors["line.participated"] = state.participated
+    vectors |= {"line.participated": state.participated} | result.trace.to_arrays("trace.")
     finished: Any = result
     keep.finish(finished, folder.State(vectors, {"round": result.rounds}))
 
