@@ -80,7 +80,9 @@ def federate(name: str, _: Path, batch: Any, size: int, missing: Callable[[int],
         asks = more
         if state.round > round:
             path.append(state.vectors["x"])
-    return {"path": np.array(path), "state": state, "memories": [_without_seal(m) for m in memories]}
+    # replies are no part of what a server saves, and what a field of them is called changes
+    saved = {k: v for k, v in vars(state).items() if k not in ("answers", "out", "left_out")}
+    return {"path": np.array(path), "state": saved, "memories": [_without_seal(m) for m in memories]}
 
 
 def _without_seal(memory: Any) -> Any:

@@ -76,7 +76,6 @@ def cases() -> Iterator[Case]:
         for name in SAMPLED:
             yield case(f"{name}-{label}-batch", *made[label], name, batch=8, max_iter=400)
     f, psi = made["logistic"]
-    yield case("sproxskip-eps", f, psi, "sproxskip", batch=16, eps=1e-2, max_iter=20_000)
     yield case("proxskip-p", f, psi, "proxskip", p=0.3, gamma=0.5 / f.L)
     yield case("proxskip-dual", f, psi, "proxskip", dual=np.ones(f.d) / 10)
     yield case("proxskip-object", f, psi, ps.ProxSkip(1.0 / f.L, 0.2))

@@ -28,8 +28,8 @@ from ray.cluster_utils import Cluster
 
 import proxskip as ps
 from proxskip.engines.cpu.engine import CpuEngine
-from proxskip.engines.ray.cluster import on_loopback
 from proxskip.engines.ray.engine import RayEngine
+from proxskip.engines.ray.private import on_loopback
 
 MB = 2**20
 

@@ -104,10 +104,7 @@ BEYOND = (
     ("proxskip.links.sums", ("weighted_sum",)),
     ("proxskip.problems.solve", ("Solution",)),
     ("proxskip.data.svmlight", ("read_svmlight", "Dataset", "DataError")),
-    (
-        "proxskip.conformance",
-        ("check", "scaffold", "check_optimizer", "simulated_manager", "check_strategy", "ConformanceReport", "Law"),
-    ),
+    ("proxskip.conformance", ("check", "scaffold", "ConformanceReport", "Law")),
     ("proxskip.protocol", ("Server", "ServerState", "Client", "ClientState", "Worker", "Counts")),
     ("proxskip.results.checkpoint", ("save", "load", "differences", "Checkpoint", "CheckpointError")),
 )

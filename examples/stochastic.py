@@ -112,7 +112,7 @@ def solve(small: bool = False) -> tuple[ps.Logistic, dict[str, Seen], float]:
     found = {}
     for label, (method, more) in METHODS.items():
         psi = Watched()
-        r = ps.minimize(f, psi, np.zeros(f.d), method=method, tol=1e-12, inner_tol=INNER, threads=1, **more)
+        r = ps.minimize(f, psi, np.zeros(f.d), method=method, tol=1e-12, threads=1, **more)
         left = np.array([f.value(x) + psi(x) - best for _, _, x in psi.seen]) / way
         seconds, took = np.array([at for at, _, _ in psi.seen]), np.mean([t for _, t, _ in psi.seen])
         found[label] = Seen(seconds, left, float(took), r)

@@ -33,7 +33,12 @@ Made = tuple[Any, Any, dict[str, Any]]
 
 
 def problem(seed: int, n: int = 5, weights: Any = None, kappa: float = 30.0) -> Any:
-    return ps.Problem(ps.random_quadratics(n, 4, L=1.0, mu=1.0 / kappa, seed=seed), weights)
+    """Random quadratics with rows, which every engine runs: |A x - b|^2 / 8 = x'Qx / 2 - q'x + constant."""
+    quadratics = ps.random_quadratics(n, 4, L=1.0, mu=1.0 / kappa, seed=seed)
+    roots = [2.0 * np.linalg.cholesky(f.H) for f in quadratics]
+    return ps.Problem(
+        [ps.LeastSquares(A.T, 4.0 * np.linalg.solve(A, f.b)) for A, f in zip(roots, quadratics, strict=True)], weights
+    )
 
 
 def rows(seed: int) -> Any:

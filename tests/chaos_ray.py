@@ -37,8 +37,9 @@ from ray.cluster_utils import Cluster  # noqa: E402
 import proxskip as ps  # noqa: E402
 from chaos import tell  # noqa: E402
 from conftest import NAMED, data  # noqa: E402
-from proxskip.engines.ray.cluster import on_loopback, start_here  # noqa: E402
+from proxskip.engines.ray.cluster import start_here  # noqa: E402
 from proxskip.engines.ray.engine import RayEngine  # noqa: E402
+from proxskip.engines.ray.private import on_loopback  # noqa: E402
 
 METHODS = ("scaffnew", "scaffnew-cohort", "scaffold-I", "decentralized", "s-local-gd-q", "scaffnew-psi")
 KILLS_A_RUN, DRIVER_KILLS_A_RUN = 4, 3
@@ -237,7 +238,8 @@ def nodes(removals: int, first: int) -> tuple[int, int, float]:
             return RayEngine(3, snapshot_every=SNAPSHOT_EVERY, deadline=120)
 
         def remove(engine: RayEngine, rng: random.Random) -> bool:
-            used = [node for node in held if node.node_id in engine.pool.nodes.values()]
+            machines = {machine for _, machine in ray.get([h.where.remote() for h in engine.pool.handles], timeout=60)}
+            used = [node for node in held if node.node_id in machines]
             if not used:
                 return False
             node = rng.choice(used)

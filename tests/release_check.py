@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SOLVE = "import proxskip as ps; P = ps.Problem(ps.random_quadratics(4, 3)); r = ps.run('scaffnew', P, rounds=5{}); "
 USES = {
     "prox": "import pyproximal, proxskip as ps; f = ps.LeastSquares([[1.0, 0], [0, 2], [1, 1]], [1.0, 0, 1]); "
-    "assert ps.minimize(f, ps.prox.as_prox(pyproximal.L1(sigma=0.1)), tol=1e-6).success; import osqp",
+    "assert ps.minimize(f, ps.prox.as_prox(pyproximal.L1(sigma=0.1)), tol=1e-6).success",
     "docs": "import runpy, sys; sys.argv = ['build.py', '--out', 'site', '--work', 'pages', '--only', 'none']; "
     f"runpy.run_path({str(ROOT / 'docs' / 'site' / 'build.py')!r}, run_name='__main__')",
     "examples": "import skimage.data, skimage.restoration",

@@ -14,7 +14,6 @@ import proxskip as ps
 from conftest import Machine, close, difference, quadratics, thinned
 from proxskip import theory
 from proxskip.composite import setup
-from proxskip.composite.auto import AutoDescent
 from proxskip.composite.turns import TurnsDescent
 from proxskip.loop.watch import CertificateWatch
 from proxskip.methods.apda import enough_steps
@@ -257,33 +256,6 @@ def test_an_expensive_prox_is_skipped_and_a_cheap_one_is_not() -> None:
     assert [name for _, name in cheap.choices] == ["fista-restart", "end"]
 
 
-@pytest.mark.parametrize("choices", [(6, 40, 90), (7, 8, 9)])
-def test_choices_are_repeated_bit_by_bit(choices: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Changes at arbitrary rounds, as a clock might make them."""
-
-    def change(run: AutoDescent) -> None:
-        if run.round in choices:
-            run._take(run.arms[1 - run.arms.index(run.arm)])
-
-    with monkeypatch.context() as patched:
-        patched.setattr(AutoDescent, "_reconsider", change)
-        first = ps.minimize(F, PSI, tol=1e-9)
-    assert len(first.choices) == 2 + len([r for r in choices if r < first.choices[-1][0]])
-    again = ps.minimize(F, PSI, tol=1e-9, replay=first)
-    assert again.x.tobytes() == first.x.tobytes()
-    assert again.choices == first.choices
-    assert (again.ngrad, again.nprox) == (first.ngrad, first.nprox)
-    assert ps.minimize(F, PSI, tol=1e-9).success
-
-
-def test_a_run_that_a_limit_ended_is_repeated_to_the_same_round() -> None:
-    first = ps.minimize(F, Slow(PSI, 1e-3), tol=1e-12, seconds=0.1)
-    assert first.status is ps.Status.LIMIT
-    again = ps.minimize(F, PSI, tol=1e-12, replay=first)
-    assert again.x.tobytes() == first.x.tobytes()
-    assert again.choices == first.choices
-
-
 @pytest.mark.parametrize("limit", [{"max_iter": 30}, {"max_grad": 30}, {"max_prox": 10}])
 def test_limits_hold(limit: dict[str, int]) -> None:
     found = ps.minimize(F, Slow(PSI, 1e-4), tol=1e-12, **limit)
@@ -292,7 +264,7 @@ def test_limits_hold(limit: dict[str, int]) -> None:
 
 
 # -- the choice with D -------------------------------------------------------------------------------------------------
-def test_turns_go_on_where_they_ended_and_are_repeated_bit_by_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_turns_go_on_where_they_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     f, given = quadratic(50.0, 12), {"D": difference(12), "tol": 1e-7}
     papc, apda, exact = (ps.minimize(f, ps.prox.L1(0.02), method=m, **given) for m in ("papc", "apda", "pdhg"))
     with monkeypatch.context() as patched:
@@ -304,10 +276,6 @@ def test_turns_go_on_where_they_ended_and_are_repeated_bit_by_bit(monkeypatch: p
     # each method has made the rounds that it makes alone, up to the one that is done first
     assert rounds["papc"] == papc.nit or rounds["apda"] == apda.nprox - 1
     assert np.linalg.norm(found.x - exact.x) <= 1e-5
-    again = ps.minimize(f, ps.prox.L1(0.02), replay=found, **given)
-    assert again.x.tobytes() == found.x.tobytes()
-    assert again.choices == found.choices
-    assert (again.ngrad, again.nprox) == (found.ngrad, found.nprox)
 
 
 def random_split(seed: int) -> tuple[Any, Any, Any, Any]:
@@ -369,10 +337,7 @@ def test_all_three_methods_have_a_turn_before_a_run_with_d_is_called_stalled(mon
 
 
 def test_a_change_of_method_starts_its_watch_anew() -> None:
-    task, start = setup.prepare(
-        quadratic(10.0, 12), ps.prox.L1(0.02), np.zeros(12), "auto",
-        D=difference(12), L=None, mu=None, D_norm=None, batch=None, eps=None, p=None,
-    )  # fmt: skip
+    task, start = setup.prepare(quadratic(10.0, 12), ps.prox.L1(0.02), np.zeros(12), "auto", D=difference(12))
     run = TurnsDescent(task, start, tol=1e-9)
     with np.errstate(all="ignore"):
         while run.watch.best == math.inf:

@@ -8,29 +8,28 @@ from typing import Any
 import pytest
 
 from proxskip.cli import commands, demo_command, reproduce_command
-from proxskip.experiments.workspace import Interrupted
 
 
 def test_scaffnew_wins_the_race() -> None:
     *_, (done, state) = demo_command.race(rounds=30)
-    gaps = {name: demo_command.gap(result) for name, (_, result) in state.items()}
+    gaps = {title: demo_command.gap(result) for title, result in state.items()}
     assert done == 30
     assert len(gaps) == 4
-    assert all(10 * gaps["scaffnew"] < gap for name, gap in gaps.items() if name != "scaffnew")
+    assert all(10 * gaps["Scaffnew"] < gap for title, gap in gaps.items() if title != "Scaffnew")
     assert "After 30 rounds Scaffnew" in demo_command.words(done, state)
 
 
 def test_the_race_compiles_nothing_and_shows_its_first_picture_after_one_lap() -> None:
     done, state = next(demo_command.race())
-    assert (done, list(state)) == (demo_command.LAP, ["scaffnew"])
-    assert state["scaffnew"][1].about["engine"] == "reference"
+    assert (done, list(state)) == (demo_command.LAP, ["Scaffnew"])
+    assert state["Scaffnew"].about["engine"] == "reference"
 
 
 @pytest.mark.slow
 def test_the_command_runs_the_race(capsys: pytest.CaptureFixture[str]) -> None:
     assert commands.main(["demo", "--race"]) == 0
     out = capsys.readouterr().out
-    assert out.count("round ") >= 3
+    assert "round 150" in out
     assert "After 150 rounds" in out
 
 
@@ -41,7 +40,7 @@ def test_after_the_race_comes_the_quick_report(monkeypatch: pytest.MonkeyPatch, 
 
     def reproduce(names: Any, options: Any, progress: Any) -> Any:
         asked.append(options)
-        raise Interrupted
+        raise KeyboardInterrupt
 
     monkeypatch.setattr(reproduce_command, "reproduce", reproduce)
     assert commands.main(["demo", "--out", str(tmp_path / "d")]) == 130

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import itertools
-import re
 import shutil
 import subprocess
 import threading
@@ -24,13 +23,12 @@ import proxskip as ps
 from conftest import METHODS as EVERY_METHOD
 from conftest import Row, close, draws, no_card
 from proxskip import randomness
-from proxskip.engines.gpu import cuda, device_codecs, launch
+from proxskip.engines.gpu import cuda, launch
 from proxskip.engines.gpu import engine as gpu
 from proxskip.engines.gpu.device import Card
 from proxskip.engines.gpu.launch import LocalSteps
 from proxskip.engines.gpu.tiles import PACK, ClientRows, Layout, untangle
 from proxskip.interfaces import BrokenOff
-from proxskip.links.codecs import Key, Natural, read_back
 from proxskip.links.sums import weighted_sum
 from proxskip.randomness import minibatch
 from proxskip.running import make_engine
@@ -209,18 +207,6 @@ class NumpySteps:
         return np.stack([self.clients[i].gradient(X[j]) if wanted[j] else X[j] for j, i in enumerate(numbers)])
 
 
-def numpy_natural(v: Any, word: Any) -> Any:
-    """The kernel in numpy: the same whole numbers."""
-    raw = np.ascontiguousarray(v).view(np.uint64)
-    exponent, mantissa = raw >> np.uint64(52) & np.uint64(0x7FF), raw & np.uint64((1 << 52) - 1)
-    power = exponent + (word >> np.uint64(12) < mantissa)
-    with np.errstate(all="ignore"):
-        few = (word >> np.uint64(11)) * 2.0**-53 < np.abs(v) * 2.0**126
-    power = np.where(exponent <= 896, np.where(few, np.uint64(897), np.uint64(0)), power)
-    power = np.where((exponent == 2047) | (power > 1150), np.uint64(2047), power)
-    return (raw >> np.uint64(63) << np.uint64(63) | power << np.uint64(52)).view(np.float64)
-
-
 def numpy_mixed(indptr: Any, indices: Any, weights: Any, X: Any) -> Any:
     return np.stack([sum(weights[e] * X[indices[e]] for e in range(a, z)) for a, z in itertools.pairwise(indptr)])
 
@@ -241,7 +227,6 @@ def numpy_card(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "LocalSteps", NumpySteps)
     monkeypatch.setattr(gpu, "weighted_sum", weighted_sum)
     monkeypatch.setattr(gpu, "mixed", numpy_mixed)
-    monkeypatch.setattr(device_codecs, "natural", numpy_natural)
 
 
 @pytest.mark.usefixtures("quiet_steps", "numpy_card")
@@ -304,41 +289,17 @@ def test_runs_of_one_problem_send_its_data_once(monkeypatch: pytest.MonkeyPatch)
     assert len(opened) == 2
 
 
-GOES_ON = ("accelerated", "scaffold", "scaffold-cohort", "fedlin", "scaffnew", "scaffnew-psi", "decentralized")
-
-
-EDGES = [0.0, -0.0, 1.0, -3.0, 5e-324, 2.0**-127, -(2.0**-126), 1.5 * 2.0**-126, 3e38, 1.9 * 2.0**127, 1e300, -np.inf]
-
-
-def any_number() -> Any:
-    """Numbers at which natural compression changes its ways, and others of all sizes."""
-    rng = np.random.Generator(np.random.Philox(4))
-    return np.concatenate([EDGES, [np.nan], rng.standard_normal(400) * 2.0 ** rng.integers(-140, 140, 400)])
-
-
-@pytest.mark.parametrize("codec", ["natural", "rand-50+natural", "rand-3", "masks-2+natural", "masks-2"])
-def test_what_the_card_reads_is_what_the_codec_decodes(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    kind, v, keys = ps.codecs.parse(codec), any_number(), [Key(1, 2, i, i, 3) for i in range(3)]
-    v = v[np.abs(v) < 2.0**127]  # infinity times zero is not a number
-    monkeypatch.setattr(device_codecs, "natural", numpy_natural)
-    got = device_codecs.read_on_card(np, np.tile(v, (3, 1)), kind, keys, len(v))
-    assert got.tolist() == np.stack([read_back(kind, v, key) for key in keys]).tolist()
-
-
-@on_gpu
-def test_natural_compression_on_the_card_is_the_codec() -> None:
-    cupy, v, keys = gpu.need_cupy(), any_number(), [Key(1, 2, i) for i in range(3)]
-    got = device_codecs.read_on_card(cupy, cupy.asarray(v), Natural(), keys, len(v))
-    expected = np.stack([read_back(Natural(), v, key) for key in keys])
-    assert cupy.asnumpy(got).tobytes() == expected.tobytes()
+GOES_ON = ("accelerated", "scaffold-cohort", "scaffnew-psi", "decentralized")
 
 
 @pytest.mark.usefixtures("numpy_card")
-@pytest.mark.parametrize("codec", ["float32", "l1-2", "rand-2+float32"])
-def test_other_codecs_are_refused_on_the_card(codec: str) -> None:
+@pytest.mark.parametrize("codec", ["float32", "l1-2", "rand-2+natural"])
+def test_every_codec_is_that_of_the_cpu(codec: str) -> None:
     problem = random_problem(3, 4, 9, 6)
-    with pytest.raises(InputError, match=f"cannot send through {re.escape(codec)}"):
-        ps.run(ps.LoCoDL(0.1, 0.5, codec, 0.01, 9.0, 0.5), problem, rounds=1, engine="gpu")
+    method = ps.LoCoDL(0.1, 0.5, codec, 0.01, 9.0, 0.5)
+    ours, known = (ps.run(method, problem, rounds=5, engine=e, seed=2) for e in ("gpu", "reference"))
+    assert close(ours.x, known.x, 1e-12)
+    assert ours.trace["bits_up"].tolist() == known.trace["bits_up"].tolist()
 
 
 # -- kernels that need no barriers, compiled for the processor: one thread per block -----------------------------------
@@ -353,8 +314,6 @@ ONE_THREAD = r"""
 static struct { int x, y; } blockIdx, gridDim, blockDim = {1, 1}, threadIdx = {0, 0};
 static double __dadd_rn(double a, double b) { return a + b; }
 static double __dmul_rn(double a, double b) { return a * b; }
-static long long __double_as_longlong(double v) { long long w; memcpy(&w, &v, 8); return w; }
-static double __longlong_as_double(long long w) { double v; memcpy(&v, &w, 8); return v; }
 unsigned int memory[1024];
 """
 ALL_BLOCKS = r"""
@@ -376,9 +335,6 @@ extern "C" void sums(int gx, int gy, const double* w, const double* U, int n, in
 extern "C" void mixes(int gx, int gy, const long long* indptr, const long long* indices, const double* weights,
                       const double* X, int n, int d, double* out) {
     LAUNCH(mix(indptr, indices, weights, X, n, d, out);)
-}
-extern "C" void rounds(int gx, int gy, const double* v, const unsigned long long* words, long long size, double* out) {
-    LAUNCH(natural(v, words, size, out);)
 }
 """
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
@@ -426,7 +382,7 @@ def test_drawn_rows_are_those_of_the_plain_form(tmp_path: Any, use_shared: bool)
 
 
 @needs_compiler
-def test_sums_gossip_and_roundings_have_the_bytes_of_numpy(tmp_path: Any) -> None:
+def test_sums_and_gossip_have_the_bytes_of_numpy(tmp_path: Any) -> None:
     library = compiled(tmp_path, "server", RUN_SERVER)
     rng = np.random.Generator(np.random.Philox(5))
     w, U, d = rng.random(600), rng.standard_normal((600, 7)), 7
@@ -437,10 +393,6 @@ def test_sums_gossip_and_roundings_have_the_bytes_of_numpy(tmp_path: Any) -> Non
     graph, X, out = ps.graph("erdos-renyi", 12, seed=1), np.ascontiguousarray(U[:12]), np.zeros((12, d))
     library.mixes(d, 12, at(graph.indptr), at(graph.indices), at(graph.weights), at(X), 12, d, at(out))
     assert out.tobytes() == graph.mix(X).tobytes()
-    v, key = any_number(), Key(1, 2, 0)
-    words, got = key.words(len(v), "rounding"), np.zeros(len(v))
-    library.rounds(len(v), 1, at(v), at(words), ctypes.c_int64(len(v)), at(got))
-    assert got.tobytes() == read_back(Natural(), v, key).tobytes() == numpy_natural(v, words).tobytes()
 
 
 # -- kernels against plain numpy ---------------------------------------------------------------------------------------
@@ -452,9 +404,9 @@ def test_sums_gossip_and_roundings_have_the_bytes_of_numpy(tmp_path: Any) -> Non
 )  # fmt: skip
 def test_any_shape(seed: int, n: int, rows: int, d: int, loss: str, sparse: bool, unit: bool, density: float) -> None:
     problem = random_problem(seed, n, rows, d, loss, density, sparse=sparse, unit=unit)
-    given_ = start(problem, seed)
-    got, _ = on_card(problem, *given_)
-    assert close(got, by_hand(problem, *given_), 1e-11)
+    arguments = start(problem, seed)
+    got, _ = on_card(problem, *arguments)
+    assert close(got, by_hand(problem, *arguments), 1e-11)
 
 
 @on_gpu
@@ -463,11 +415,11 @@ def test_any_shape(seed: int, n: int, rows: int, d: int, loss: str, sparse: bool
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_any_number_of_blocks(how: dict[str, Any], loss: str, dtype: str) -> None:
     problem = random_problem(5, 6, 300, 33, loss, dtype=dtype)
-    given_ = start(problem, 5)
-    got, local = on_card(problem, *given_, **how)
+    arguments = start(problem, 5)
+    got, local = on_card(problem, *arguments, **how)
     assert how["blocks"] == local.group_size
-    assert close(got, by_hand(problem, *given_), 1e-11 if dtype == "float64" else 2e-4)
-    again, _ = on_card(problem, *given_, **how)
+    assert close(got, by_hand(problem, *arguments), 1e-11 if dtype == "float64" else 2e-4)
+    again, _ = on_card(problem, *arguments, **how)
     assert got.tobytes() == again.tobytes()
 
 
@@ -479,14 +431,14 @@ def test_what_does_not_fit_is_streamed(monkeypatch: Any, batch: int | None, loss
     card = Card.here()
     problem = random_problem(6, 3, 400, 90, loss)
     problem = replace(problem, clients=[f for f in problem.clients if f.N >= 20], weights=None, batch=batch)  # type: ignore[attr-defined]
-    given_ = start(problem, 6)
-    expected = by_hand(problem, *given_)
+    arguments = start(problem, 6)
+    expected = by_hand(problem, *arguments)
     monkeypatch.setattr(Card, "here", staticmethod(lambda: replace(card, shared=shared + 64, clusters=False)))
     if batch and shared > 1500:
         monkeypatch.setattr(launch, "ROWS_PER_CHUNK", 32)
     if batch and shared == 1500:
         monkeypatch.setattr(launch, "ROWS_PER_CHUNK", 8)
-    got, local = on_card(problem, *given_)
+    got, local = on_card(problem, *arguments)
     assert local.grid or shared > 1500
     assert close(got, expected, 1e-11)
 
@@ -499,9 +451,9 @@ def test_minibatches_are_the_same_rows(loss: str, batch: int, sparse: bool) -> N
     problem = random_problem(7, 5, 2000, 12, loss, sparse=sparse)
     problem = replace(problem, clients=[f for f in problem.clients if f.N >= 700], weights=None, batch=batch)  # type: ignore[attr-defined]
     assert problem.n > 1
-    given_ = start(problem, 7)
-    got, _ = on_card(problem, *given_, seed=2**40 + 3, round=9)
-    assert close(got, by_hand(problem, *given_, seed=2**40 + 3, round=9), 1e-11)
+    arguments = start(problem, 7)
+    got, _ = on_card(problem, *arguments, seed=2**40 + 3, round=9)
+    assert close(got, by_hand(problem, *arguments, seed=2**40 + 3, round=9), 1e-11)
 
 
 @on_gpu
@@ -561,10 +513,10 @@ def test_extreme_margins(scale: float, loss: str) -> None:
 def test_many_small_clients_and_one_row_each() -> None:
     for rows in (1, 12):
         problem = random_problem(9, 700, rows, 20)
-        given_ = start(problem, 9)
-        got, local = on_card(problem, *given_)
+        arguments = start(problem, 9)
+        got, local = on_card(problem, *arguments)
         assert local.by_rows
-        assert close(got, by_hand(problem, *given_), 1e-11)
+        assert close(got, by_hand(problem, *arguments), 1e-11)
 
 
 @on_gpu
@@ -573,10 +525,10 @@ def test_wide_data() -> None:
     A = scipy.sparse.random(300, 70_000, 1e-3, random_state=rng, format="csr")
     problem = ps.split(ps.Logistic(A, np.arange(300) % 2, l2=0.1), clients=3)
     for p in (problem, problem.with_batch(20)):
-        given_ = start(p, 4)
-        got, local = on_card(p, *given_)
+        arguments = start(p, 4)
+        got, local = on_card(p, *arguments)
         assert local.grid
-        assert close(got, by_hand(p, *given_), 1e-11)
+        assert close(got, by_hand(p, *arguments), 1e-11)
 
 
 # -- the engine --------------------------------------------------------------------------------------------------------
@@ -589,10 +541,9 @@ def test_the_trajectory_of_every_method(row: Row, batch: int | None) -> None:
         pytest.skip("full gradients only")
     problem = row.rows(sparse=True).with_batch(batch)
     method = row.make(problem)
-    found = [
+    expected, got, again = (
         ps.run(method, problem, rounds=12, cohort=row.cohort, seed=3, engine=e) for e in ("reference", "gpu", "gpu")
-    ]
-    expected, got, again = found
+    )
     assert close(got.x, expected.x, 1e-9)
     assert got.x.tobytes() == again.x.tobytes()
     for name, v in expected.memory.items():
@@ -601,48 +552,12 @@ def test_the_trajectory_of_every_method(row: Row, batch: int | None) -> None:
         assert np.array_equal(got.trace[column], expected.trace[column]), column
 
 
-@on_gpu
-def test_an_oracle_of_any_kind() -> None:
-    problem = ps.Problem(ps.random_quadratics(5, 7, seed=2), weights=[1, 2, 3, 4, 5])
-    method = ps.Scaffnew.theory(problem)
-    expected, got = (ps.run(method, problem, rounds=20, seed=1, engine=e) for e in ("reference", "gpu"))
-    assert close(got.x, expected.x, 1e-10)
-
-
-def test_minibatches_of_an_oracle_of_any_kind_are_refused() -> None:
-    """The engine has only its full gradients: it would run another method and count it as minibatches."""
-
-    class Rows:
-        L, mu, d, N = 1.0, 1.0, 2, 4
-
-        def value(self, x: Any) -> float:
-            return float(0.5 * x @ x)
-
-        def gradient(self, x: Any) -> Any:
-            return x
-
-        def minibatch_gradient(self, x: Any, rows: Any) -> Any:
-            return x * np.mean(rows)
-
-    engine = object.__new__(gpu.GpuEngine)  # opened without a card
-    engine.cupy = np
-    with pytest.raises(InputError, match="minibatches of linear models only"):
-        engine.open(ps.Problem([Rows()], batch=2), {}, 0)
-
-
-@on_gpu
-def test_an_oracle_that_does_not_take_cupy_arrays_is_refused_in_words() -> None:
-    class Stubborn:
-        L, mu, d = 1.0, 1.0, 2
-
-        def value(self, x: Any) -> float:
-            return float(0.5 * np.sum(np.asarray(x) ** 2))
-
-        def gradient(self, x: Any) -> Any:
-            return np.asarray(x)
-
-    with pytest.raises(InputError, match="does not work on CuPy arrays"):
-        ps.run(ps.GD(0.5), ps.Problem([Stubborn()]), rounds=2, engine="gpu")
+@pytest.mark.usefixtures("numpy_card")
+def test_functions_without_a_kernel_are_refused() -> None:
+    mixed = [ps.Logistic(np.eye(2), [0, 1], l2=0.1, dtype=dtype) for dtype in ("float64", "float32")]
+    for clients in (ps.random_quadratics(5, 7), mixed):
+        with pytest.raises(InputError, match="the gpu engine runs linear models"):
+            ps.run(ps.GD(0.1), ps.Problem(clients), rounds=2, engine="gpu")
 
 
 @on_gpu
@@ -650,7 +565,7 @@ def test_an_oracle_that_does_not_take_cupy_arrays_is_refused_in_words() -> None:
 def test_sums_have_the_bytes_of_the_cpu(n: int) -> None:
     rng = np.random.Generator(np.random.Philox(n))
     engine = gpu.GpuEngine()
-    engine.open(ps.Problem(ps.random_quadratics(2, 3)), {}, 0)
+    engine.open(random_problem(1, 2, 4, 3), {}, 0)
     w, U = rng.random(n), rng.standard_normal((n, 301))
     assert engine.fetch(engine.sum(w, engine.cupy.asarray(U))).tobytes() == weighted_sum(w, U).tobytes()
 
@@ -659,17 +574,17 @@ def test_sums_have_the_bytes_of_the_cpu(n: int) -> None:
 def test_gossip_has_the_bytes_of_the_cpu() -> None:
     rng = np.random.Generator(np.random.Philox(5))
     engine = gpu.GpuEngine()
-    engine.open(ps.Problem(ps.random_quadratics(2, 3)), {}, 0)
+    engine.open(random_problem(1, 2, 4, 3), {}, 0)
     graph, X = ps.graph("erdos-renyi", 12, seed=1), rng.standard_normal((12, 70))
     assert engine.mix(graph, engine.cupy.asarray(X)).get().tobytes() == graph.mix(X).tobytes()
 
 
-MANY = {
-    "a few": (random_problem, (11, 40, 30, 37)),
-    "two sums": (random_problem, (12, 300, 9, 37)),
-    "three sums": (random_problem, (16, 600, 9, 37)),
-    "more than fit at once": (random_problem, (13, 3000, 3, 37)),
-    "softmax": (random_problem, (14, 30, 40, 11, "softmax")),
+MANY: dict[str, Any] = {
+    "a few": (11, 40, 30, 37),
+    "two sums": (12, 300, 9, 37),
+    "three sums": (16, 600, 9, 37),
+    "more than fit at once": (13, 3000, 3, 37),
+    "softmax": (14, 30, 40, 11, "softmax"),
 }
 
 
@@ -678,8 +593,7 @@ MANY = {
 @pytest.mark.parametrize("name", [*MANY, "wide", "blocks that meet in global memory"])
 def test_whole_rounds_of_any_shape(name: str) -> None:
     if name in MANY:
-        make, given_ = MANY[name]
-        problem = make(*given_)
+        problem = random_problem(*MANY[name])
     elif name == "wide":
         rng = np.random.Generator(np.random.Philox(4))
         A = scipy.sparse.random(300, 70_000, 1e-3, random_state=rng, format="csr")
@@ -712,10 +626,10 @@ def test_a_resumed_run_has_the_same_bytes(row: Row, tmp_path: Any) -> None:
     problem = row.rows(sparse=True)
     method = row.make(problem)
     ps.run(method, problem, rounds=7, cohort=row.cohort, seed=3, engine="gpu", out=tmp_path / "a")
-    found = ps.resume(tmp_path / "a", problem, rounds=15)
+    resumed = ps.resume(tmp_path / "a", problem, rounds=15)
     expected = ps.run(method, problem, rounds=15, cohort=row.cohort, seed=3, engine="gpu")
-    assert found.x.tobytes() == expected.x.tobytes()
-    assert found.summary()["vectors_down"] == expected.summary()["vectors_down"]
+    assert resumed.x.tobytes() == expected.x.tobytes()
+    assert resumed.summary()["vectors_down"] == expected.summary()["vectors_down"]
 
 
 @on_gpu

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 import proxskip
 from conftest import draws
 from proxskip import randomness
-from proxskip.engines.cpu import anchored, minibatches
-from proxskip.engines.cpu.drawing import Drawing
+from proxskip.engines.cpu import kernels, minibatches
 
 ONES = 0xFFFFFFFF
 KNOWN = [
@@ -79,7 +78,7 @@ def test_philox_of_cuda_is_that_of_numbers(tmp_path: Path) -> None:
 @settings(max_examples=draws(60))
 @given(key=KEYS)
 def test_compiled_coins_are_the_plain_ones(key: Any) -> None:
-    assert anchored.coin(*key) == randomness.anchor_coin(*key)
+    assert kernels.coin(*key) == randomness.anchor_coin(*key)
 
 
 # -- subsets without repetition ----------------------------------------------------------------------------------------
@@ -88,14 +87,12 @@ def test_compiled_coins_are_the_plain_ones(key: Any) -> None:
 def test_compiled_minibatches_are_the_plain_ones(key: Any, size: int, share: float) -> None:
     b = max(1, int(share * size))
     plain = randomness.minibatch(*key, size, b)
-    drawing = Drawing(b, size)
-    out, room = drawing.picks(), drawing.room()
+    out, room = minibatches.room_for(b, size)
     minibatches.draw_rows(*key, 0, size, b, out, room)
     # read in the order of the rows, unless they are few of many
     in_order = size <= minibatches.ROWS_PER_PICK * b
     assert np.array_equal(np.sort(plain) if in_order else plain, out[:b])
     assert not room[0].any()  # ready for the next draw
-    assert not room[1].any()
     assert len(set(plain.tolist())) == b
     assert plain.min() >= 0
     assert plain.max() < size

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -16,9 +16,8 @@ import proxskip as ps
 from proxskip.engines.cpu import engine as cpu
 from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.cpu.lazy import Lazy, Sheet
-from proxskip.engines.cpu.thread_team import Help, Helpers
 from proxskip.interfaces import Request
-from proxskip.links.sums import SUM_BLOCK, weighted_sum
+from proxskip.links.sums import weighted_sum
 from proxskip.types import Array, Vectors
 
 FORMS: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
@@ -32,7 +31,8 @@ FORMS: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "a minus difference": lambda h, x, r, s: h - s * (x - r),
     "a plus difference to itself": lambda h, x, r, s: h + s * (x - h),
     "a plus difference of lines": lambda h, x, r, s: x + s * ((h + x) - (r - h)),
-    "a plus difference to a number": lambda h, x, r, s: h + s * (x - 2.0),
+    "a quotient": lambda h, x, r, s: h - (x - r) / s,
+    "a multiple alone": lambda h, x, r, s: -(0.0 * h) * s,
     "a row plus difference": lambda h, x, r, s: r + (h - x) * s,
 }
 
@@ -55,49 +55,44 @@ def same(a: Array, b: Array) -> bool:
 
 @np.errstate(all="ignore")
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("c", "d"), [(1, 2), (33, 7), (SUM_BLOCK + 31, 9), (2 * SUM_BLOCK + 1, 3)])
+@pytest.mark.parametrize(("c", "d"), [(1, 2), (33, 7), (287, 9), (513, 2100)])
 @pytest.mark.parametrize("own", [False, True])
 def test_results_and_sums_have_the_bytes_of_numpy(form: str, c: int, d: int, own: bool) -> None:
     h, x, row, column, members = operands(c, d)
     s = column if own else 0.3
     weights = tuple(np.random.default_rng(1).random((3, c)))
     expected = FORMS[form](h[members], x, row, s)
-    totals = [weighted_sum(w, expected) for w in weights]
+    sums = [weighted_sum(w, expected) for w in weights]
     untouched, out = h.copy(), np.empty((c, d))
-
-    def written() -> Any:
-        return FORMS[form](Lazy.of(h, kept=True), Lazy.of(x), Lazy.of(row), s)
-
-    for rows in (weights[:1], weights):
-        sheet = Sheet(d, members, rows)
-        summed = sheet.sum(written())
-        sheet.store(written(), out, kept=False)
-        work = sheet.work()
-        for q in range(-(-c // SUM_BLOCK)):
-            work(q, q + 1)
-        assert same(out, expected)
-        assert all(same(found, total) for found, total in zip(summed.sums, totals, strict=False))
+    for target, kept, rows in ((out, False, weights), (out, False, weights[:1]), (h, True, ())):  # the last in place
         assert h.tobytes() == untouched.tobytes()
-    sheet = Sheet(d, members)
-    sheet.store(written(), h, kept=True)  # in place
-    for lo in range(0, c, 50):
-        sheet.work()(lo, min(lo + 50, c))
+        sheet = Sheet(d, members, rows)
+        lazy = FORMS[form](Lazy.of(h, kept=True), Lazy.of(x), Lazy.of(row), s)
+        sheet.store(lazy, target, kept)
+        totals = sheet.sum(lazy) if rows else tuple
+        work, pieces = sheet.work()
+        for q in range(pieces):
+            work(q, q + 1)
+        assert all(same(total, known) for total, known in zip(totals(), sums, strict=False))
+        assert len(totals()) == len(rows)
+    assert same(out, expected)
     assert same(h[members], expected)
     others = np.setdiff1d(np.arange(2 * c), members)
     assert h[others].tobytes() == untouched[others].tobytes()
 
 
 @np.errstate(all="ignore")
-def test_a_sum_is_of_what_was_there_before_the_same_program_changes_it() -> None:
+def test_results_are_of_what_was_there_before_the_same_program_changes_it() -> None:
     h, x, row, _, members = operands(300, 5)
-    w = np.random.default_rng(1).random(300)
-    sent, kept = x - 0.3 * h[members], h[members] + 0.7 * (row - x)
-    total = weighted_sum(w, sent)
-    sheet, before = Sheet(5, members, (w,)), Lazy.of(h, kept=True)
-    summed = sheet.sum(Lazy.of(x) - 0.3 * before)
+    expected, kept = x - 0.3 * h[members], h[members] + 0.7 * (row - x)
+    sheet, before, sent = Sheet(5, members, (np.ones(300),)), Lazy.of(h, kept=True), np.empty((300, 5))
     sheet.store(before + 0.7 * (Lazy.of(row) - x), h, kept=True)
-    sheet.work()(0, 2)
-    assert same(summed.sums[0], total)
+    sheet.store(Lazy.of(x) - 0.3 * before, sent, kept=False)
+    totals = sheet.sum(Lazy.of(x) - 0.3 * before)
+    work, pieces = sheet.work()
+    work(0, pieces)
+    assert same(sent, expected)
+    assert same(totals()[0], weighted_sum(np.ones(300), expected))
     assert same(h[members], kept)
 
 
@@ -116,6 +111,8 @@ MORE: dict[str, Callable[[Any], Any]] = {
     "an attribute": lambda m: m["a"].clip(-0.5, 0.5),
     "a norm": lambda m: m["a"] / np.linalg.norm(m["a"], axis=-1, keepdims=True),
     "a power": lambda m: m["a"] ** 2,
+    "a sum with a number": lambda m: 2.0 - m["a"],
+    "a product of vectors": lambda m: m["a"] * m["b"],
     "a choice": lambda m: np.where(np.arange(m["a"].shape[-1]) % 2, m["a"], m["b"]),
     "a choice by a list": lambda m: np.where([True] * 7, m["a"], m["b"]),
     "a comparison": lambda m: m["a"] * (m["a"] > m["b"]),
@@ -163,30 +160,6 @@ def test_a_half_may_do_anything_with_its_rows_however_large_the_cohort(
         assert rounds_of(MORE[form], cohort, threads) == small
 
 
-def test_ten_arrays_give_the_same_bytes_below_and_above_the_size_of_large_cohorts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    n, d = 600, 440
-    assert n * d >= cpu.LAZY
-    rng = np.random.default_rng(1)
-    problem = ps.split(ps.Logistic(rng.standard_normal((n, d)), rng.choice([-1.0, 1.0], n), l2=0.1), n)
-    memory, cohort, w = {k: rng.standard_normal((n, d)) for k in NAMES}, np.arange(n), np.full(n, 1 / n)
-
-    def half(client: Any, m: Any, K: int) -> tuple[tuple[Any, ...], Vectors]:
-        return (ten(m),), {"a": ten(m)}
-
-    ends = []
-    for limit in (cpu.LAZY, n * d + 1):
-        monkeypatch.setattr(cpu, "LAZY", limit)
-        engine = CpuEngine(2)
-        engine.open(problem, memory, 0)
-        (total,) = engine.sums((w,), engine.run(Request(half, cohort, 0, weights=(w,))).up)
-        ends.append((total.tobytes(), engine.memory()["a"].tobytes()))
-        engine.close()
-    assert ends[0] == ends[1]
-    assert ends[0][0] == weighted_sum(w, ten(memory)).tobytes()
-
-
 def test_a_half_that_cannot_be_written_down_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "LAZY", 1)
     problem, calls = ps.Problem(ps.random_quadratics(n=4, d=3, L=1.0, mu=0.1, seed=0)), []  # type: ps.Problem, list[str]
@@ -212,32 +185,27 @@ def test_a_half_that_cannot_be_written_down_is_tried_once(monkeypatch: pytest.Mo
 
 # -- the threads -------------------------------------------------------------------------------------------------------
 def test_nobody_waits_for_a_helper_that_comes_too_late() -> None:
-    helpers, busy = Helpers(1), threading.Event()
-
-    def long() -> None:
-        busy.wait(20)
-
-    helpers.call(Help(long), 1)
-    engine, done = CpuEngine(2), []
-    engine.pool = helpers
+    engine, busy, done = CpuEngine(2), threading.Event(), []  # type: CpuEngine, threading.Event, list[int]
+    engine.pool = ThreadPoolExecutor(1)
+    engine.pool.submit(busy.wait, 20)
     engine._spread(lambda lo, hi: done.append(lo), [(0, 1), (1, 2), (2, 3)])
     assert done == [0, 1, 2]
+    assert not busy.is_set()
     busy.set()
     engine.close()
-    assert not any(thread.is_alive() for thread in helpers.threads)
 
 
 def test_an_interrupt_leaves_no_helper_at_work() -> None:
     engine, at_work, mine = CpuEngine(2), [], threading.get_ident()
-    engine.pool = Helpers(1)
-    there = threading.Event()
+    engine.pool = ThreadPoolExecutor(1)
+    helper_is_here = threading.Event()
 
     def work(lo: int, hi: int) -> None:
         if threading.get_ident() == mine:
-            there.wait(20)
+            helper_is_here.wait(20)
             raise KeyboardInterrupt
         at_work.append(lo)
-        there.set()
+        helper_is_here.set()
         while not engine.abandoned.is_set():
             time.sleep(0.001)
         time.sleep(0.05)
@@ -255,7 +223,7 @@ def test_an_interrupt_leaves_no_helper_at_work() -> None:
 
 def test_what_ends_a_helper_ends_the_work_too() -> None:
     engine, mine, gone = CpuEngine(2), threading.get_ident(), threading.Event()
-    engine.pool = Helpers(1)
+    engine.pool = ThreadPoolExecutor(1)
 
     def work(lo: int, hi: int) -> None:
         if threading.get_ident() == mine:
@@ -267,13 +235,3 @@ def test_what_ends_a_helper_ends_the_work_too() -> None:
     with pytest.raises(SystemExit):
         engine._spread(work, [(0, 1), (1, 2)])
     engine.close()
-
-
-def test_helpers_end_with_the_engine_that_is_forgotten() -> None:
-    helpers = Helpers(2)
-    threads = helpers.threads
-    del helpers
-    gc.collect()
-    for thread in threads:
-        thread.join(20)
-    assert not any(thread.is_alive() for thread in threads)

@@ -218,35 +218,6 @@ def run_in_parts(path: Path, rounds: int = 8, n: int = 40, **more: Any) -> tuple
     return method, problem
 
 
-def test_a_checkpoint_writes_what_changed_and_drops_what_is_outdated(tmp_path: Path) -> None:
-    sizes = []
-
-    class Watched(journal.Journal):
-        def _write_part(self, state: Any, places: Any, number: int) -> Any:
-            sizes.append(len(places))
-            return super()._write_part(state, places, number)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(folder, "Journal", Watched)
-        run_in_parts(tmp_path / "a", rounds=30)
-    # without compaction a checkpoint has four rows
-    assert max(sizes) < 40
-    assert min(sizes) == 4
-    held = sum(len(folder.checkpoint.read_part(p, _seal(p))["clients"]) for p in journal.files_of(tmp_path / "a"))
-    assert held <= 2 * 40 + 2 * 4 * 2  # twice the rows, and what only the generation before lists
-
-
-def _seal(path: Path) -> str:
-    return path.read_bytes()[-32:].hex()
-
-
-def test_many_small_parts_become_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "MOST_PARTS", 6)
-    method, problem = run_in_parts(tmp_path / "a", rounds=16, n=400)
-    assert len(folder.read(tmp_path / "a").checkpoint.meta["parts"]["name"]) <= 7  # type: ignore[union-attr]
-    same(ps.resume(tmp_path / "a", problem, rounds=18), ps.run(method, problem, rounds=18, cohort=4))
-
-
 def test_large_parts_are_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = []
     for k, size in enumerate((journal.PART_BYTES, 300)):
@@ -256,6 +227,20 @@ def test_large_parts_are_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         counts.append(len(folder.read(path).checkpoint.meta["parts"]["name"]))  # type: ignore[union-attr]
         same(ps.resume(path, problem, rounds=12), ps.run(method, problem, rounds=12, cohort=4))
     assert counts[0] < counts[1]
+
+
+def test_of_a_client_in_several_parts_the_last_one_counts(tmp_path: Path) -> None:
+    """Version 0.2 wrote the rows that had changed, each checkpoint into a part of its own."""
+    method, problem = run_in_parts(tmp_path / "a")
+    saved = folder.read(tmp_path / "a").checkpoint
+    parts = saved.meta["parts"]  # type: ignore[union-attr]
+    (name,), (sha256,) = parts["name"], parts["sha256"]
+    arrays = folder.checkpoint.read_part(tmp_path / "a" / name, sha256)
+    older = {k: v[:3] + 1 if k.startswith("memory.") else v[:3] for k, v in arrays.items()}
+    parts["name"], parts["sha256"] = ["memory.00000900", name], [None, sha256]
+    parts["sha256"][0] = folder.checkpoint.write_part(tmp_path / "a" / "memory.00000900", older)
+    folder.checkpoint.save(tmp_path / "a", saved.arrays, saved.meta)  # type: ignore[union-attr]
+    same(ps.resume(tmp_path / "a", problem, rounds=12), ps.run(method, problem, rounds=12, cohort=4))
 
 
 @pytest.mark.parametrize("moment", ["part", "checkpoint", "after"])
@@ -280,7 +265,7 @@ def test_a_crash_while_saving_leaves_a_folder_that_resumes_bitwise(
     where = {
         "part": (folder.checkpoint, "write_part"),
         "checkpoint": (folder.checkpoint, "save"),
-        "after": (journal.Journal, "commit"),
+        "after": (folder, "remove_parts"),
     }[moment]
     with monkeypatch.context() as patch:
         patch.setattr(*where, dying(getattr(*where)))
@@ -291,19 +276,19 @@ def test_a_crash_while_saving_leaves_a_folder_that_resumes_bitwise(
     same(ps.resume(tmp_path / "a", problem, rounds=20), ps.run(method, problem, rounds=20, cohort=4))
     kept = ("checkpoint", "checkpoint.previous")
     listed = [set(folder.checkpoint._read(tmp_path / "a" / name)[1]["parts"]["name"]) for name in kept]
-    assert {p.name for p in journal.files_of(tmp_path / "a")} == set.union(*listed)
+    assert {p.name for p in journal.parts_in(tmp_path / "a")} == set.union(*listed)
 
 
 @pytest.mark.parametrize("harm", thinned(["other", "cut", "gone", "bit"], 3))
 def test_a_damaged_part_is_noticed_and_the_generation_before_is_taken(tmp_path: Path, harm: str) -> None:
     method, problem = run_in_parts(tmp_path / "a", checkpoint_every=3)
-    before = folder.checkpoint.load(tmp_path / "a", parts=True)
-    newest = sorted(journal.files_of(tmp_path / "a"))[-1]
+    before = folder.checkpoint.load(tmp_path / "a")
+    newest = sorted(journal.parts_in(tmp_path / "a"))[-1]
     raw = newest.read_bytes()
     if harm == "gone":
         newest.unlink()
     elif harm == "other":
-        shutil.copy(sorted(journal.files_of(tmp_path / "a"))[0], newest)
+        shutil.copy(sorted(journal.parts_in(tmp_path / "a"))[0], newest)
     else:
         newest.write_bytes(raw[:-40] if harm == "cut" else raw[:100] + bytes([raw[100] ^ 1]) + raw[101:])
     with pytest.raises(CheckpointError, match=newest.name):
@@ -312,7 +297,7 @@ def test_a_damaged_part_is_noticed_and_the_generation_before_is_taken(tmp_path: 
     assert before.generation == "current"
     assert any(newest.name in note for note in resumed.warnings)
     same(resumed, ps.run(method, problem, rounds=12, cohort=4))
-    for p in journal.files_of(tmp_path / "a"):
+    for p in journal.parts_in(tmp_path / "a"):
         p.unlink()
     with pytest.raises(CheckpointError, match="missing"):
         ps.resume(tmp_path / "a", problem, rounds=14)
@@ -322,7 +307,7 @@ def test_force_removes_the_parts_of_an_older_run(tmp_path: Path) -> None:
     run_in_parts(tmp_path / "a", rounds=3)
     problem = problem_of(40)
     ps.run(ps.GD.theory(problem), problem, rounds=2, out=tmp_path / "a", force=True)
-    assert not journal.files_of(tmp_path / "a")
+    assert not journal.parts_in(tmp_path / "a")
 
 
 @pytest.mark.parametrize("force", [False, True])
@@ -334,7 +319,7 @@ def test_files_of_the_user_with_such_names_are_kept(tmp_path: Path, force: bool)
     run_in_parts(tmp_path / "a", rounds=3)
     if force:
         run_in_parts(tmp_path / "a", rounds=3, force=True)
-    assert journal.files_of(tmp_path / "a")
+    assert journal.parts_in(tmp_path / "a")
     assert {name: (tmp_path / "a" / name).read_text() for name in mine} == mine
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import random
 import subprocess
@@ -16,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -43,7 +41,7 @@ from proxskip.protocol import (
 )  # fmt: skip
 from proxskip.protocol import server as server_module
 from proxskip.protocol.replay import Call
-from proxskip.protocol.state import Answers, Reply
+from proxskip.protocol.state import Reply
 from proxskip.results import checkpoint
 from simulated_federation import federation, simulate
 
@@ -54,12 +52,12 @@ CENTRAL = [
 ]
 
 
-def federate(method: Any, problem: ps.Problem, rounds: int = 8, **given: Any) -> tuple[Server, list[Client]]:
+def federate(method: Any, problem: ps.Problem, rounds: int = 8, **options: Any) -> tuple[Server, list[Client]]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ps.UnsafeStepWarning)
-        given["cohort"] = as_participation(given.get("cohort"))
-        server = Server(method, problem, rounds, insist=True, **given)
-    size = given.get("itemsize", 8)
+        options["cohort"] = as_participation(options.get("cohort"))
+        server = Server(method, problem, rounds, insist=True, **options)
+    size = options.get("itemsize", 8)
     workers = [Worker(f, i, server.seed, problem.batch) for i, f in enumerate(problem.clients)]
     return server, [Client(server.method, w, size) for w in workers]
 
@@ -67,10 +65,10 @@ def federate(method: Any, problem: ps.Problem, rounds: int = 8, **given: Any) ->
 class Wires:
     """A server and its clients by hand: nothing moves unless a test moves it."""
 
-    def __init__(self, rounds: int = 6, n: int = 4, **given: Any) -> None:
-        self.problem = ps.Problem(quadratics(n), given.pop("weights", None))
-        method = given.pop("method", None) or ps.Scaffnew(1 / self.problem.L_max, 0.4)
-        self.server, self.clients = federate(method, self.problem, rounds, **given)
+    def __init__(self, rounds: int = 6, n: int = 4, **options: Any) -> None:
+        self.problem = ps.Problem(quadratics(n), options.pop("weights", None))
+        method = options.pop("method", None) or ps.Scaffnew(1 / self.problem.L_max, 0.4)
+        self.server, self.clients = federate(method, self.problem, rounds, **options)
         self.state = self.server.start(RUN)
         self.memory = [ClientState.fresh(RUN) for _ in self.clients]
         self.asks: list[Ask] = []
@@ -85,14 +83,23 @@ class Wires:
         self.memory[i], raw = self.clients[i].step(self.memory[i], wire.encode(ask))
         return raw
 
-    def deliver(self, but: tuple[int, ...] = ()) -> None:
-        """All asks that are out, but not to these clients, whose time then runs out."""
+    def deliver(self, but: tuple[int, ...] = (), change: dict[int, Callable[[Any], Any]] | None = None) -> None:
+        """All asks, but not to these clients, whose time then runs out.
+
+        Args:
+            change: what becomes of the answer of a client on its way.
+        """
         ticket, exchange = self.state.ticket, self.state.exchange
         for ask in self.asks:
-            if ask.client not in but:
-                for raw in self.work(ask):
-                    self.send(Arrived(raw, ask.client))
+            for raw in () if ask.client in but else self.work(ask):
+                if change and ask.client in change:
+                    raw = wire.encode(change[ask.client](wire.decode(raw, self.problem.d)))
+                self.send(Arrived(raw, ask.client))
         self.send(Deadline(ticket, exchange))
+
+    def play(self, rounds: int) -> None:
+        while self.state.round < rounds:
+            self.deliver()
 
     def finish(self, but: tuple[int, ...] = ()) -> None:
         for _ in range(500):
@@ -100,6 +107,14 @@ class Wires:
                 return
             self.deliver(but)
         raise AssertionError("it does not end")
+
+    def restart(self) -> None:
+        self.state = ServerState.of(self.state.arrays(), self.state.meta())
+        self.send(Restarted())
+
+    def error(self) -> float:
+        assert self.problem.solution is not None
+        return float(np.linalg.norm(self.state.vectors["x"] - self.problem.solution.x))
 
     def wipe(self, i: int) -> None:
         self.memory[i] = ClientState.fresh(RUN)
@@ -119,9 +134,6 @@ class Wires:
             name = self.server.method.about.summed
             rows.append(told.memory[name] if told.memory else np.zeros(self.problem.d))
         return np.array(rows)
-
-    def sum_h(self) -> float:
-        return float(np.abs(self.problem.weights @ self.truth()).max())
 
 
 # -- the same trajectory as an engine ----------------------------------------------------------------------------------
@@ -196,50 +208,31 @@ def test_a_half_that_no_message_can_name_is_refused() -> None:
         Wires(method=Borrowed())
 
 
-def test_a_sparse_client_computes_alone_what_it_computes_among_others() -> None:
-    rng = np.random.Generator(np.random.Philox(3))
-    A = rng.standard_normal((240, 12)) * (rng.random((240, 12)) < 0.6)
-    whole = ps.Logistic(scipy.sparse.csr_matrix(A), np.where(A[:, 0] > 0.1, 1.0, -1.0), l2=0.1)
-    problem = ps.split(whole, clients=3, by="label")
-    method = ps.Scaffnew.theory(problem)
-    state, _ = drive(*federate(method, problem, 10, closing="everyone", seed=2))
-    assert np.array_equal(state.vectors["x"], ps.run(method, problem, rounds=10, seed=2).x)
-
-
-def test_methods_without_a_server_and_forms_that_do_not_exist_are_refused() -> None:
-    problem = ps.Problem(quadratics(4))
-    with pytest.raises(ps.InputError, match="has no server"):
-        federate(ps.DecentralizedScaffnew.theory(problem), problem)
-    with pytest.raises(ps.InputError, match="decays is not known"):
-        federate(ps.Decaying(ps.Scaffnew.theory(problem), 0.1), problem)
-    with pytest.raises(ps.InputError, match="cannot run on cohorts"):
-        federate(ps.FedLin.theory(problem), problem, closing="deadline")
-    with pytest.raises(ps.InputError, match="needs the h of all clients"):
-        federate(ps.Scaffnew(0.1, 0.5), problem.with_psi(ps.prox.L1(0.1)), closing="deadline")
-    with pytest.raises(ps.InputError, match="cohorts close at their deadline"):
-        federate(ps.Scaffnew(0.1, 0.5), problem, closing="everyone", cohort=2)
+@pytest.mark.parametrize(
+    ("make", "options", "reason"),
+    [
+        (ps.DecentralizedScaffnew.theory, {}, "has no server"),
+        (lambda p: ps.Decaying(ps.Scaffnew.theory(p), 0.1), {}, "decays is not known"),
+        (ps.FedLin.theory, {"closing": "deadline"}, "cannot run on cohorts"),
+        (ps.Scaffnew.theory, {"closing": "deadline", "psi": ps.prox.L1(0.1)}, "needs the h of all clients"),
+        (ps.Scaffnew.theory, {"closing": "everyone", "cohort": 2}, "cohorts close at their deadline"),
+        (ps.Scaffnew.theory, {"names": ("a", "b", "a", "c")}, 'two clients have the name "a"'),
+    ],
+)
+def test_federations_that_cannot_be_are_refused(make: Any, options: dict[str, Any], reason: str) -> None:
+    problem = ps.Problem(quadratics(4)).with_psi(options.pop("psi", None))
+    with pytest.raises(ps.InputError, match=reason):
+        federate(make(problem), problem, **options)
 
 
 # -- commits -----------------------------------------------------------------------------------------------------------
-def test_a_round_that_closes_without_a_client_leaves_the_sum_at_zero() -> None:
-    """Whoever is missing: only those who were averaged commit, with that x+, though they hear of it later."""
-    w = Wires(rounds=40, weights=WEIGHTS)
-    for k in range(40):
-        w.deliver(but=(k % 4,) if k % 3 else (k % 4, (k + 1) % 4))
-        assert w.sum_h() <= 1e-12 * (1 + np.abs(w.truth()).max())
-    assert sum(w.state.participated) < 4 * w.state.round
-    w.finish()
-    assert w.state.counts.recentred == 0
-
-
 def test_with_dropouts_the_run_still_finds_the_solution() -> None:
-    w = Wires(rounds=400)
-    rng = random.Random(1)
-    while w.state.round < 400 and not w.state.over:
+    w, rng = Wires(rounds=400), random.Random(1)
+    while not w.state.over:
         w.deliver(but=tuple(i for i in range(4) if rng.random() < 0.3))
-    w.finish()
-    assert w.problem.solution is not None
-    assert np.linalg.norm(w.state.vectors["x"] - w.problem.solution.x) <= 1e-8
+    assert w.state.round == 400
+    assert w.state.counts.recentred == 0
+    assert w.error() <= 1e-8
 
 
 def test_an_outcome_that_was_lost_on_the_way_is_told_again() -> None:
@@ -258,20 +251,6 @@ def test_an_outcome_that_was_lost_on_the_way_is_told_again() -> None:
     assert np.array_equal(w.memory[2].memory["h"], 0.0 + eta * (x1 - pending.memory["xhat"]))
     w.finish()
     assert w.state.counts.lost == 0
-
-
-def test_asking_twice_changes_nothing() -> None:
-    a, b = Wires(), Wires()
-    a.finish()
-    while not b.state.over:
-        ticket, exchange = b.state.ticket, b.state.exchange
-        for ask in b.asks:
-            for raw in b.work(ask) + b.work(ask) + b.work(ask):
-                b.send(Arrived(raw, ask.client))
-        b.send(Deadline(ticket, exchange))
-    assert b.state.counts.duplicates + b.state.counts.stale > 0
-    assert np.array_equal(a.state.vectors["x"], b.state.vectors["x"])
-    assert all(np.array_equal(m.memory["h"], n.memory["h"]) for m, n in zip(a.memory, b.memory, strict=True))
 
 
 def test_old_answers_and_those_of_other_runs_are_counted_and_dropped() -> None:
@@ -338,29 +317,27 @@ def test_a_round_that_needs_everybody_is_never_closed_without_one() -> None:
 
 
 # -- lost memory -------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("closing", ["deadline", "everyone"])
-@pytest.mark.parametrize("method", ["scaffnew", "scaffold", "fedlin", "s-local-gd", "5gcs"])
-def test_a_wiped_client_gets_back_exactly_what_it_lost(method: str, closing: str) -> None:
-    made = {"scaffnew": ps.Scaffnew(0.5, 0.4), "scaffold": ps.Scaffold(0.1, 3), "fedlin": ps.FedLin(0.05, 3)}
-    given = made.get(method) or ps.SLocalGD(0.05, 0.5, 0.3)
-    cohort = None
-    if method == "5gcs":
-        if closing == "everyone":
-            pytest.skip("it heals by itself")
-        cohort = 3
-        given = ps.FiveGCS.practical(ps.Problem(quadratics(4), WEIGHTS), cohort=cohort)
-    if closing == "deadline" and "cohort" not in given.handles:
-        pytest.skip("waits for everybody")
-    w = Wires(rounds=9, method=given, closing=closing, weights=WEIGHTS, cohort=cohort)
-    while w.state.round < 5:
-        w.deliver()
+@pytest.mark.parametrize(
+    ("make", "closing", "cohort"),
+    [
+        (lambda p: ps.Scaffnew(0.5, 0.4), "deadline", None),
+        (lambda p: ps.Scaffnew(0.5, 0.4), "everyone", None),
+        (lambda p: ps.Scaffold(0.1, 3), "deadline", None),
+        (lambda p: ps.Scaffold(0.1, 3), "everyone", None),
+        (lambda p: ps.FedLin(0.05, 3), "everyone", None),
+        (lambda p: ps.SLocalGD(0.05, 0.5, 0.3), "everyone", None),
+        (lambda p: ps.FiveGCS.practical(p, cohort=3), "deadline", 3),
+    ],
+)
+def test_a_wiped_client_gets_back_exactly_what_it_lost(make: Any, closing: str, cohort: int | None) -> None:
+    method = make(ps.Problem(quadratics(4), WEIGHTS))
+    w = Wires(rounds=9, method=method, closing=closing, weights=WEIGHTS, cohort=cohort)
+    w.play(5)
     truth = w.truth()[2]
     w.wipe(2)
-    while w.state.counts.lost < 1:  # until it is asked again
-        w.deliver()
-    assert w.state.counts.lost == 1
     while w.state.counts.repaired < 1:
         w.deliver()
+    assert w.state.counts.lost == 1
     owed = w.state.outcomes[w.state.counted[2]]
     assert owed.settle == ".adopt"
     assert np.abs(owed.vectors[0] - truth).max() <= 1e-14 * (1 + np.abs(truth).max())
@@ -379,21 +356,18 @@ def test_a_client_that_forgets_before_it_was_ever_counted_has_lost_nothing() -> 
 
 def test_all_clients_forget_at_once() -> None:
     w = Wires(rounds=200)
-    while w.state.round < 20:
-        w.deliver()
+    w.play(20)
     for i in range(4):
         w.wipe(i)
     w.finish()
     assert w.state.counts.repaired == 4
-    assert w.problem.solution is not None
-    assert np.linalg.norm(w.state.vectors["x"] - w.problem.solution.x) <= 1e-8
+    assert w.error() <= 1e-8
 
 
 def test_lost_memory_waits_until_everybody_else_is_there() -> None:
     """The rounds go on without the client, the others' h stand still in the sum, and the repair is exact when it comes."""
     w = Wires(rounds=30)
-    while w.state.round < 5:
-        w.deliver()
+    w.play(5)
     w.wipe(2)
     while w.state.round < 12:
         w.deliver(but=(0,) if w.state.kind == "audit" else ())
@@ -411,8 +385,7 @@ def test_a_regulariser_heals_a_lost_h() -> None:
     w = Wires()
     w.problem, w.server, w.clients, w.state = problem, server, clients, server.start(RUN)
     w.send(Begin())
-    while w.state.round < 20:
-        w.deliver()
+    w.play(20)
     w.wipe(1)
     w.finish()
     assert any("starts again from zero" in note for note in w.state.notes)
@@ -422,8 +395,7 @@ def test_a_regulariser_heals_a_lost_h() -> None:
 def test_a_memory_that_was_changed_behind_the_clients_back_is_noticed() -> None:
     """Its digest is not the one that the client had for the same ticket; the h it had is restored."""
     w = Wires(rounds=12)
-    while w.state.round < 4:
-        w.deliver()
+    w.play(4)
     w.send(Arrived(w.work(w.asks[1])[0], 1))  # the server hears that client 1 has committed round 3
     w.send(Deadline(w.state.ticket, 0))  # and the round is void
     state, truth = w.memory[1], w.truth()[1]
@@ -463,16 +435,14 @@ class Careless(Client):
 
 def test_the_audit_sets_a_broken_sum_to_zero_and_says_so() -> None:
     w = Wires(rounds=300, audit=10)
-    while w.state.round < 15:
-        w.deliver()
+    w.play(15)
     state = w.memory[1]
     w.memory[1] = state.but(memory={**state.memory, "h": state.memory["h"] + 0.5})  # the digest is still the old one
     w.finish()
     assert w.state.counts.recentred == 1
     assert any(note.startswith("sum_i w_i h_i was 0.1") for note in w.state.notes)
     assert not w.state.failed
-    assert w.problem.solution is not None
-    assert np.linalg.norm(w.state.vectors["x"] - w.problem.solution.x) <= 1e-8
+    assert w.error() <= 1e-8
 
 
 def test_a_sum_that_breaks_again_ends_the_run() -> None:
@@ -486,8 +456,7 @@ def test_a_sum_that_breaks_again_ends_the_run() -> None:
 
 def test_a_run_that_fails_after_its_sum_was_mended_is_not_called_corrupted() -> None:
     w = Wires(rounds=100, audit=5, least=4, patience=2)
-    while w.state.round < 7:
-        w.deliver()
+    w.play(7)
     state = w.memory[1]
     w.memory[1] = state.but(memory={**state.memory, "h": state.memory["h"] + 0.5})
     while not w.state.broken:
@@ -528,23 +497,27 @@ def test_float32_uploads_keep_the_sum_at_zero(method: Any, closing: str) -> None
 
 
 # -- bad updates -------------------------------------------------------------------------------------------------------
+def with_entry(k: int, number: float) -> Callable[[Any], Any]:
+    """An answer with another number in its vector."""
+
+    def change(answer: Any) -> Any:
+        up = answer.up[0].copy()
+        up[k] = number
+        return replace(answer, up=(up,))
+
+    return change
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize(("i", "k"), list(itertools.product(range(4), (0, 1, -1))))
+@pytest.mark.parametrize(("i", "k"), [(0, 0), (1, 3), (2, 1), (3, 3)])
 def test_a_bad_number_leaves_the_others_as_if_the_client_were_absent(i: int, k: int, bad: float) -> None:
     a, b = Wires(), Wires()
     a.deliver()
     b.deliver()
-    for ask in list(a.asks):
-        for raw in a.work(ask):
-            answer = wire.decode(raw, a.problem.d)
-            up = answer.up[0].copy()
-            if ask.client == i:
-                up[k] = bad
-            a.send(Arrived(wire.encode(replace(answer, up=(up,))), ask.client))
+    a.deliver(change={i: with_entry(k, bad)})
     b.deliver(but=(i,))
     assert a.state.counts.rejected == 1
-    at = k % a.problem.d
-    assert f"client-{i}, round 1: entry {at} of vector 0 is {bad}" in a.state.notes[-1]
+    assert f"client-{i}, round 1: entry {k} of vector 0 is {bad}" in a.state.notes[-1]
     assert np.array_equal(a.state.vectors["x"], b.state.vectors["x"])
     assert a.state.counted == b.state.counted
 
@@ -553,14 +526,9 @@ def test_a_bad_number_leaves_the_others_as_if_the_client_were_absent(i: int, k: 
 @pytest.mark.parametrize("size", [1e308, 1e12])
 def test_an_upload_out_of_proportion_is_left_out_and_its_sender_named(size: float, rounds_before: int) -> None:
     a, b = Wires(), Wires()
-    for w in (a, b):
-        for _ in range(rounds_before):
-            w.deliver()
-    for ask in list(a.asks):
-        for raw in a.work(ask):
-            answer = wire.decode(raw, a.problem.d)
-            up = np.full(a.problem.d, size) if ask.client == 2 else answer.up[0]
-            a.send(Arrived(wire.encode(replace(answer, up=(up,))), ask.client))
+    a.play(rounds_before)
+    b.play(rounds_before)
+    a.deliver(change={2: lambda answer: replace(answer, up=(np.full(a.problem.d, size),))})
     b.deliver(but=(2,))
     assert a.state.counts.rejected == 1
     assert f"client-2, round {rounds_before}: its upload has the norm" in a.state.notes[-1]
@@ -703,36 +671,12 @@ def test_states_read_back_from_their_arrays() -> None:
             assert w.memory[k].meta() == memory.meta()
 
 
-@pytest.mark.parametrize("closing", ["deadline", "everyone"])
-def test_a_server_that_restarts_does_its_round_once(closing: str) -> None:
-    a, b = Wires(closing=closing), Wires(closing=closing)
-    a.finish()
-    for k in range(40):
-        if b.state.over:
-            break
-        if k % 3 == 1:
-            for ask in b.asks[:2]:
-                for raw in b.work(ask):
-                    b.send(Arrived(raw, ask.client))
-            b.state = ServerState.of(b.state.arrays(), b.state.meta())
-            b.send(Restarted())
-        b.deliver()
-    assert b.state.over
-    assert np.array_equal(a.state.vectors["x"], b.state.vectors["x"])
-
-
 def test_a_client_that_never_comes_is_named_in_the_result() -> None:
     w = Wires(rounds=10)
     w.finish(but=(3,))
     assert w.state.notes[-1] == "the answer leaves out client-3: absent from the last half of the rounds."
     assert w.state.participated == (10, 10, 10, 0)
     assert any("client-3 missed the deadline of round 0" in note for note in w.state.notes)
-
-
-def test_too_few_clients_end_with_their_names() -> None:
-    w = Wires(n=5, least=4, patience=2)
-    w.finish(but=(1, 4))
-    assert w.state.failed.startswith("have 3 of 5 clients, missing client-1, client-4")
 
 
 def test_it_stops_at_the_tolerance() -> None:
@@ -750,8 +694,7 @@ def test_a_federation_that_diverges_says_what_a_run_says() -> None:
     while not w.state.over:
         w.deliver()
         if w.state.round == 1:
-            w.state = ServerState.of(w.state.arrays(), w.state.meta())
-            w.send(Restarted())
+            w.restart()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ps.UnsafeStepWarning)
         judge = ps.run(ps.GD(4.0), w.problem, rounds=1000, every=1, allow_unsafe_step=True)
@@ -843,34 +786,26 @@ def test_a_round_takes_a_time_in_proportion_to_its_clients() -> None:
     assert min(t for _, t in times) <= 18 * min(t for t, _ in times)
 
 
-def test_uploads_are_judged_by_the_median_of_the_others() -> None:
-    """The same verdicts and sentences as from a median of the others for each client."""
-    rng = np.random.Generator(np.random.Philox(11))
-    rejected = 0
-    for k in range(600):
-        n = 1 + int(rng.integers(9))
-        norms = 10.0 ** rng.integers(-9, 10, n) * rng.choice([0.0, 1.0, 1.0, 1.5], n)
-        norms[rng.random(n) < 0.03] = 1.7e308  # the norm of such a vector is infinite, and so are sums of two
-        replies = Answers()
-        for i in rng.permutation(n):
-            replies = replies.plus(int(i), Reply((np.full(1 + k % 2, norms[i]),), 0.0), 0, bytes(32))
-        before = float(rng.choice([0.0, 1e-6, 1.0, 1e5]))
-        state = ServerState.fresh(RUN, n, {}).but(
-            answers=replies, sizes={"local": before}, call=Call("local", (), 0, np.ones(n))
-        )
-        sizes = {i: audit.size(reply.up) for i, reply in replies.items()}
-        expected = {}
-        for i, mine in sizes.items():
-            others = [size for j, size in sizes.items() if j != i]
-            with np.errstate(over="ignore"):
-                now = float(np.median(others)) if others else 0.0
-            if 0 < max(audit.GROWTH * before, audit.SPREAD * now) < mine:
-                expected[i] = (
-                    f"its upload has the norm {mine:.3g}, that of the others {now:.3g}, and none was above {before:.3g}"
-                )
-        assert audit.out_of_proportion(state) == expected
-        rejected += len(expected)
-    assert rejected > 100
+@pytest.mark.parametrize(
+    ("norms", "before", "left_out"),
+    [
+        ([1.0, 1.0, 9e5], 0.0, []),
+        ([1.0, 1.0, 2e6], 0.0, [2]),
+        ([1.0, 1.0, 2e6], 1e5, []),
+        ([1.0, 3e6, 2e6], 0.0, []),  # the median of the others is a million
+        ([0.0, 0.0, 5.0], 0.0, []),
+        ([2.0], 1e-6, [0]),
+        ([1.7e308, 1.7e308, 1.0], 1.0, []),
+        ([1.0, 1.7e308, 1.0], 1.0, [1]),
+    ],
+)
+def test_uploads_are_judged_by_the_median_of_the_others(norms: list[float], before: float, left_out: list[int]) -> None:
+    n = len(norms)
+    state = ServerState.fresh(RUN, n, {}).but(
+        answers={i: Reply((np.full(2, v),), 0.0) for i, v in enumerate(norms)},
+        sizes={"local": before * 2**0.5}, call=Call("local", (), 0, np.ones(n)),
+    )  # fmt: skip
+    assert list(audit.out_of_proportion(state)) == left_out
 
 
 def test_a_disk_wiped_again_before_the_repair_arrives_loses_nothing() -> None:
@@ -1032,8 +967,7 @@ def test_a_run_that_missed_clients_goes_on_when_they_are_back() -> None:
     w.deliver()
     w.finish(but=(0, 1, 2))
     assert "have 1 of 4 clients" in w.state.failed
-    w.state = ServerState.of(w.state.arrays(), w.state.meta())
-    w.send(Restarted())
+    w.restart()
     w.finish()
     assert not w.state.failed
     assert w.state.round == 6
@@ -1046,8 +980,7 @@ def test_more_rounds_or_a_smaller_tolerance_go_on_from_the_end() -> None:
     assert w.state.reached
     for rounds, tol in ((40, 1e-2), (60, None), (70, None)):
         w.server = replace(w.server, rounds=rounds, tol=tol, names=w.server.names)
-        w.state = ServerState.of(w.state.arrays(), w.state.meta())
-        w.send(Restarted())
+        w.restart()
         w.finish()
         assert w.state.round > at
         at = w.state.round
@@ -1058,54 +991,28 @@ def test_more_rounds_or_a_smaller_tolerance_go_on_from_the_end() -> None:
     assert np.array_equal(w.state.vectors["x"], whole.state.vectors["x"])
 
 
-def test_a_run_that_is_done_stays_done() -> None:
-    w = Wires(rounds=5)
-    w.finish()
-    assert w.server.step(w.state, Restarted()) == (w.state, [])
-
-
-def test_an_update_of_another_length_is_rejected_and_named() -> None:
+def test_an_update_of_another_length_is_damaged() -> None:
     w = Wires()
-    (raw,) = w.work(w.asks[0])
-    longer = replace(wire.decode(raw, w.problem.d), up=(np.zeros(w.problem.d + 1),))
-    after, _ = w.server.step(w.state, Arrived(wire.encode(longer), 0))
-    assert after.notes[-1] == "client-0, round 0: its vectors have length 5 instead of 4; the update was left out."
-    assert after.out == {0}
-    assert after.counts.rejected == 1
-    for other in ({"client": 1}, {"run": bytes(16)}):
-        after, _ = w.server.step(w.state, Arrived(wire.encode(replace(longer, **other)), 0))
-        assert (after.out, after.counts.foreign) == (frozenset(), 1)
+    w.deliver(change={0: lambda answer: replace(answer, up=(np.zeros(w.problem.d + 1),))})
+    assert w.state.counts.damaged == 1
+    assert w.state.participated == (0, 1, 1, 1)
 
 
 def test_every_rejection_is_named() -> None:
     w = Wires(rounds=60, audit=0)
     for r in range(30):
-        for ask in list(w.asks):
-            for raw in w.work(ask):
-                answer = wire.decode(raw, w.problem.d)
-                up = answer.up[0].copy()
-                if ask.client == 1:
-                    up[r % 4] = np.nan
-                w.send(Arrived(wire.encode(replace(answer, up=(up,))), ask.client))
+        w.deliver(change={1: with_entry(r % 4, np.nan)})
     assert w.state.counts.rejected == 30
-    named = [t for t in w.state.notes if t.startswith("client-1, round")]
-    assert [t.split(";")[0] for t in named] == [
-        f"client-1, round {r}: entry {r % 4} of vector 0 is nan" for r in range(20)
-    ]
+    notes = [note.split(";")[0] for note in w.state.notes if note.startswith("client-1, round")]
+    assert notes == [f"client-1, round {r}: entry {r % 4} of vector 0 is nan" for r in range(20)]
 
 
-@pytest.mark.parametrize("given", [{"closing": "everyone", "n": 3}, {"n": 2}])
-def test_a_client_that_always_says_lost_ends_the_run(given: dict[str, Any]) -> None:
-    w = Wires(rounds=5, patience=3, **given)
+@pytest.mark.parametrize("options", [{"closing": "everyone", "n": 3}, {"n": 2}])
+def test_a_client_that_always_says_lost_ends_the_run(options: dict[str, Any]) -> None:
+    w = Wires(rounds=5, patience=3, **options)
     w.deliver()
     for _ in range(100):
-        ticket, exchange = w.state.ticket, w.state.exchange
-        for ask in w.asks:
-            for raw in w.work(ask):
-                if ask.client == 1:
-                    raw = wire.encode(replace(wire.decode(raw, w.problem.d), status=wire.LOST, up=()))
-                w.send(Arrived(raw, ask.client))
-        w.send(Deadline(ticket, exchange))
+        w.deliver(change={1: lambda answer: replace(answer, status=wire.LOST, up=())})
     assert "missing client-1: round 1 could not be closed in 4 attempts" in w.state.failed
 
 
@@ -1141,11 +1048,6 @@ def test_an_h_to_adopt_is_adopted_whatever_its_number() -> None:
         assert np.array_equal(memory.memory["h"], h)
         answer = wire.decode(raw, w.problem.d)
         assert (answer.status, answer.digest) == (wire.OK, memory.digest)
-
-
-def test_two_clients_with_one_name_are_refused() -> None:
-    with pytest.raises(ps.InputError, match='two clients have the name "a"'):
-        Wires(names=("a", "b", "a", "c"))
 
 
 @pytest.mark.slow

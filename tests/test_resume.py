@@ -175,24 +175,18 @@ def test_another_problem_is_refused_with_the_difference(other: Any, says: str, t
     ps.resume(tmp_path, problem, rounds=5)
 
 
-def test_another_batch_dtype_or_lambda_is_refused(tmp_path: Path, quiet_steps: None) -> None:
-    problem = NAMED["scaffnew"].rows()
-    saved(tmp_path, problem, ps.Scaffnew.theory(problem))
-    for other, says in (
-        (problem.with_batch(5), "batch"),
-        (NAMED["scaffnew"].rows(dtype="float32"), "dtype"),
-        (NAMED["scaffnew"].rows(loss="squared"), "loss"),
+def test_another_batch_dtype_loss_or_operator_is_refused(tmp_path: Path, quiet_steps: None) -> None:
+    problem, split = NAMED["scaffnew"].rows(), NAMED["splitskip"].quadratic()
+    saved(tmp_path / "a", problem, ps.Scaffnew.theory(problem))
+    saved(tmp_path / "b", split, ps.SplitSkip.theory(split))
+    for folder_, other, says in (
+        ("a", problem.with_batch(5), "batch"),
+        ("a", NAMED["scaffnew"].rows(dtype="float32"), "dtype"),
+        ("a", NAMED["scaffnew"].rows(loss="squared"), "loss"),
+        ("b", split.with_psi(split.psi, -difference(split.d)), "D"),
     ):
         with pytest.raises(InputError, match=f"another run.*{says}"):
-            ps.resume(tmp_path, other, rounds=5)
-
-
-def test_another_operator_is_refused(tmp_path: Path) -> None:
-    problem = NAMED["splitskip"].quadratic()
-    saved(tmp_path, problem, ps.SplitSkip.theory(problem))
-    other = problem.with_psi(problem.psi, -difference(problem.d))
-    with pytest.raises(InputError, match=r"another run.*D"):
-        ps.resume(tmp_path, other, rounds=5)
+            ps.resume(tmp_path / folder_, other, rounds=5)
 
 
 @pytest.mark.parametrize(
@@ -266,13 +260,8 @@ def test_large_graphs_and_many_own_steps_fit_a_checkpoint(tmp_path: Path) -> Non
     n = 230
     problem = ps.Problem([ps.Quadratic([1.0, 0.5], [float(i), 1.0]) for i in range(n)])
     gossip = ps.DecentralizedScaffnew.theory(problem, graph="complete")
-    straight = ps.run(gossip, problem, rounds=6)
-    ps.run(gossip, problem, rounds=3, out=tmp_path / "a")
-    assert ps.resume(tmp_path / "a", problem, rounds=6).x.tobytes() == straight.x.tobytes()
-    own = ps.Scaffnew.theory(problem, own_steps=True)
-    straight = ps.run(own, problem, rounds=6)
-    ps.run(own, problem, rounds=3, out=tmp_path / "b")
-    assert ps.resume(tmp_path / "b", problem, rounds=6).x.tobytes() == straight.x.tobytes()
+    for name, method in (("a", gossip), ("b", ps.Scaffnew.theory(problem, own_steps=True))):
+        cut_and_resume(tmp_path / name, method, problem, [3], rounds=6)
 
 
 def test_splitskip_takes_its_own_dual_and_nobody_elses() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import struct
 import warnings
 from collections.abc import Callable, Iterator
@@ -600,46 +599,6 @@ def test_bytes_of_a_codec_where_none_is_are_rejected_by_name() -> None:
     f.arrive(wire.encode(replace(answer, up=(bytes(32),))), 2)
     assert f.state.notes == ("client-2, round 0: vector 0 has 32 bytes that are not of its format; "
                              "the update was left out.",)  # fmt: skip
-
-
-# -- another version ---------------------------------------------------------------------------------------------------
-OLD_HEAD = struct.Struct("<4sBBBB16sQQQdIIIIB7s8s8s24s24s32s")
-
-
-def old_message(kind: int, client: int = 0) -> bytes:
-    """A sound one of format version 1: the sha256 stood between the header and the vectors."""
-    payload = np.ones(4).tobytes()
-    head = OLD_HEAD.pack(
-        b"PSKM", 1, kind, 8, 0, RUN, 1, 0, 0, 0.0, 0, client, 1, 4, 1, b"", b"\0".ljust(8, b"\xff"), b"\xff" * 8,
-        b"say", b"", bytes(32),
-    )  # fmt: skip
-    return head + hashlib.sha256(head + payload).digest() + payload
-
-
-def test_a_message_of_the_old_version_is_refused_with_a_sentence() -> None:
-    for kind in (wire.ASK, wire.ANSWER):
-        with pytest.raises(wire.OtherVersion, match=r"format version 1 .* reads version 2; run the same version"):
-            wire.decode(old_message(kind), 4)
-    damaged = bytearray(old_message(wire.ANSWER))
-    damaged[-1] ^= 1
-    with pytest.raises(wire.WireError) as error:
-        wire.decode(bytes(damaged), 4)
-    assert not isinstance(error.value, wire.OtherVersion)
-
-
-def test_the_server_notes_an_old_client_once_and_by_name() -> None:
-    f = Federation(echo(RandK(2)))
-    for client in (2, 2, 0):
-        f.arrive(old_message(wire.ANSWER, client), client)
-    assert f.state.counts.damaged == 3
-    assert [note.split(":")[0] for note in f.state.notes] == ["client-2", "client-0"]
-    assert "run the same version of proxskip on both sides" in f.state.notes[0]
-
-
-def test_a_client_that_is_asked_by_an_old_server_says_so() -> None:
-    f = Federation(echo(RandK(2)))
-    with pytest.raises(ps.InputError, match="format version 1"):
-        f.clients[0].step(f.memory[0], old_message(wire.ASK))
 
 
 def test_own_numbers_of_another_length_are_refused() -> None:

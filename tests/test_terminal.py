@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import gzip
 import importlib.util
@@ -13,6 +14,7 @@ import select
 import shutil
 import subprocess
 import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ import proxskip as ps
 from proxskip.cli import main
 from proxskip.cli.flags import parser
 from proxskip.data.svmlight import DataError
-from proxskip.data.tables import Named, read_table
+from proxskip.data.tables import Named, open_npz, read_table
 from proxskip.prox import parse as prox_text
 from proxskip.types import InputError
 
@@ -143,6 +145,20 @@ def test_bad_tables_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "object.npz", X=X, y=np.array([{}] * 40, dtype=object))
     with pytest.raises(InputError, match="not an NPZ file"):
         read_table(tmp_path / "object.npz")
+
+
+def test_an_npz_file_with_one_name_twice_or_more_bytes_than_it_has_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "good.npz", X=X, y=Y)
+    with zipfile.ZipFile(tmp_path / "good.npz") as good, zipfile.ZipFile(tmp_path / "bad.npz", "w") as bad:
+        for name in ("X.npy", "y.npy", "y.npy"):
+            with (
+                contextlib.nullcontext() if name not in bad.namelist() else pytest.warns(UserWarning, match="Duplicate")
+            ):
+                bad.writestr(name, good.read(name))
+    with pytest.raises(InputError, match="'y' is there twice"):
+        read_table(tmp_path / "bad.npz")
+    with pytest.raises(InputError, match=r"would hold .* bytes"), open_npz(tmp_path / "good.npz", 100):
+        pass
 
 
 @pytest.mark.slow
@@ -337,7 +353,7 @@ def test_the_doctor_says_what_works(capsys: Any) -> None:
     code, out, _ = call(capsys, "doctor", "--json")
     assert code == 0
     found = {row["what"]: row for row in json.loads(out)}
-    assert {"threads", "engine cpu", "engine gpu", "engine ray", "Flower", "browser", "data sets"} <= found.keys()
+    assert {"proxskip", "engine cpu", "engine gpu", "engine ray", "flwr", "data sets"} <= found.keys()
     assert found["engine cpu"]["works"]
     assert found["numpy"]["here"] == np.__version__
     assert found["pandas"]["works"] is (importlib.util.find_spec("pandas") is not None)

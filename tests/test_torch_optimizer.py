@@ -19,13 +19,13 @@ pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("torch-ranks")]
 RANKS = 4
 
 
-def on_ranks(cases, folder):
-    """Run cases of torch_ranks.py on four processes; what each rank found, by case."""
+def on_ranks(cases, folder, n=RANKS):
+    """Run cases of torch_ranks.py on n processes; what each rank found, by case."""
     script = Path(__file__).with_name("torch_ranks.py")
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     ranks = [
-        subprocess.Popen([sys.executable, str(script), ",".join(cases), str(folder), str(r), str(RANKS)], env=env)
-        for r in range(RANKS)
+        subprocess.Popen([sys.executable, str(script), ",".join(cases), str(folder), str(r), str(n)], env=env)
+        for r in range(n)
     ]
     try:
         codes = [rank.wait(600) for rank in ranks]

@@ -1,5 +1,7 @@
 """``proxskip.torch.train``: the steps of the optimizer under torchrun, for many clients in one process."""
 
+import dataclasses
+import functools
 import subprocess
 import sys
 import warnings
@@ -25,20 +27,27 @@ def trained(setting, n=RANKS, rounds=20, dtype=torch.float64, **more):
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    return on_ranks(("virtual",), tmp_path_factory.mktemp("virtual"))[0]["virtual"]
+    def of(n):
+        return on_ranks(("virtual",), tmp_path_factory.mktemp(f"virtual{n}"), n)[0]["virtual"]
+
+    return functools.cache(of)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", list(torch_ranks.VIRTUAL))
-def test_it_is_the_optimizer_on_as_many_ranks(name, ranks):
-    result = trained(torch_ranks.VIRTUAL[name])
-    for found in ranks:
-        assert np.abs(result.x - found[name]).max() <= 1e-10
-    assert result.trace["bytes_up"][-1] == sum(found[f"{name} bytes"] for found in ranks)
-    assert np.abs(result.h.sum(0)).max() <= 1e-10 * (1 + np.abs(result.h).max())
-    in_single = trained(torch_ranks.VIRTUAL[name], dtype=torch.float32)
-    if "codec" not in torch_ranks.VIRTUAL[name]:
-        assert np.abs(in_single.x - result.x).max() <= 1e-3
+@pytest.mark.parametrize(
+    ("name", "n"),
+    [*((name, RANKS) for name in torch_ranks.VIRTUAL), *((k, n) for k in torch_ranks.FEW for n in (2, 3))],
+)
+def test_it_is_the_optimizer_on_as_many_ranks(name, n, ranks):
+    setting = torch_ranks.VIRTUAL[name]
+    for dtype, close in ((torch.float64, 1e-10), (torch.float32, 1e-5)):
+        if "codec" in setting and dtype == torch.float32:
+            continue
+        result = trained(setting, n, dtype=dtype)
+        for found in ranks(n):
+            assert np.abs(result.x - found[f"{name} {dtype}"]).max() <= close
+        assert result.trace["bytes_up"][-1] == sum(found[f"{name} {dtype} bytes"] for found in ranks(n))
+        assert np.abs(result.h.sum(0)).max() <= close * (1 + np.abs(result.h).max())
 
 
 def as_problem(batch):
@@ -87,7 +96,7 @@ OPTIMIZERS = {
         lambda q: torch.optim.SGD(
             [{"params": [v for v in q if v.ndim == k], "weight_decay": 0.5 * (k - 1)} for k in (1, 2)], 0.1
         ),
-        False,
+        True,
     ),
 }
 
@@ -106,18 +115,27 @@ def test_clients_stacked_are_clients_apart(name, monkeypatch):
     assert np.abs(result.x - apart.x).max() <= 1e-12
 
 
-def test_matrices_and_the_rest_may_have_optimizers_of_their_own():
+@pytest.mark.parametrize("more", [{}, {"adjust_lr_fn": "match_rms_adamw", "nesterov": False}])
+def test_muon_on_the_matrices_of_all_clients_is_that_of_pytorch(more, monkeypatch):
     Muon = getattr(torch.optim, "Muon", None)
     if Muon is None:
         pytest.skip("this PyTorch has no Muon")
 
     def make(params):
         matrices = [q for q in params if q.ndim == 2]
-        return [Muon(matrices, lr=0.02), torch.optim.AdamW([q for q in params if q.ndim != 2], lr=0.01)]
+        return [Muon(matrices, lr=0.02, **more), torch.optim.AdamW([q for q in params if q.ndim != 2], lr=0.01)]
 
-    with pytest.warns(UserWarning, match="client by client"):
-        result = trained({"optimizer": make, "period": 3, "batch": 4}, 3, 6, every=1)
+    setting = {"optimizer": make, "period": 3, "batch": 4}
+    result = trained(setting, 3, 6, every=1)
+    assert not result.warnings
     assert result.trace["f"][-1] < result.trace["f"][0]
+    monkeypatch.setattr("proxskip.torch.training.acts_by_entry", lambda *_: False)
+    with pytest.warns(UserWarning, match="client by client"):
+        apart = trained(setting, 3, 6, every=1)
+    moved = np.abs(
+        apart.x - torch.cat([q.detach().reshape(-1) for q in torch_ranks.virtual_module().parameters()]).numpy()
+    )
+    assert np.abs(result.x - apart.x).max() <= 0.03 * moved.max()
 
 
 def test_portions_and_cohorts():
@@ -147,7 +165,14 @@ def test_the_module_is_a_copy_at_x_and_records_have_metrics(tmp_path):
     import matplotlib
 
     matplotlib.use("Agg")
-    assert result.plot("accuracy").lines[0].get_ydata().tolist() == result.trace["accuracy"].tolist()
+    axes = result.plot("accuracy")
+    assert axes.lines[0].get_ydata().tolist() == result.trace["accuracy"].tolist()
+    assert (axes.get_yscale(), axes.get_ylabel(), axes.get_xlabel()) == ("linear", "accuracy", "communication rounds")
+    with pytest.raises(ps.InputError, match=r"choose one of the columns round, local_steps, .*, f, accuracy"):
+        result.plot("acuracy")
+    assert result.summary()["method"] == "AdamW"
+    both = ps.plot([result, dataclasses.replace(result, settings={**result.settings, "seed": 1})], y="accuracy")
+    assert len(both.get_legend().get_texts()) == 1, "seeds share a curve"
 
 
 def test_a_divergence_ends_with_advice_and_the_best_module():
@@ -161,6 +186,46 @@ def test_a_divergence_ends_with_advice_and_the_best_module():
     assert "a smaller learning rate or period= in place of p= or chi below 1" in result.message
     finite = result.trace["f"][np.isfinite(result.trace["f"])]
     assert torch.nn.functional.mse_loss(result.module(X), y).item() == pytest.approx(finite.min(), rel=1e-9)
+
+
+@pytest.mark.parametrize("engine", ["torch", "cpu"])
+def test_a_run_that_diverges_ends_with_advice_and_the_best_x(engine):
+    X, y = torch.randn(40, 6, dtype=torch.float64), torch.randn(40, 1, dtype=torch.float64)
+    line = torch.nn.Linear(6, 1, dtype=torch.float64)
+    problem = ps.Problem([Model(line, torch.nn.functional.mse_loss, *pair) for pair in split(X, y, 4, by="iid")])
+    result = ps.run(ps.Scaffnew(60.0, 0.2), problem, rounds=500, engine=engine)
+    assert result.status is ps.Status.DIVERGED
+    assert "use a smaller gamma or a fixed number of local steps (K=) or chi below 1" in result.message
+    finite = result.trace["f"][np.isfinite(result.trace["f"])]
+    assert problem.clients[0].module_at(result.x)(X).isfinite().all()
+    assert np.mean([f.value(result.x) for f in problem.clients]) == pytest.approx(finite.min(), rel=1e-9)
+
+
+def test_a_training_is_kept_in_a_folder(tmp_path):
+    out = tmp_path / "a"
+    setting = {"optimizer": lambda q: torch.optim.AdamW(q, 0.01), "period": 3, "batch": 4}
+    result = trained(setting, 3, 4, every=1, out=out)
+    kept = ps.load(out)
+    assert kept.x.tolist() == result.x.tolist()
+    assert kept.h.tolist() == result.h.tolist()
+    assert kept.trace["f"].tolist() == result.trace["f"].tolist()
+    assert ps.plot([out, result], y="f").lines[0].get_ydata().tolist() == result.trace["f"].tolist()
+    module = torch_ranks.virtual_module()
+    with np.load(out / "weights.npz", allow_pickle=False) as arrays:
+        module.load_state_dict({k: torch.tensor(v) for k, v in arrays.items()})
+    assert all(torch.equal(a, b) for a, b in zip(module.parameters(), result.module.parameters(), strict=True))
+    with pytest.raises(ps.InputError, match="a"):
+        trained(setting, 3, 4, out=out)
+
+
+@pytest.mark.parametrize("control", ["step", "anchor"])
+def test_a_network_takes_the_time_that_it_takes_a_run(control):
+    network = ps.Network(latency=0.1, bandwidth=(1e3, 2e3, 3e3), gradient=(0.5, 0.2, 0.1), server=4e3)
+    setting = {"optimizer": lambda q: torch.optim.SGD(q, 0.1), "period": 5, "control": control, "batch": 4}
+    mine = trained(setting, 3, 8, network=network)
+    method = ps.Scaffnew(0.1, 0.2, K=5) if control == "step" else ps.FedLin(0.1, 5)
+    theirs = ps.run(method, as_problem(4), rounds=8, seed=7, network=network)
+    assert mine.trace["sim_seconds"][-1] == pytest.approx(theirs.trace["sim_seconds"][-1], rel=1e-12)
 
 
 def test_splits():
@@ -191,6 +256,8 @@ REFUSED = [
     ({"rounds": 2, "batch": 100}, "batch"),
     ({"rounds": 2, "clients": []}, "clients must be a list"),
     ({"rounds": 2, "cohort": 9}, "9"),
+    ({"rounds": 2, "network": "mobile"}, "every client answers in every round"),
+    ({"rounds": 2, "network": "moon"}, 'network "moon" is not known'),
     ({"rounds": 2, "metrics": {"f": lambda a, b: 0.0}}, "the name of a column"),
 ]
 

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import csv
 import doctest
-import io
 import math
-import os
-import tempfile
-import tracemalloc
-import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,44 +19,10 @@ from proxskip.results.checkpoint import load, save
 from proxskip.results.trace import Trace, _cell
 from proxskip.types import InputError
 
-SPECIAL = [
-    0.0,
-    -0.0,
-    math.nan,
-    math.inf,
-    -math.inf,
-    5e-324,
-    -5e-324,
-    2.2250738585072014e-308,
-    1e308,
-    0.1,
-    1.0,
-]
-SPECIAL += [
-    2.0**53,
-    2.0**53 + 2,
-    -(2.0**53),
-    1e22,
-    1e16,
-    123456789.0,
-    -7.0,
-    1 / 3,
-    math.nextafter(1, 2),
-    1e-7,
-]
+SPECIAL = [0.0, -0.0, math.nan, math.inf, -math.inf, 5e-324, -5e-324, 2.2250738585072014e-308, 1e308, 0.1, 1.0, 2.0**53]
+SPECIAL += [2.0**53 + 2, -(2.0**53), 1e22, 1e16, 123456789.0, -7.0, 1 / 3, math.nextafter(1, 2), 1e-7]
 
 quick = settings(max_examples=draws(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-@pytest.fixture
-def tmp_path(tmp_path: Path) -> Iterator[Path]:
-    """In memory where there is such a folder: these tests write some 20,000 files."""
-    memory = Path("/dev/shm")
-    if not os.access(memory, os.W_OK):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir=memory) as folder:
-        yield Path(folder)
 
 
 def filled(values: Any, columns: tuple[str, ...] = ("a", "b")) -> Trace:
@@ -133,19 +93,12 @@ def test_columns_read_are_history_and_read_only() -> None:
 
 
 def test_append_is_amortised_constant(monkeypatch: pytest.MonkeyPatch) -> None:
-    copied = 0
-    real = np.empty
-
-    def counting(shape: Any, *args: Any, **kwargs: Any) -> Any:
-        nonlocal copied
-        copied += math.prod(shape)
-        return real(shape, *args, **kwargs)
-
-    monkeypatch.setattr(trace_module.np, "empty", counting)
+    grown, real = [], np.hstack
+    monkeypatch.setattr(trace_module.np, "hstack", lambda tables: grown.append(1) or real(tables))  # type: ignore[func-returns-value]
     trace = Trace(("a",))
     for k in range(20_000):
         trace.append({"a": k})
-    assert copied < 4 * 20_000
+    assert len(grown) < 16
     assert trace["a"].tolist() == list(range(20_000))
 
 
@@ -154,28 +107,10 @@ def test_last_of_nothing() -> None:
         Trace(("a",)).last()
 
 
-@pytest.mark.parametrize(
-    "columns",
-    [
-        (),
-        "gap",
-        ("a", "a"),
-        ("",),
-        ("a b",),
-        ("=a",),
-        ("'a",),
-        ("a/b",),
-        ("../a",),
-        ("a\n",),
-        ("ä",),
-        ("1",),
-        (1,),
-        ("a.npy",),
-        ("a" * 65,),
-        ["a"],
-        None,
-    ],
-)
+NO_NAMES = ["", "a b", "=a", "'a", "a/b", "../a", "a\n", "ä", "1", 1, "a" * 65]
+
+
+@pytest.mark.parametrize("columns", [(), "gap", ("a", "a"), ["a"], None, *((name,) for name in NO_NAMES)])
 def test_refused_columns(columns: Any) -> None:
     with pytest.raises(InputError):
         Trace(columns)
@@ -195,8 +130,6 @@ def round_trips(trace: Trace, path: Path) -> None:
     assert lines[0] == list(trace.columns)
     columns = {name: np.array([float(line[k]) for line in lines[1:]]) for k, name in enumerate(trace.columns)}
     assert same(Trace.from_arrays(columns), trace, nan_bits=False)
-    trace.to_npz(path)
-    assert same(Trace.from_npz(path), trace)
     assert same(Trace.from_arrays(trace.to_arrays()), trace)
     assert [p.name for p in path.parent.iterdir()] == [path.name]
 
@@ -204,7 +137,6 @@ def round_trips(trace: Trace, path: Path) -> None:
 def test_special_values_round_trip(path: Path) -> None:
     round_trips(filled(SPECIAL), path)
     round_trips(Trace(("a", "b")), path)
-    round_trips(filled([1.0], ("file", "allow_pickle")), path)  # arguments of numpy's own writer
     round_trips(filled([1.0], ("a.b-c", "_")), path)
 
 
@@ -219,36 +151,19 @@ def test_ten_thousand_bit_patterns_round_trip(path: Path) -> None:
     round_trips(Trace.from_arrays({"a": values, "b": values[::-1]}), path)
 
 
-def test_a_loaded_trace_goes_on(path: Path) -> None:
-    trace = filled([1.0] * 20)
-    trace.to_npz(path)
-    for again in (Trace.from_npz(path), Trace.from_arrays(trace.to_arrays())):
+def test_a_loaded_trace_goes_on() -> None:
+    for length in (0, 20):
+        trace = filled([1.0] * length)
+        again = Trace.from_arrays(trace.to_arrays())
         again.append({"a": 2.0})
-        assert len(again) == 21
-        assert again["a"].tolist() == [1.0] * 20 + [2.0]
-    assert len(trace) == 20
+        assert again["a"].tolist() == [1.0] * length + [2.0]
+        assert len(trace) == length
 
 
 def test_inside_a_checkpoint(tmp_path: Path) -> None:
     trace = filled(SPECIAL)
     save(tmp_path, {"x": np.ones((2, 2))} | trace.to_arrays("trace."), {})
     assert same(Trace.from_arrays(load(tmp_path).arrays, "trace."), trace)
-
-
-def test_numpy_reads_the_npz(path: Path) -> None:
-    trace = filled(SPECIAL)
-    trace.to_npz(path)
-    with np.load(path, allow_pickle=False) as found:
-        assert {k: found[k].tobytes() for k in found.files} == {k: trace[k].tobytes() for k in trace.columns}
-    first = path.read_bytes()
-    trace.to_npz(path)
-    assert path.read_bytes() == first
-
-
-def test_the_npz_of_numpy_is_read(path: Path) -> None:
-    with path.open("wb") as file:
-        np.savez(file, a=np.arange(3.0), b=np.zeros(3))
-    assert Trace.from_npz(path)["a"].tolist() == [0, 1, 2]
 
 
 def test_csv_text(path: Path) -> None:
@@ -267,11 +182,6 @@ def test_numbers_are_exact_in_a_csv() -> None:
         assert np.float64(_cell(number)).tobytes() == np.float64(number).tobytes()
 
 
-def test_a_missing_file_says_so(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        Trace.from_npz(tmp_path / "no")
-
-
 @pytest.mark.parametrize(
     "arrays",
     [
@@ -284,102 +194,9 @@ def test_a_missing_file_says_so(tmp_path: Path) -> None:
         {"a b": np.zeros(2)},
     ],
 )
-def test_refused_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
+def test_refused_arrays(arrays: dict[str, np.ndarray]) -> None:
     with pytest.raises(InputError):
         Trace.from_arrays(arrays)
-    with path.open("wb") as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]
-    with pytest.raises(InputError):
-        Trace.from_npz(path)
-
-
-def npy(array: np.ndarray, **kwargs: Any) -> bytes:
-    buffer = io.BytesIO()
-    np.lib.format.write_array(buffer, array, **kwargs)
-    return buffer.getvalue()
-
-
-def archive(members: list[tuple[str, bytes]], compression: int = zipfile.ZIP_STORED) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", compression) as file:
-        for name, data in members:
-            file.writestr(zipfile.ZipInfo(name), data, compress_type=compression)
-    return buffer.getvalue()
-
-
-GOOD = npy(np.arange(3.0))
-HOSTILE = {
-    "empty": b"",
-    "an npy": GOOD,
-    "objects": archive([("a.npy", npy(np.array([{}, None]), allow_pickle=True))]),
-    "big-endian": archive([("a.npy", npy(np.arange(3.0).astype(">f8")))]),
-    "forged shape": archive([("a.npy", GOOD.replace(b"(3,)", b"(4,)"))]),
-    "32 GiB asked for": archive([("a.npy", GOOD.replace(b"(3,), }          ", b"(4294967296,), } "))]),
-    "negative": archive([("a.npy", GOOD.replace(b"(3,), } ", b"(-3,), }"))]),
-    "two dimensions": archive([("a.npy", npy(np.zeros((3, 1))))]),
-    "cut": archive([("a.npy", GOOD[:-1])]),
-    "longer": archive([("a.npy", GOOD + bytes(8))]),
-    "text": archive([("a.npy", b"hello")]),
-    "bomb": archive([("a.npy", npy(np.zeros(10**6)))], zipfile.ZIP_DEFLATED),
-    "traversal": archive([("../a.npy", GOOD)]),
-    "no members": archive([]),
-}
-
-
-@pytest.mark.parametrize("case", HOSTILE)
-def test_hostile_npz(path: Path, case: str) -> None:
-    path.write_bytes(HOSTILE[case])
-    tracemalloc.start()
-    try:
-        with pytest.raises(InputError):
-            Trace.from_npz(path)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 2 * 10**6
-
-
-def test_npz_with_one_name_twice_or_shared_bytes(path: Path) -> None:
-    with pytest.warns(UserWarning, match="Duplicate"):
-        data = archive([("a.npy", GOOD), ("a.npy", GOOD)])
-    path.write_bytes(data)
-    with pytest.raises(InputError, match="there twice"):
-        Trace.from_npz(path)
-    column = npy(np.zeros(1000))
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as file:
-        file.writestr(zipfile.ZipInfo("a.npy"), column)
-        (first,) = file.infolist()
-        for k in range(50):  # entries that all point at the same bytes
-            other = zipfile.ZipInfo(f"a{k}.npy")
-            other.header_offset, other.CRC = first.header_offset, first.CRC
-            other.file_size = other.compress_size = first.file_size
-            file.filelist.append(other)
-        file._didModify = True  # type: ignore[attr-defined]
-    path.write_bytes(buffer.getvalue())
-    with pytest.raises(InputError, match=r"would hold .* bytes"):
-        Trace.from_npz(path)
-
-
-@pytest.mark.parametrize("kind", ["truncated", "flipped"])
-def test_damaged_npz_is_refused_or_unchanged(path: Path, kind: str) -> None:
-    trace = filled([1.5, -2.0])
-    trace.to_npz(path)
-    data = path.read_bytes()
-    if kind == "truncated":
-        damaged = [data[:k] for k in range(len(data))]
-    else:
-        damaged = [data[:k] + bytes([data[k] ^ (1 << b)]) + data[k + 1 :] for k in range(len(data)) for b in range(8)]
-    refused = 0
-    for bad in damaged:
-        path.write_bytes(bad)
-        try:
-            found = Trace.from_npz(path)
-        except InputError:
-            refused += 1
-        else:
-            assert same(found, trace)
-    assert refused > 0.7 * len(damaged)
 
 
 def test_examples_in_docstrings() -> None:

@@ -349,14 +349,22 @@ VIRTUAL = {
 }  # fmt: skip
 
 
+FEW = ("drawn", "adamw")
+"""Settings that are also compared on two and on three ranks."""
+
+
 def virtual(rank, n, found):
-    """What ``train`` does for n clients, on n ranks: x after 20 rounds of each setting."""
+    """What ``train`` does for n clients, on n ranks: x after 20 rounds of each setting, also in single precision."""
     from proxskip.randomness import minibatch
 
-    for name, setting in VIRTUAL.items():
-        given = dict(setting)
+    settings = VIRTUAL if n == 4 else {name: VIRTUAL[name] for name in FEW}
+    both = [(name, dtype) for name in settings for dtype in (torch.float64, torch.float32)]
+    for name, dtype in both:
+        given = dict(settings[name])
+        if "codec" in given and dtype == torch.float32:
+            continue
         batch, make, outer = given.pop("batch", None), given.pop("optimizer"), given.pop("outer", None)
-        module, (X, y) = virtual_module(), virtual_data(n)[rank]
+        module, (X, y) = virtual_module(dtype), virtual_data(n, dtype)[rank]
         params = list(module.parameters())
         optimizer = Scaffnew(make(params), outer=None if outer is None else outer(params), seed=7, **given)
         while optimizer.rounds < 20:
@@ -365,8 +373,8 @@ def virtual(rank, n, found):
             optimizer.zero_grad()
             cross_entropy(module(X[rows]), y[rows]).backward()
             optimizer.step()
-        found[name] = torch.cat([q.detach().reshape(-1) for q in params]).tolist()
-        found[f"{name} bytes"] = optimizer.bytes_sent
+        found[f"{name} {dtype}"] = torch.cat([q.detach().reshape(-1) for q in params]).tolist()
+        found[f"{name} {dtype} bytes"] = optimizer.bytes_sent
 
 
 def nodes(rank, n, found):

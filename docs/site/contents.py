@@ -13,9 +13,9 @@ CONTENTS: dict[str, tuple[str, ...]] = {
     "Examples": ("gallery/index", "notebooks/index", "examples"),
     "How-to": (
         "howto-data", "howto-oracle", "howto-prox", "adding-a-method", "adding-an-engine", "ray", "flower", "torch",
-        "howto-graphs", "protocol", "conformance", "conformance-optimizers",
+        "howto-graphs", "protocol", "conformance",
     ),
-    "The paper": ("reproduction", "networks", "baselines"),
+    "The paper": ("reproduction", "networks", "niid", "baselines"),
     "API": ("api",),
     "Project": (
         "reliability", "decisions", "migrating", "release", "project/changelog", "project/contributing",

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 
 from proxskip import display, prox, theory
-from proxskip.composite import functions, setup, value_checks
+from proxskip.composite import setup, value_checks
 from proxskip.composite.auto import AutoDescent, Choice
 from proxskip.composite.descent import Descent, Point, Task, skip_probability
 from proxskip.composite.functions import Smooth
@@ -19,14 +19,13 @@ from proxskip.composite.turns import TurnsDescent
 from proxskip.interfaces import Method
 from proxskip.loop.progress import MinimizeProgress, is_wanted
 from proxskip.loop.stop import Stop
-from proxskip.methods import SProxSkip
 from proxskip.problems.federated import Problem
 from proxskip.prox import Inner
 from proxskip.prox.adapted import Adapted
 from proxskip.results import description
 from proxskip.results.result import Status
 from proxskip.results.trace import Trace
-from proxskip.types import Array, InputError
+from proxskip.types import Array
 
 MAX_FAILED_CERTIFICATES = 6
 """How often a certificate may exceed tol although its bound did not, before an inexact prox counts as too inexact."""
@@ -108,12 +107,11 @@ class Minimum:
 def minimize(
     f: Any, psi: Any = None, x0: Any = None, method: str | Method = "auto", tol: float = 1e-8, seed: int = 0, *,
     D: Any = None, p: float | None = None, gamma: float | None = None, tau: float | None = None,
-    L: float | None = None, mu: float | None = None, D_norm: float | None = None,
-    batch: int | None = None, eps: float | None = None,
+    L: float | None = None, mu: float | None = None, batch: int | None = None,
     max_iter: int | None = None, max_grad: int | None = None, max_prox: int | None = None, seconds: float | None = None,
-    dual: Any = None, inner_tol: float | None = None, track: bool = False,
+    dual: Any = None, track: bool = False,
     callback: Callable[[dict[str, float], Array], Any] | None = None, threads: int | None = None,
-    allow_unsafe_step: bool = False, replay: Minimum | None = None, progress: bool | None = None,
+    allow_unsafe_step: bool = False, progress: bool | None = None,
 ) -> Minimum:  # fmt: skip
     """Minimize f(x) + psi(x), or f(x) + psi(D x), with as few proxes as the method needs.
 
@@ -125,16 +123,14 @@ def minimize(
         method: "auto" measures and chooses while it runs; "apda", "proxskip", "fista", "fista-restart", "proxgd",
             "sproxskip" (with batch); for psi(D x) "apda", "splitskip", "papc", "pdhg"; or a method object.
         tol: stop when the certificate is at most tol (see Minimum).
-        D: a matrix, sparse matrix or linear operator (scipy, pylops); D_norm an upper bound on its norm, if known.
+        D: a matrix, sparse matrix or linear operator (scipy, pylops).
         p, gamma, tau: the method's parameters, in place of its theorem's.
         L, mu: f's smoothness and strong convexity, in place of its own; without L, backtracking finds it.
-        batch, eps: rows per minibatch; the accuracy E Psi of Corollary 5.6, which sets gamma, p and the iterations.
+        batch: rows per minibatch.
         max_iter, max_grad, max_prox, seconds: limits.
         dual: h (or y) to start from, such as an earlier result's.
-        inner_tol: the accuracy of an inexact prox; tied to the certificate if not given.
         track: record f + psi in the trace too (not counted in the seconds).
         callback: called with each record and x; StopIteration ends the run as STOPPED.
-        replay: an earlier result of "auto", whose choices are repeated instead of looking at the clock: the same bits.
         progress: show it in one line, or in lines without a terminal; by default in a terminal or a notebook only.
 
     >>> import proxskip as ps
@@ -145,43 +141,29 @@ def minimize(
     """
     stop = Stop.for_minimize(tol, max_iter, max_grad, max_prox, seconds)
     method = _named(method, D, p, gamma, tau, batch)
-    setup.check_arguments(method, p, gamma, tau, dual, eps)
+    setup.check_arguments(method, p, gamma, tau, dual)
     name, p = (method, p) if isinstance(method, str) else (method.name, skip_probability(method))
-    inner_tol = None if inner_tol is None else theory.positive("inner_tol", inner_tol)
-    task, start = setup.prepare(f, psi, x0, name, D=D, L=L, mu=mu, D_norm=D_norm, batch=batch, eps=eps, p=p)
-    given: dict[str, Any] = {
+    task, start = setup.prepare(f, psi, x0, name, D=D, L=L, mu=mu, batch=batch, p=p)
+    settings: dict[str, Any] = {
         "seed": theory.whole_seed(seed), "dual": setup.checked_dual(dual, task), "tol": float(tol),
-        "inner_tol": inner_tol, "threads": threads, "insist": allow_unsafe_step,
+        "threads": threads, "insist": allow_unsafe_step,
     }  # fmt: skip
     if name == "auto":
-        choices, stop = _repeated(replay, stop)
         kind = AutoDescent if D is None else TurnsDescent
-        run: Descent = kind(task, start, replay=choices, **given)
-    elif replay is not None:
-        raise InputError(f'{name} makes no choices that could be repeated; replay is for "auto".')
+        run: Descent = kind(task, start, **settings)
     else:
-        run = Descent(task, _maker(method, task, p, gamma, tau), start, **given)
+        run = Descent(task, _maker(method, task, p, gamma, tau), start, **settings)
     if not is_wanted(progress):
-        return _finish(run, name, stop, track, callback, eps)
+        return _finish(run, name, stop, track, callback)
     with MinimizeProgress(name) as line:
-        return _finish(run, name, stop, track, line.around(callback), eps)
+        return _finish(run, name, stop, track, line.around(callback))
 
 
-def _named(method: str | Method, D: Any, *given: Any) -> str | Method:
+def _named(method: str | Method, D: Any, *parameters: Any) -> str | Method:
     """ "auto" becomes the method whose parameters were given, ProxSkip or with D SplitSkip."""
-    if method != "auto" or all(v is None for v in given):
+    if method != "auto" or all(v is None for v in parameters):
         return method
     return "proxskip" if D is None else "splitskip"
-
-
-def _repeated(replay: Minimum | None, stop: Stop) -> tuple[tuple[Choice, ...], Stop]:
-    """The choices to repeat, and the limits; a run that a limit had ended ends after the same rounds."""
-    if replay is None:
-        return (), stop
-    if not (isinstance(replay, Minimum) and replay.choices):
-        raise InputError('replay must be a result of method="auto".')
-    ended = replay.status in (Status.LIMIT, Status.STOPPED)
-    return replay.choices, replace(stop, rounds=replay.choices[-1][0]) if ended else stop
 
 
 def _maker(
@@ -194,61 +176,23 @@ def _maker(
     return lambda problem, smooth: method
 
 
-def _finish(run: Descent, name: str, stop: Stop, track: bool, callback: Any, eps: float | None) -> Minimum:
+def _finish(run: Descent, name: str, stop: Stop, track: bool, callback: Any) -> Minimum:
     """Rounds until the run ends, and its result."""
     try:
         with np.errstate(all="ignore"):
-            run.client.enough = lambda: stop.limit(run.round, run) is not None
-            corollary = Corollary.of(run, eps, stop) if eps is not None else None
-            status, message, point, certificate = _loop(run, stop, track, callback, corollary)
+            run.client.enough = lambda: stop.limit(run.round, run.ledger) is not None
+            status, message, point, certificate = _loop(run, stop, track, callback)
         return _result(run, name, status, message, point, certificate)
     finally:
         run.close()
 
 
-@dataclass(frozen=True, slots=True)
-class Corollary:
-    """Corollary 5.6 for minibatches: after ``iterations`` steps with this method, E Psi <= eps."""
-
-    iterations: float
-    eps: float
-    es_C: float
-
-    @staticmethod
-    def of(run: Descent, eps: float, stop: Stop) -> Corollary | None:
-        """Make some passes with gamma = 1/A, and measure the spread of the gradients there, near x*.
-
-        None if these passes reach a limit.
-        """
-        f, task = run.f, run.task
-        while run.client.rows < 20 * f.rows and math.isfinite(run.bound) is False:
-            if stop.limit(run.round, run) is not None:
-                return None
-            run.advance()
-        g = run.client.gradient(run.x)
-        A, C = functions.expected_smoothness(f, task.batch or 1, run.x)
-        mu = theory.known(f.mu)
-        h = run.dual
-        assert h is not None
-        chosen = theory.stochastic(eps, A, C, mu)
-        # Psi_0 = |x - x*|^2 + (gamma/p)^2 |h - h*|^2 is bounded by what is known at x:
-        # |x - x*| <= |grad f(x) + s|/mu  and  h* = grad f(x*)
-        far = min(run.bound, float(np.linalg.norm(g + run.solo.subgradient))) / mu
-        off = float(np.linalg.norm(h - g)) + (f.L or 0.0) * far
-        psi0 = far**2 + (chosen.gamma / chosen.p * off) ** 2
-        chosen = theory.stochastic(eps, A, C, mu, max(psi0, 1e-300))
-        run.method, run.gamma = SProxSkip(chosen.gamma, chosen.p), chosen.gamma
-        return Corollary(run.solo.iterations + chosen.iterations, eps, C)
-
-
-def _loop(
-    run: Descent, stop: Stop, track: bool, callback: Any, corollary: Corollary | None
-) -> tuple[Status, str, Point, float]:
+def _loop(run: Descent, stop: Stop, track: bool, callback: Any) -> tuple[Status, str, Point, float]:
     """Rounds until something says stop: how it ended, and the returned point with its certificate."""
     tol = threshold = run.tol
     failed, recorded = 0, 0
     while True:
-        if (limit := stop.limit(run.round, run)) is not None:
+        if (limit := stop.limit(run.round, run.ledger)) is not None:
             return _give_up(run, Status.LIMIT, f"reached the limit of {limit} without reaching the tolerance", tol)
         known = run.advance()
         if known and run.round - recorded >= (run.round // 100 or 1):
@@ -270,12 +214,7 @@ def _loop(
                 return _give_up(run, *_not_certified(run), tol, certificate)
             if run.solo.inner is None:  # of rounding, a smaller bound may leave less
                 threshold = 0.5 * run.bound
-        if corollary is not None and run.solo.iterations >= corollary.iterations:
-            point = Point(run.bound, run.x, run.dual, run.solo.iterations)
-            eps, C = corollary.eps, corollary.es_C
-            said = f"the corollary's iterations are done: E Psi <= {eps:g}, with C = {C:.3g} near x*."
-            return Status.CONVERGED, said, point, run.certify(point)
-        if known and run.stalled and stop.limit(run.round, run) is None:
+        if known and run.stalled and stop.limit(run.round, run.ledger) is None:
             return _give_up(run, *_stalled(run), tol)
 
 
@@ -290,15 +229,9 @@ def _start(run: Descent) -> Point:
 
 def _not_certified(run: Descent) -> tuple[Status, str]:
     """Why the bound is below tol and the certificate is not."""
-    if run.solo.inner_tol is not None:
-        return Status.INEXACT, _too_coarse(run.solo.inner_tol)
     if run.solo.inner is not None or (run.solo.checked is not None and run.solo.checked.said):
         return Status.INEXACT, "the bound is below tol but the certificate is not"
     return Status.PRECISION, _at_rounding(run)
-
-
-def _too_coarse(inner_tol: float) -> str:
-    return f"inner_tol = {inner_tol:g} is too coarse for this tol; leave it out"
 
 
 def _at_rounding(run: Descent) -> str:
@@ -336,8 +269,6 @@ def _stalled(run: Descent) -> tuple[Status, str]:
         )
     if run.solo.inner_failures:
         return Status.INEXACT, f"the inner solver of {type(run.task.psi).__name__} does not reach its tolerance"
-    if run.solo.inner_tol is not None and run.solo.spoiled > run.tol:
-        return Status.INEXACT, _too_coarse(run.solo.inner_tol)
     if run.is_rounding(run.best.bound):
         return Status.PRECISION, _at_rounding(run)
     return Status.STALLED, "the certificate does not fall any more"

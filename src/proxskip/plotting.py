@@ -21,10 +21,11 @@ def plot(
     """Draw y against x for each setting; runs that differ in their seed alone are a median with a band.
 
     Args:
-        results: a Result, several of them, run folders, or a mapping from labels to any of these.
+        results: a Result or what ``proxskip.torch.train`` returned, several of them, run folders, or a mapping from
+            labels to any of these.
         x: rounds, floats, bytes, bits-up, bits-down, exchanges, local-steps, passes, iterations, prox, seconds or
             sim_seconds (over a simulated network).
-        y: gap, grad_norm or lyapunov.
+        y: gap, grad_norm or lyapunov, on a logarithmic axis, or any other column of the trace, such as f or accuracy.
         ax: axes to draw on; new ones if not given.
 
     >>> import matplotlib

@@ -25,16 +25,14 @@ Function                Keyed by                    Drawn                       
 The one exception is the noise of differential privacy (``flower.noise``), which must not be repeatable.
 
 Cohorts. ``subset`` draws c of n with O(c) words of the stream: numbers below n until c different ones have been seen.
-By symmetry every set of c is equally likely. Problems of fewer than ``FEW_CLIENTS`` clients, and runs that were begun
-before there was a choice, draw by scheme 1 instead: the first c of a permutation of all n.
+Problems of fewer than ``FEW_CLIENTS`` clients draw by scheme 1 instead: the first c of a permutation of all n.
 
 Minibatches. Floyd's algorithm for a random subset (Bentley and Floyd, "A sample of brilliance", Communications of the
 ACM, 1987) draws b of m rows, or, if b > m/2, the m - b rows that are left out. Each row takes one word of
 Philox4x32-10, key = seed and counter = (block, step, round, client) (Salmon et al., 2011). A word that would favor some
-rows is drawn again (Lemire, "Fast random integer generation in an interval", 2019, arXiv:1805.10941). If the words are
-uniform, every subset is exactly equally likely. The code here is the plain form, against which the compiled ones
-(``engines.cpu.minibatches``, ``engines/gpu/draw.cu``, ``engines.torch.stacked_steps``) are tested. The description of a
-run records their version, ``SAMPLING``.
+rows is drawn again (Lemire, "Fast random integer generation in an interval", 2019, arXiv:1805.10941). The code here is
+the plain form, against which the compiled ones (``engines.cpu.minibatches``, ``engines/gpu/draw.cu``,
+``engines.torch.stacked_steps``) are tested. The description of a run records their version, ``SAMPLING``.
 """
 
 from __future__ import annotations
@@ -56,18 +54,8 @@ SAMPLING = 2
 MASK32 = 0xFFFFFFFF
 FEW_CLIENTS = 10_000
 """Problems of fewer clients draw their cohorts by scheme 1, as every version did; the others by scheme 2."""
-STREAMS = {
-    "server": 1,
-    "cohort": 2,
-    "codec": 3,
-    "anchor": 4,
-    "rounding": 5,
-    "links": 6,
-    "dropout": 7,
-    "traits": 8,
-    "hours": 9,
-    "faults": 10,
-}
+_PURPOSES = ("server", "cohort", "codec", "anchor", "rounding", "links", "dropout", "traits", "hours", "faults")
+STREAMS = {name: number for number, name in enumerate(_PURPOSES, 1)}
 """A word of the counter, by purpose."""
 REDRAW = 0x40000000
 """In the first word of the counter: words for draws that are repeated, by the number of the draw."""

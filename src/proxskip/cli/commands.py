@@ -8,25 +8,38 @@ import sys
 import traceback
 import warnings
 from argparse import Namespace
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from proxskip import registry, theory
-from proxskip.cli import output, plan_command, runs
+from proxskip import many_runs, registry, theory
+from proxskip.cli import output
 from proxskip.cli.flags import parser, plugins
 from proxskip.data import datasets
 from proxskip.experiments import settings
+from proxskip.interfaces import Engine, Method
+from proxskip.links.network import Network
 from proxskip.loop.progress import DownloadProgress, Progress, stage
+from proxskip.many_runs import RunTask, run_many
+from proxskip.planner import plan
 from proxskip.problems.federated import Problem
+from proxskip.prox import parse as prox_text
+from proxskip.registry import METHODS
 from proxskip.report import plots
-from proxskip.results import folder, run_text
+from proxskip.results import fields, folder, lock, run_text
 from proxskip.results.atomic import atomic_write_json
-from proxskip.running import resume
+from proxskip.results.result import Result, Status
+from proxskip.running import make_engine, resume
 from proxskip.theory.table1 import table1
 from proxskip.types import EngineError, InputError, UnsafeStepWarning, printable
 from proxskip.version import __version__
+
+DONE, UNEXPECTED, BAD_INPUT, NOT_REACHED, DIVERGED, STALLED, FAILED_CLAIM, INTERRUPTED = 0, 1, 2, 3, 4, 5, 6, 130
+CORRUPTED = 7
+_OF_A_RUN = ("cohort", "every", "force", "checkpoint_every", "allow_unsafe_step", "threads", "network")
+_WORST_FIRST = (INTERRUPTED, CORRUPTED, DIVERGED, STALLED, NOT_REACHED, DONE)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,25 +52,25 @@ def main(argv: Sequence[str] | None = None) -> int:
             try:
                 o = _parse(sys.argv[1:] if argv is None else argv)
             except SystemExit as end:  # --help and --version
-                return end.code if isinstance(end.code, int) else runs.DONE
+                return end.code if isinstance(end.code, int) else DONE
             return _COMMANDS[o.command](o)
     except SystemExit as end:
-        return _fail(f"the method's code ended the program (SystemExit: {end.code}).", runs.UNEXPECTED)
+        return output.fail(f"the method's code ended the program (SystemExit: {end.code}).", UNEXPECTED)
     except InputError as error:
-        return _fail(str(error), runs.BAD_INPUT)
+        return output.fail(str(error), BAD_INPUT)
     except EngineError as error:
-        return _fail(str(error), runs.UNEXPECTED)
+        return output.fail(str(error), UNEXPECTED)
     except KeyboardInterrupt:
-        return _fail("interrupted.", runs.INTERRUPTED)
+        return output.fail("interrupted.", INTERRUPTED)
     except BrokenPipeError:  # the reader of our output has closed it, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return runs.UNEXPECTED
+        return UNEXPECTED
     except OSError as error:  # a full disk, a folder that was removed
-        return _fail(f"{error.filename or 'a file'}: {error.strerror or error}.", runs.UNEXPECTED)
+        return output.fail(f"{error.filename or 'a file'}: {error.strerror or error}.", UNEXPECTED)
     # anything else is a bug: show where, then the sentence
     except Exception as error:
         traceback.print_exc()
-        return _fail(f"unexpected {type(error).__name__}: {error}; this is a bug, please report it.", runs.UNEXPECTED)
+        return output.fail(f"unexpected {type(error).__name__}: {error}; this is a bug, please report it.", UNEXPECTED)
 
 
 def _parse(argv: Sequence[str]) -> Namespace:
@@ -67,7 +80,7 @@ def _parse(argv: Sequence[str]) -> Namespace:
     top, commands = parser(__version__)
     if not argv:
         top.print_help()
-        raise SystemExit(runs.DONE)
+        raise SystemExit(DONE)
     o, extra = top.parse_known_args(argv)
     if extra:
         near = commands[o.command].nearest(extra[0])
@@ -76,67 +89,61 @@ def _parse(argv: Sequence[str]) -> Namespace:
     return o
 
 
-def _fail(sentence: str, code: int) -> int:
-    print(f"proxskip: {printable(' '.join(sentence.split()))}", file=sys.stderr)
-    return code
-
-
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
     print(f"warning: {printable(' '.join(str(message).split()))}", file=sys.stderr)
 
 
 # -- run and compare ---------------------------------------------------------------------------------------------------
 def _run(o: Namespace) -> int:
-    (outcome,), _, labels = _execute([o.method], o, inside=False)
+    summaries, _, labels, code = _execute([o.method], o)
     if o.json:
-        summaries = [s | {"labels": labels} for s in outcome.summaries]
-        output.as_json(summaries[0] if o.seeds is None else summaries)
+        labelled = [s | {"labels": labels} for s in summaries]
+        output.as_json(labelled[0] if o.seeds is None else labelled)
     elif not o.quiet:
-        _print_run(outcome, labels, o)
-    return outcome.code
+        print(run_text.report(summaries[0], labels, o.out))
+        if o.seeds is not None:
+            # one row per seed, and the median of all of them
+            rows = [(f"seed {s['seed']}", [s]) for s in summaries]
+            output.print_results("", [*rows, (f"median of {len(rows)}", summaries)])
+    return code
 
 
-def _execute(
-    methods: Sequence[str], o: Namespace, inside: bool
-) -> tuple[list[runs.MethodResults], Problem, dict[str, int] | None]:
-    """Check everything, then run the methods; ``inside`` gives each its own folder inside --out."""
+def _execute(methods: Sequence[str], o: Namespace) -> tuple[list[dict[str, Any]], Problem, dict[str, int] | None, int]:
+    """Check everything, then run the methods: their summaries, the problem, its labels, and the exit code."""
     names = settings.method_names(methods)
     settings.check_flags(names, o)
-    out = runs.claim(o.out, o.force or o.go_on)
+    out = claim(o.out, o.force or o.go_on)
     spec = settings.spec_of(names, o)
     problem, labels = _problem(spec, o.quiet)
-    folders = [out / name if out is not None and inside else out for name in names]
-    built = [settings.method_of(name, o, problem) for name in names]
-    requests = [runs.MethodRun(*parts) for parts in zip(names, built, folders, strict=True)]
-    runs.check(requests, problem, o)
-    _solve(problem, o.quiet)
-    runs.clear(None if o.go_on else out)  # only now: whatever could be refused has been checked
-    return runs.execute(requests, problem, o, spec), problem, labels
-
-
-def _print_run(outcome: runs.MethodResults, labels: dict[str, int] | None, o: Namespace) -> None:
-    where = None if outcome.request.out is None else str(outcome.request.out)
-    print(run_text.report(outcome.summaries[0], labels, where))
-    if o.seeds is not None:
-        # one row per seed, and the median of all of them
-        rows = [(f"seed {s['seed']}", [s]) for s in outcome.summaries]
-        output.print_table(output.results("", [*rows, (f"median of {len(rows)}", outcome.summaries)]))
+    tasks = tasks_of({name: settings.method_of(name, o, problem) for name in names}, out, o)
+    with engine_for(o.engine, o) as engine:
+        shared = settings_of(o, engine, spec)
+        many_runs.check(tasks, problem, shared)
+        _solve(problem, o.quiet)
+        if out is not None and not o.go_on:
+            clear(out)  # only now: whatever could be refused has been checked
+        results = execute(tasks, problem, o, shared)
+    summaries = [dict(r.summary()) for r in results]
+    has_tolerance = o.tol is not None or o.target is not None
+    return summaries, problem, labels, worst([exit_code(r, has_tolerance) for r in results])
 
 
 def _compare(o: Namespace) -> int:
     if o.x == "sim_seconds" and o.network is None:
         raise InputError("sim_seconds is the time over a network; give --network, such as --network mobile.")
-    outcomes, problem, labels = _execute(o.methods, o, inside=True)
+    summaries, problem, labels, code = _execute(o.methods, o)
+    names = dict.fromkeys(s["method"] for s in summaries)
+    groups = [(name, [s for s in summaries if s["method"] == name]) for name in names]
     axes = ("rounds", "floats") if o.x is None else (o.x,)
-    files = [] if o.out is None else _keep_comparison(outcomes, Path(o.out), _title(problem), axes)
+    files = [] if o.out is None else _keep_comparison(groups, Path(o.out), _title(problem), axes)
     if o.json:
-        output.as_json([s | {"labels": labels} for outcome in outcomes for s in outcome.summaries])
+        output.as_json([s | {"labels": labels} for s in summaries])
     elif not o.quiet:
-        output.print_table(output.results(_title(problem), [(u.request.name, u.summaries) for u in outcomes]))
+        output.print_results(_title(problem), groups)
         if o.network is not None:
-            print(output.fastest([(u.request.name, u.summaries) for u in outcomes], o.network.name))
+            print(output.fastest(groups, o.network.name))
         _print_files(files)
-    return runs.worst([outcome.code for outcome in outcomes])
+    return code
 
 
 def _title(problem: Problem) -> str:
@@ -144,11 +151,11 @@ def _title(problem: Problem) -> str:
     return f"{problem.info.get('data')}, {problem.n} clients split by {problem.info.get('split')}{kappa}"
 
 
-def _keep_comparison(outcomes: Sequence[runs.MethodResults], out: Path, title: str, axes: Sequence[str]) -> list[Path]:
+def _keep_comparison(groups: Sequence[fields.Group], out: Path, title: str, axes: Sequence[str]) -> list[Path]:
     """Write compare.json, compare.png and compare.pdf; the figure is drawn from the run folders alone."""
     written = out / "compare.json"
-    atomic_write_json(written, [s for outcome in outcomes for s in outcome.summaries])
-    curves = plots.curves_of([outcome.request.out for outcome in outcomes if outcome.request.out is not None])
+    atomic_write_json(written, [s for _, summaries in groups for s in summaries])
+    curves = plots.curves_of([out / name for name, _ in groups])
     # f* is unknown if the gap is nan in the first record
     y = "gap" if any(t["gap"][0] == t["gap"][0] for c in curves for t in c.traces) else "grad_norm"
     return [written, *plots.save(plots.panel_figure(plots.curve_panels(curves, axes, y), title), out / "compare.png")]
@@ -172,10 +179,123 @@ def _solve(problem: Problem, quiet: bool) -> None:
         problem.solution  # noqa: B018
 
 
+# -- runs --------------------------------------------------------------------------------------------------------------
+def exit_code(result: Result, has_tolerance: bool) -> int:
+    """The exit code of one run, which may have had a tolerance to reach."""
+    return {
+        Status.CONVERGED: DONE,
+        Status.MAX_ROUNDS: NOT_REACHED if has_tolerance else DONE,
+        Status.STOPPED: NOT_REACHED if has_tolerance else DONE,
+        Status.DIVERGED: DIVERGED,
+        Status.STALLED: STALLED,
+        Status.PRECISION: NOT_REACHED,
+        Status.CORRUPTED: CORRUPTED,
+        Status.INTERRUPTED: INTERRUPTED,
+    }[result.status]
+
+
+def worst(codes: Sequence[int]) -> int:
+    """The exit code of several runs together: the worst of them."""
+    return next(code for code in _WORST_FIRST if code in codes)
+
+
+def settings_of(o: Namespace, engine: Engine, spec: dict[str, Any]) -> dict[str, Any]:
+    """What all runs of a command share."""
+    return {k: vars(o)[k] for k in (*settings.LIMITS, *_OF_A_RUN)} | {"engine": engine, "spec": spec}
+
+
+def tasks_of(methods: Mapping[str, Method], out: Path | None, o: Namespace) -> list[RunTask]:
+    """One task for each method and seed, with a folder of its own inside ``out``."""
+    tasks = []
+    for k, (name, method) in enumerate(methods.items()):
+        label = name if len(methods) == 1 else f"{k + 1}/{len(methods)} {name}"
+        path = out / name if out is not None and o.command == "compare" else out
+        if o.seeds is None:
+            tasks.append(RunTask(label, method, o.seed, path))
+        for seed in range(o.seed, o.seed + (o.seeds or 0)):
+            tasks.append(RunTask(f"{label}, seed {seed}", method, seed, path and path / f"seed-{seed}"))
+    return tasks
+
+
+@contextmanager
+def engine_for(name: str, o: Namespace) -> Iterator[Engine]:
+    """The engine of the flags, until the end of the command; the actors of Ray stay alive between its runs."""
+    if name == "ray":  # the only engine with flags of its own
+        from proxskip.engines.ray.engine import RayEngine
+
+        ray = RayEngine(o.actors, o.address, stay=True)
+        try:
+            yield ray
+        finally:
+            ray.shutdown()
+        return
+    if flags := [flag for flag in ("address", "actors") if vars(o).get(flag) is not None]:
+        raise InputError(f"--{flags[0]} belongs to --engine ray.")
+    engine = make_engine(name, o.threads)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def execute(tasks: Sequence[RunTask], problem: Problem, o: Namespace, shared: dict[str, Any]) -> list[Result]:
+    """Run all tasks; an interrupted run is the last one."""
+
+    @contextmanager
+    def bars(label: str) -> Iterator[tuple[Progress, ...]]:
+        with Progress(label, o.quiet) as progress:
+            yield (progress,)
+
+    # the folder of several runs is one writer's until the last of them is over
+    several = o.seeds is not None or o.command == "compare"
+    return run_many(tasks, problem, shared, out=o.out if several else None, bars=bars)
+
+
+# -- folders -----------------------------------------------------------------------------------------------------------
+def claim(out: str | None, force: bool) -> Path | None:
+    """The output folder, if it can be written to and holds no run (or --force allows to overwrite it)."""
+    if out is None:
+        return None
+    path = Path(out)
+    settings.check_folder(path)
+    held = held_runs(path)
+    for old in {path, *held}:
+        lock.refuse_if_held(old)
+    if held and not force:
+        raise InputError(
+            f"{path} already holds a run ({held[0] / _files(held[0])[0]}); choose another folder, resume it, "
+            "or continue it with --continue, or overwrite it with --force."
+        )
+    return path
+
+
+def clear(path: Path) -> None:
+    """Remove the runs in the folder: --force was given, and everything else has been checked."""
+    for old in held_runs(path):
+        for name in _files(old):
+            (old / name).unlink()
+        # a folder is removed only if nothing of the user is left in it
+        if old != path and not any(old.iterdir()):
+            old.rmdir()
+
+
+def held_runs(path: Path) -> list[Path]:
+    """The folder itself and the folders of methods and seeds inside it, as far as they hold a run."""
+    if not path.is_dir():
+        return []
+    # only folders that a run or a comparison makes, so that --force removes nothing else
+    inner = [p for p in sorted(path.iterdir()) if p.name in METHODS or p.name == "prox" or p.name.startswith("seed-")]
+    return [*([path] if _files(path) else []), *(q for p in inner for q in held_runs(p))]
+
+
+def _files(path: Path) -> list[str]:
+    return [name for name in folder.FILES if (path / name).is_file()]
+
+
 # -- resume ------------------------------------------------------------------------------------------------------------
 def _resume(o: Namespace) -> int:
     path = Path(o.folder)
-    inside = [p for p in runs.held_runs(path) if p != path]
+    inside = [p for p in held_runs(path) if p != path]
     if inside and not (path / "checkpoint").exists():
         raise InputError(f"{path} holds {len(inside)} runs; resume one of them, such as {inside[0]}.")
     config = folder.read(path).config
@@ -187,7 +307,7 @@ def _resume(o: Namespace) -> int:
         spec = spec | {"data_dir": o.data_dir}
     problem, labels = _problem(spec, o.quiet)
     _solve(problem, o.quiet)
-    with Progress(config["method"], o.quiet) as progress, runs.engine_for(config["engine"], o) as engine:
+    with Progress(config["method"], o.quiet) as progress, engine_for(config["engine"], o) as engine:
         limits = {k: vars(o)[k] for k in settings.LIMITS if vars(o)[k] is not None}
         result = resume(path, problem, callbacks=(progress,), engine=engine, progress=False, **limits)
     summary = dict(result.summary())
@@ -195,7 +315,7 @@ def _resume(o: Namespace) -> int:
         output.as_json(summary | {"labels": labels})
     elif not o.quiet:
         print(run_text.report(summary, labels, str(path)))
-    return runs.exit_code(result, progress.has_tolerance)
+    return exit_code(result, progress.has_tolerance)
 
 
 # -- theory, data, plot ------------------------------------------------------------------------------------------------
@@ -205,87 +325,96 @@ def _theory(o: Namespace) -> int:
     if o.json:
         more = {} if floor is None else {"cohort_rounds": theory.cohort_rounds(o.n, o.cohort, o.eps)}
         output.as_json([asdict(r) | more for r in rows])
-        return runs.DONE
+        return DONE
     kappa = o.L / o.mu
     title = f"Table 1 of the paper: L = {o.L:g}, mu = {o.mu:g}, kappa = {kappa:g}, eps = {o.eps:g}, n = {o.n}"
-    output.print_table(output.table1(rows, title))
+    output.print_table1(rows, title)
     print("Rounds: the expression inside the O of the paper's table, with the logarithm; floats: sent by one client.")
     missing = [f for f, v in (("--d to see the floats", o.d), ("--G2 to see the rounds of LocalGD", o.G2)) if v is None]
     if missing:
         print(f"Give {' and '.join(missing)}.")
     if floor is not None:
         print(floor)
-    return runs.DONE
+    return DONE
 
 
 def _data(o: Namespace) -> int:
     if o.act == "list":
         rows = datasets.available(data_dir=o.data_dir)
         if o.json:
-            output.as_json([r._asdict() | {"labels": _with_text_keys(r.labels)} for r in rows])
+            labels = [None if r.labels is None else {str(k): n for k, n in r.labels.items()} for r in rows]
+            output.as_json([r._asdict() | {"labels": keys} for r, keys in zip(rows, labels, strict=True)])
         else:
-            output.print_table(output.datasets(rows))
-            print(output.sources(rows))
-        return runs.DONE
+            output.print_datasets(rows)
+        return DONE
     with DownloadProgress(f"fetching {o.name}", o.quiet) as download:
         path = datasets.fetch(o.name, data_dir=o.data_dir, progress=download)
     if o.json:
         output.as_json({"name": o.name, "path": str(path)})
     elif not o.quiet:
         print(f"{o.name} is at {printable(str(path))}.")
-    return runs.DONE
-
-
-def _with_text_keys(labels: dict[float, int] | None) -> dict[str, int] | None:
-    return None if labels is None else {str(label): count for label, count in labels.items()}
+    return DONE
 
 
 def _plot(o: Namespace) -> int:
     # here, since most commands do without the experiments
     from proxskip.experiments import reproduce
 
-    report = any(reproduce.is_reproduction(Path(p)) for p in o.folders)
-    files = _plot_report(o, reproduce.redraw) if report else _plot_runs(o)
+    first, out = Path(o.folders[0]), None if o.out is None else Path(o.out)
+    if any(reproduce.is_reproduction(Path(p)) for p in o.folders):
+        if len(o.folders) > 1 or o.y != "gap" or o.title:
+            raise InputError(
+                "a reproduction is plotted alone, with its own titles and y axes; give only its folder and --x."
+            )
+        files = reproduce.redraw(first, o.x, out)
+    else:
+        if out is None and len(o.folders) > 1:
+            raise InputError("several folders are plotted into one figure; give --out FILE, a .png or .pdf.")
+        panels = plots.curve_panels(plots.curves_of(o.folders), (o.x,), o.y)
+        files = plots.save(plots.panel_figure(panels, o.title), out or first / f"{o.y}-{o.x}.png")
     if o.json:
         output.as_json([str(p) for p in files])
     elif not o.quiet:
         _print_files(files)
-    return runs.DONE
+    return DONE
 
 
-def _plot_runs(o: Namespace) -> list[Path]:
-    if o.out is None and len(o.folders) > 1:
-        raise InputError("several folders are plotted into one figure; give --out FILE, a .png or .pdf.")
-    out = o.out or Path(o.folders[0]) / f"{o.y}-{o.x}.png"
-    panels = plots.curve_panels(plots.curves_of(o.folders), (o.x,), o.y)
-    return plots.save(plots.panel_figure(panels, o.title), out)
-
-
-def _plot_report(o: Namespace, redraw: Callable[..., list[Path]]) -> list[Path]:
-    if len(o.folders) > 1 or o.y != "gap" or o.title:
+# -- plan --------------------------------------------------------------------------------------------------------------
+def _plan(o: Namespace) -> int:
+    """Exit code 0 if some method is expected to reach eps, otherwise 3."""
+    if o.clients == 1 or o.D is not None:
         raise InputError(
-            "a reproduction is plotted alone, with its own titles and y axes; give only its folder and --x."
+            "plan is for clients; for one function use proxskip.minimize, which chooses its method while it runs."
         )
-    return redraw(Path(o.folders[0]), o.x, None if o.out is None else Path(o.out))
+    if o.psi is not None:
+        prox_text.check(o.psi)  # before the data are read
+    problem, _ = settings.problem_of(settings.spec_of(["scaffnew"], o))
+    numbers = {"latency": o.latency, "bandwidth": o.bandwidth, "up": o.bandwidth_up, "speed": o.client_speed}
+    numbers["gradient"] = o.gradient_seconds
+    # what is not given keeps the numbers of the named network, or the defaults
+    network = replace(o.network or Network(), **{k: v for k, v in numbers.items() if v is not None})
+    with stage("pilots", o.quiet or o.json):
+        forecast = plan(problem, eps=o.eps, seed=o.seed, pilot=o.pilot, network=network, threads=o.threads)
+    if o.json:
+        rows = [asdict(row) for row in forecast.rows]
+        about = {"eps": forecast.eps, "call": "exchange", "pilot_seconds": forecast.pilot_seconds}
+        output.as_json({"best": forecast.best.label, "sentence": forecast.sentence, **about, "rows": rows})
+    elif not o.quiet:
+        print(forecast)
+    return DONE if forecast.best.seconds < float("inf") else NOT_REACHED
 
 
 # -- commands with a module of their own -------------------------------------------------------------------------------
 def _command_of(module: str) -> Callable[[Namespace], int]:
     """The command of a module, which is loaded only for it: most commands do without."""
-
-    def command(o: Namespace) -> int:
-        result = importlib.import_module(f"proxskip.cli.{module}").command(o)
-        code, sentence = result if isinstance(result, tuple) else (result, "")
-        return _fail(sentence, code) if sentence else code
-
-    return command
+    return lambda o: int(importlib.import_module(f"proxskip.cli.{module}").command(o))
 
 
 _COMMANDS: dict[str, Callable[[Namespace], int]] = {
     "run": _run,
     "compare": _compare,
     "resume": _resume,
-    "plan": plan_command.run,
+    "plan": _plan,
     "theory": _theory,
     "data": _data,
     "plot": _plot,

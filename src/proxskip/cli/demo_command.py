@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import sys
 import warnings
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from proxskip.cli import reproduce_command
 from proxskip.cli.flags import parser
@@ -23,19 +21,17 @@ from proxskip.running import run
 from proxskip.types import UnsafeStepWarning
 from proxskip.version import __version__
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
 ROUNDS, LAP, DECADES, WIDTH = 150, 10, 6, 44
 """Rounds of the race, rounds between two pictures, the decades that the bars show, and their width."""
-State = dict[str, tuple[Method, Result]]
+State = dict[str, Result]
+"""Where each method is, by its title."""
 
 
-def command(o: Namespace) -> tuple[int, str]:
+def command(o: Namespace) -> int:
     """The race, then ``reproduce --quick``."""
     _show(race())
     if o.race:
-        return 0, ""
+        return 0
     print(f"\nNow all figures and tables of the paper on this data, in {Path(o.out)}; this takes some minutes.\n")
     top, _ = parser(__version__)
     return reproduce_command.command(top.parse_args(["reproduce", "--quick", "--out", str(o.out)]))
@@ -53,28 +49,24 @@ def race(rounds: int = ROUNDS) -> Iterator[tuple[int, State]]:
     state: State = {}
     for lap in range(rounds // LAP):
         for method in methods:
-            last = state[method.name][1] if method.name in state else None
+            title = method.about.title
             with warnings.catch_warnings():
                 # the figure's step sizes are larger than the proofs of some methods allow
                 warnings.simplefilter("ignore", UnsafeStepWarning)
-                result = run(method, problem, rounds=LAP, seed=lap, engine="reference", warm=last, every=LAP)
-            state[method.name] = (method, result)
+                last = state.get(title)
+                state[title] = run(method, problem, rounds=LAP, seed=lap, engine="reference", warm=last, every=LAP)
             yield LAP * (lap + 1), state
 
 
 def _show(laps: Iterator[tuple[int, State]]) -> None:
-    """In a terminal a picture that moves, elsewhere a line now and then; the last state in words."""
-    done, state = 0, State()
-    if sys.stdout.isatty():
-        from rich.live import Live
+    """A picture, which moves in a terminal; then the end in words."""
+    from rich.console import Console
+    from rich.live import Live
 
-        with Live(refresh_per_second=12) as live:
-            for done, state in laps:
-                live.update(picture(done, state))
-    else:
+    done, state = 0, State()
+    with Live(console=Console(), refresh_per_second=12) as live:  # elsewhere it prints the last picture alone
         for done, state in laps:
-            if done % 50 == 0 and all(result.about["seed"] == done // LAP - 1 for _, result in state.values()):
-                print(f"round {done}: " + ", ".join(f"{m.about.title} {gap(r):.1e}" for m, r in state.values()))
+            live.update(picture(done, state))
     print(words(done, state))
 
 
@@ -85,25 +77,15 @@ def gap(result: Result) -> float:
 
 def words(done: int, state: State) -> str:
     """One sentence about the end."""
-    ours = gap(state["scaffnew"][1])
-    others = min(gap(result) for name, (_, result) in state.items() if name != "scaffnew")
+    others = min(gap(result) for title, result in state.items() if title != "Scaffnew")
+    ours = gap(state["Scaffnew"])
     return f"After {done} rounds Scaffnew is at f - f* = {ours:.1e}, and the best of the others at {others:.1e}."
 
 
-def picture(done: int, state: State) -> Table:
+def picture(done: int, state: State) -> str:
     """One bar per method: the further to the right, the smaller the error."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE, title=f"20 clients, even and odd digits apart, round {done}", title_justify="left")
-    table.add_column("method")
-    table.add_column(f"error, from 1 to 1e-{DECADES}")
-    table.add_column("f(x) - f*", justify="right")
-    for method, result in state.values():
-        value = gap(result)
-        share = min(max(-math.log10(max(value, 1e-300)) / DECADES, 0.0), 1.0)
-        bar = "\N{FULL BLOCK}" * round(share * WIDTH)
-        look = method.about.style
-        table.add_row(method.about.title, Text(bar.ljust(WIDTH), style=look.color if look else ""), f"{value:.1e}")
-    return table
+    lines = [f"20 clients, even and odd digits apart, round {done}: f - f* from 1 to 1e-{DECADES}"]
+    for title, result in state.items():
+        share = min(max(-math.log10(max(gap(result), 1e-300)) / DECADES, 0.0), 1.0)
+        lines.append(f"{title:<18}{'█' * round(share * WIDTH):<{WIDTH}}{gap(result):9.1e}")
+    return "\n".join(lines)

@@ -5,29 +5,21 @@ from __future__ import annotations
 import argparse
 import difflib
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from proxskip.cli.flag_values import (
-    codec,
-    cohort,
-    names,
-    network,
-    nonnegative,
-    parameter,
-    positive,
-    probability,
-    whole,
-)
+from proxskip import theory
 from proxskip.data.tables import LABELS
 from proxskip.experiments import FUNCTIONS
 from proxskip.experiments.settings import DEFAULTS, LOSSES, own_flags
+from proxskip.links import codecs
 from proxskip.links.codecs import FORMS
 from proxskip.links.graphs import NAMES as GRAPHS
+from proxskip.links.network import Network
 from proxskip.links.profiles import NAMED
 from proxskip.prox.parse import forms as prox_forms
 from proxskip.registry import METHODS
-from proxskip.report.plots import X_AXES, Y_AXES
+from proxskip.report.plots import X_AXES
 from proxskip.types import InputError
 
 EXIT_CODES = """\
@@ -44,25 +36,69 @@ exit codes:
 If a command makes several runs, the first of 130, 7, 4, 5, 3, 0 that occurs is returned."""
 
 
-def _top() -> str:
-    return f"""\
-examples:
+_EXAMPLES = {
+    "": """\
   proxskip demo
   proxskip run scaffnew --data digits --clients 20 --split label --rounds 400 --out runs/a
   proxskip compare scaffnew scaffold fedlin local-gd --data digits --rounds 200
-  proxskip plan --data digits --clients 20 --latency 0.05 --bandwidth 1e6
   proxskip theory --L 1 --mu 1e-4 --eps 1e-6 --n 20
-  proxskip data list
-  proxskip resume runs/a --rounds 800
-  proxskip plot runs/a runs/b --x floats --out figure.png
   proxskip reproduce --data w8a --out report
-  proxskip doctor
+""",
+    "run": """\
+  with the parameters of the theorem (gamma = 1/max_i L_i, p = 1/sqrt(kappa)), for 400 communication rounds:
+    proxskip run scaffnew --data digits --rounds 400 --out runs/a
+  in the setting of the paper's figures:
+    proxskip run scaffnew --data w8a --clients 20 --split label --L global --p 0.01 --rounds 400
+  until the gradient is small, with ten seeds and JSON output:
+    proxskip run scaffnew --data digits --tol 1e-8 --seeds 10 --json
+  a graph instead of a server; a regularizer:
+    proxskip run decentralized-scaffnew --data digits --rounds 400 --graph torus
+    proxskip run proxskip --data digits --rounds 400 --psi l1:0.001
+""",
+    "compare": """\
+  proxskip compare gd accelerated scaffnew --data digits --rounds 300
+  proxskip compare scaffnew s-local-gd --q 0.1 --data digits --rounds 200 --seeds 5 --out runs/bands
+  proxskip compare scaffnew gd 5gcs --data digits --tol 1e-4 --network mobile --x sim_seconds --out runs/mobile
 
-{textwrap.fill("methods: " + ", ".join(METHODS), 100, subsequent_indent="  ", break_on_hyphens=False)}
+All methods run on the same problem; parameters that are not given follow each method's theorem. A flag of a method
+(--K, --q, ...) is passed to the methods that have it; at least one of them must.
+""",
+    "resume": "  proxskip resume runs/a --rounds 800\n",
+    "plan": """\
+  proxskip plan --data digits --clients 20 --latency 0.05 --bandwidth 1e6
+  proxskip plan --data digits --clients 20 --network mobile
 
-{EXIT_CODES}"""
+Measures the time of a gradient, runs a short pilot of every candidate over the network, and prints the time that each
+is expected to need. Writes no files.
+""",
+    "theory": "  proxskip theory --L 1 --mu 1e-4 --eps 1e-6 --n 20 --d 300\n",
+    "plot": """\
+  proxskip plot runs/a runs/b --x floats --y gap --out figure.png
+  proxskip plot report --x floats
+""",
+    "reproduce": f"""\
+  everything on the embedded digits data with shorter runs, in about three minutes on two quiet cores:
+    proxskip reproduce --quick --out demo
+  as in the paper, on the CPU or on a GPU; one figure:
+    proxskip reproduce --data w8a --out report
+    proxskip reproduce --data w8a --out report-gpu --engine gpu
+    proxskip reproduce fig1b --data w8a --out report
+  the methods of the family against each other, and control variates on networks (needs PyTorch):
+    proxskip reproduce --family --quick --out family
+    proxskip reproduce --networks --quick --out networks
 
-
+experiments: {", ".join(FUNCTIONS)}
+Runs are stored in the folder and shared between figures; the same command resumes an interrupted reproduction.
+Claims of the paper are judged on its data, w8a, and only reported on other data; claims about theorems are always
+judged.
+""",
+    "completion": """\
+  bash:  eval "$(proxskip completion bash)"        in ~/.bashrc
+  zsh:   eval "$(proxskip completion zsh)"         in ~/.zshrc
+  fish:  proxskip completion fish | source         in ~/.config/fish/config.fish
+""",
+}
+"""What the help of a command shows at its end."""
 _MEANINGS = {
     "theta": "accuracy at which a client of 5gcs ends its local steps; default: theory without --K, otherwise none",
     "c": "5gcs takes gamma = c/sqrt(mu L); default: 1.05 by the theorem, 1 with --K or --gamma",
@@ -71,83 +107,6 @@ _MEANINGS = {
     "k": "coordinates that a link carries in random-gossip; default: all",
 }
 """Of parameters that only one method of the package has."""
-
-
-_RUN = """\
-examples:
-  with the parameters of the theorem (gamma = 1/max_i L_i, p = 1/sqrt(kappa)), for 400 communication rounds:
-    proxskip run scaffnew --data digits --rounds 400 --out runs/a
-  in the setting of the paper's figures:
-    proxskip run scaffnew --data w8a --clients 20 --split label --L global --p 0.01 --rounds 400
-  until the gradient is small, with ten seeds and JSON output:
-    proxskip run scaffnew --data digits --tol 1e-8 --seeds 10 --json
-  five of twenty clients per round; minibatches; a graph instead of a server; a regularizer:
-    proxskip run scaffnew --data digits --rounds 400 --cohort 5
-    proxskip run scaffnew --data digits --rounds 400 --batch 16
-    proxskip run decentralized-scaffnew --data digits --rounds 400 --graph torus
-    proxskip run proxskip --data digits --rounds 400 --psi l1:0.001
-
-"""
-
-_COMPARE = """\
-All methods run on the same problem; parameters that are not given follow each method's theorem. A flag of a method
-(--K, --q, ...) is passed to the methods that have it; at least one of them must.
-
-examples:
-  proxskip compare gd accelerated scaffnew --data digits --rounds 300
-  proxskip compare scaffnew scaffold fedlin local-gd --gamma figure --data digits --rounds 300 --out runs/figure
-  proxskip compare scaffnew s-local-gd --q 0.1 --data digits --rounds 200 --seeds 5 --out runs/bands
-  which is fastest over a mobile network:
-    proxskip compare scaffnew gd 5gcs --data digits --tol 1e-4 --network mobile --x sim_seconds --out runs/mobile
-
-"""
-
-
-_REPRODUCE = f"""\
-Runs are stored in the folder and shared between figures; the same command resumes an interrupted reproduction.
-Claims of the paper are judged on its data, w8a, and only reported on other data; claims about theorems are always
-judged.
-
-experiments: {", ".join(FUNCTIONS)}
-
-examples:
-  everything on the embedded digits data with shorter runs, in about three minutes on two quiet cores:
-    proxskip reproduce --quick --out demo
-  as in the paper, on the CPU or on a GPU:
-    proxskip reproduce --data w8a --out report
-    proxskip reproduce --data w8a --out report-gpu --engine gpu
-  one figure:
-    proxskip reproduce fig1b --data w8a --out report
-  the methods of the family against each other (on digits in a minute, on w8a without --quick):
-    proxskip reproduce --family --quick --out family
-  control variates on networks (in a minute with --quick; needs PyTorch):
-    proxskip reproduce --networks --quick --out networks
-
-{EXIT_CODES}"""
-_PLAN = """\
-Measures the time of a gradient, runs a short pilot of every candidate over the network, and prints the time that each
-is expected to need. Writes no files.
-
-examples:
-  clients behind a network:
-    proxskip plan --data digits --clients 20 --latency 0.05 --bandwidth 1e6
-    proxskip plan --data digits --clients 20 --network mobile
-
-"""
-_RESUME = "example:\n  proxskip resume runs/a --rounds 800\n\n"
-_THEORY = "example:\n  proxskip theory --L 1 --mu 1e-4 --eps 1e-6 --n 20 --d 300\n"
-_PLOT = """\
-examples:
-  proxskip plot runs/a
-  proxskip plot runs/a runs/b --x floats --y gap --out figure.png
-  proxskip plot report --x floats
-"""
-_COMPLETION = """\
-examples:
-  bash:  eval "$(proxskip completion bash)"        in ~/.bashrc
-  zsh:   eval "$(proxskip completion zsh)"         in ~/.zshrc
-  fish:  proxskip completion fish | source         in ~/.config/fish/config.fish
-"""
 
 
 class Parser(argparse.ArgumentParser):
@@ -170,19 +129,123 @@ class Parser(argparse.ArgumentParser):
         return near[0] if near else None
 
 
+# -- values of flags ---------------------------------------------------------------------------------------------------
+def _value(convert: Callable[[str], Any]) -> Callable[[str], Any]:
+    """A converter for argparse whose InputError reaches the user unchanged."""
+
+    def parse(text: str) -> Any:
+        try:
+            return convert(text)
+        except InputError as error:
+            # the one exception whose message argparse passes on
+            raise argparse.ArgumentTypeError(str(error).rstrip(".")) from None
+
+    return parse
+
+
+def _number(text: str, words: Sequence[str] = (), convert: Callable[[str], Any] = float) -> Any:
+    """The text as a number; the sentence that refuses it names the words that are accepted as well."""
+    try:
+        return convert(text)
+    except ValueError:
+        what = f"neither a number nor {' nor '.join(words)}" if words else "not a number"
+        raise InputError(f"{text!r} is {what if convert is float else 'not a whole number'}") from None
+
+
+def _within(check: Callable[[str, Any], Any], name: str, words: Sequence[str]) -> Callable[[str], Any]:
+    """A number that the check lets pass, or one of the words; "theory" becomes None."""
+
+    @_value
+    def convert(text: str) -> Any:
+        if text in words:
+            return None if text == "theory" else text
+        return check(name, _number(text, words))
+
+    return convert
+
+
+def positive(name: str, *words: str) -> Callable[[str], Any]:
+    """A positive number, or one of the words; "theory" becomes None."""
+    return _within(theory.positive, name, words)
+
+
+def probability(name: str, *words: str) -> Callable[[str], Any]:
+    """A number in (0, 1], or the word "theory", which becomes None."""
+    return _within(theory.probability, name, words)
+
+
+def nonnegative(name: str) -> Callable[[str], Any]:
+    """Zero or a positive number."""
+    return _within(theory.nonnegative, name, ())
+
+
+def whole(name: str, least: int = 1) -> Callable[[str], Any]:
+    """A whole number of at least ``least``."""
+    return _value(lambda text: theory.whole(name, _number(text, convert=int), least))
+
+
+@_value
+def parameter(text: str) -> int | float | bool | str:
+    """A parameter of a method from outside the package: a number, yes or no, or a word."""
+    if text in ("yes", "no", "true", "false"):
+        return text in ("yes", "true")
+    try:
+        return int(text) if text.lstrip("+-").isdigit() else float(text)
+    except ValueError:
+        return text
+
+
+@_value
+def names(text: str) -> list[str]:
+    """Names separated by commas."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(parts):
+        raise InputError(f"{text!r} has an empty name; write the columns as A,B,C")
+    return parts
+
+
+@_value
+def network(text: str) -> Network:
+    """A named network, with some of its numbers changed: ``mobile``, ``mobile:deadline=30,gradient=0.01``."""
+    name, _, more = text.partition(":")
+    changes = {}
+    for part in filter(None, more.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise InputError(f"{part!r} does not change a network; write NAME:deadline=30,gradient=0.01")
+        changes[key.strip()] = theory.whole(key, int(_number(value)), 0) if key == "patience" else _number(value)
+    return Network.named(name, **changes)
+
+
+@_value
+def codec(text: str) -> codecs.Codec:
+    """A codec by its text form."""
+    return codecs.parse(text)
+
+
+@_value
+def cohort(text: str) -> int | float | tuple[float, ...]:
+    """A number of clients, a probability below one, or one for each client."""
+    if "," in text:
+        return tuple(theory.probability("cohort", _number(part)) for part in text.split(","))
+    # 1 is one client; as a probability it would be everybody, which is the default
+    if text.isdigit():
+        return theory.whole("cohort", int(text))
+    value: float = _number(text)
+    if not 0 < value < 1:
+        raise InputError(f"cohort = {text} is neither a whole number of clients nor a probability below 1")
+    return value
+
+
 # -- the table of flags ------------------------------------------------------------------------------------------------
 Flag = tuple[str, dict[str, Any]]
+SWITCH = "switch"
 
 
 def _flag(name: str, help: str, type: Any = None, metavar: str | None = None, **options: Any) -> Flag:
-    """A flag with its help and what else ``add_argument`` takes."""
-    # argparse accepts neither a type nor a metavar for a switch, not even None
-    options |= {k: v for k, v in (("type", type), ("metavar", metavar)) if v is not None}
-    return name, {"help": help} | options
-
-
-def _switch(name: str, help: str, **options: Any) -> Flag:
-    return _flag(name, help, action="store_true", **options)
+    """A flag with its help and what else ``add_argument`` takes; a ``SWITCH`` has no value."""
+    more = {"action": "store_true"} if type == SWITCH else {"type": type, "metavar": metavar}
+    return name, {"help": help} | {k: v for k, v in more.items() if v is not None} | options
 
 
 def _add(to: Any, *flags: Flag) -> None:
@@ -201,44 +264,42 @@ def _group(title: str, about: str | None, *flags: Flag) -> Parser:
 _DATA_DIR = _flag("--data-dir", "folder with data sets; searched before $PROXSKIP_DATA and the cache", metavar="DIR")
 _THREADS = _flag("--threads", "default: one per core; the results do not depend on it", whole("threads"), "N")
 _SEED = _flag("--seed", "random seed; default: 0", whole("seed", 0), default=0)
+_JSON = _flag("--json", "print the result as JSON, and nothing else, on stdout", SWITCH)
+_QUIET = _flag("--quiet", "print warnings and errors only", SWITCH)
 _RAY = (
     _flag("--address", "the Ray cluster; auto: that of this machine; default: start Ray", metavar="HOST:PORT|auto"),
     _flag("--actors", "actors of --engine ray; default: one per CPU", whole("actors"), "N"),
 )
-_CHANGED = "NAME:deadline=30,gradient=0.01 changes some of its numbers"
-
-
-def _printing(json: str, quiet: str = "print warnings and errors only") -> tuple[Flag, Flag]:
-    return _switch("--json", json), _switch("--quiet", quiet)
+_NETWORK = f"{', '.join(NAMED)}; NAME:deadline=30,gradient=0.01 changes some of its numbers"
 
 
 def _problem_flags() -> Parser:
-    data = "name of a data set (see `proxskip data list`), or a file: svmlight, or .csv, .npz, .parquet"
-    relative = "lambda = l2 times the smoothness of the average loss without regularizer, whatever --L is; default: yes"
-    split = "how rows are assigned to clients; label sorts them by label (the most heterogeneous); default: label"
-    L = "L in the step sizes: max_i L_i as in the theorems, or L of the average as in the figures; default: max"
-    mixed = "every client uses ALPHA times the common model plus 1 - ALPHA times its own minimizer; default: 1"
     parent = _group(
         "problem", "min_x  sum_i w_i f_i(x) + psi(x)",
-        _flag("--data", data, metavar="NAME|FILE", required=True),
+        _flag("--data", "a data set (see `proxskip data list`), or a file: svmlight, .csv, .npz, .parquet",
+              metavar="NAME|FILE", required=True),
         _flag("--label", f"column of the labels in a table; default: {', '.join(LABELS)}", metavar="COLUMN"),
         _flag("--columns", "columns of the features in a table; default: all others", names, "A,B,..."),
         _flag("--group", "column of the groups in a table, for --split group; default: none", metavar="COLUMN"),
         _DATA_DIR,
         _flag("--loss", "the loss; default: logistic", choices=tuple(LOSSES)),
         _flag("--l2", "weight of the regularizer lambda/2 |x|^2; default: 1e-4", nonnegative("l2"), "LAMBDA"),
-        _flag("--l2-relative", relative, action=argparse.BooleanOptionalAction),
-        _switch("--intercept", "add an unpenalized intercept (mu is then unknown: give --p or --K)"),
+        _flag("--l2-relative", "lambda = l2 times the smoothness of the average loss without regularizer, whatever "
+              "--L is; default: yes", action=argparse.BooleanOptionalAction),
+        _flag("--intercept", "add an unpenalized intercept (mu is then unknown: give --p or --K)", SWITCH),
         _flag("--psi", f"a regularizer: {prox_forms()}", metavar="PSI"),
         _flag("--D", "D in psi(D x), for splitskip and pdhg; default: difference", choices=("difference", "identity")),
         _flag("--dtype", "floating-point type; default: float64", choices=("float64", "float32")),
         _flag("--clients", "default: 20, or one per group with --split group", whole("clients"), "n"),
-        _flag("--split", split, choices=("label", "iid", "dirichlet", "contiguous", "group")),
+        _flag("--split", "how rows are assigned to clients; label sorts them by label (the most heterogeneous); "
+              "default: label", choices=("label", "iid", "dirichlet", "contiguous", "group")),
         _flag("--alpha", "concentration of --split dirichlet; default: 0.5", positive("alpha")),
         _flag("--split-seed", "seed of random splits and graphs; default: 0", whole("split-seed", 0), "SEED"),
         _flag("--weights", "the weights w_i; default: rows; equal for tamuna and graphs", choices=("rows", "equal")),
-        _flag("--L", L, choices=("max", "global")),
-        _flag("--personal", mixed, probability("personal"), "ALPHA"),
+        _flag("--L", "L in the step sizes: max_i L_i as in the theorems, or L of the average as in the figures; "
+              "default: max", choices=("max", "global")),
+        _flag("--personal", "every client uses ALPHA times the common model plus 1 - ALPHA times its own minimizer; "
+              "default: 1", probability("personal"), "ALPHA"),
         _flag("--batch", "rows per client in a minibatch; default: full gradients", whole("batch"), "ROWS"),
     )  # fmt: skip
     # the defaults are those of the library, and of a run folder that leaves a flag out
@@ -247,32 +308,28 @@ def _problem_flags() -> Parser:
 
 
 def _method_flags() -> Parser:
-    gamma = "step size; figure: the constants of the paper's figures; default: theory"
-    K = "local steps per round; default: sqrt(kappa); for scaffnew a fixed K sets p = 1/K"
-    decay = "the step size is 1/(1/gamma + decay k) in round k; figure: K lambda/2, as in the paper's Figure 2"
-    graphs = f"graph of decentralized-scaffnew, diging, extra: {', '.join(GRAPHS)}; default: ring"
-    clients = (
-        "number of clients per round, the probability c < 1 of each client, or for 5gcs one probability per client, "
-        "separated by commas; default: all clients"
-    )
     return _group(
         "method", "named as in the paper; parameters that are not given follow the method's theorem",
-        _flag("--gamma", gamma, positive("gamma", "theory", "figure"), "NUMBER|theory|figure"),
+        _flag("--gamma", "step size; figure: the constants of the paper's figures; default: theory",
+              positive("gamma", "theory", "figure"), "NUMBER|theory|figure"),
         _flag("--p", "probability of communicating; default: theory", probability("p", "theory"), "NUMBER|theory"),
-        _flag("--K", K, whole("K")),
+        _flag("--K", "local steps per round; default: sqrt(kappa); for scaffnew a fixed K sets p = 1/K", whole("K")),
         _flag("--tau", "dual step size; default: p/(gamma lmax(I - W)), and 5gcs's theorem", positive("tau")),
         _flag("--q", "probability that an anchor (s-local-gd, scaffnew-vr) moves; default: theory", probability("q")),
         _flag("--eta-g", "global step size of scaffold; default: 1", positive("eta_g")),
         _flag("--option", "option of scaffold; default: II", choices=("I", "II")),
         # None and not False, since check_flags takes everything else for given
-        _switch("--own-steps", "step sizes gamma_i = 1/L_i for scaffnew", default=None),
-        _flag("--decay", decay, positive("decay", "figure"), "NUMBER|figure"),
-        _flag("--graph", graphs, metavar="NAME"),
+        _flag("--own-steps", "step sizes gamma_i = 1/L_i for scaffnew", SWITCH, default=None),
+        _flag("--decay", "the step size is 1/(1/gamma + decay k) in round k; figure: K lambda/2, as in the paper's "
+              "Figure 2", positive("decay", "figure"), "NUMBER|figure"),
+        _flag("--graph", f"graph of decentralized-scaffnew, diging, extra: {', '.join(GRAPHS)}; default: ring",
+              metavar="NAME"),
         _flag("--s", "clients that send each coordinate in tamuna; default: 2", whole("s", 2)),
         _flag("--chi", "factor in tamuna's update of h; default: its bound n(s-1)/(s(n-1))", positive("chi")),
         _flag("--codec", f"how vectors travel up in locodl and scaffnew: {FORMS}", codec, "NAME"),
-        _flag("--cohort", clients, cohort, "c"),
-        _switch("--allow-unsafe-step", "accept step sizes of 2/L and above, which are refused otherwise"),
+        _flag("--cohort", "number of clients per round, the probability c < 1 of each client, or for 5gcs one "
+              "probability per client, separated by commas; default: all clients", cohort, "c"),
+        _flag("--allow-unsafe-step", "accept step sizes of 2/L and above, which are refused otherwise", SWITCH),
         # all other parameters of methods, also of those from outside the package
         *(
             _flag(f"--{flag.replace('_', '-')}", _MEANINGS.get(flag, f"parameter of {name}"), parameter, dest=flag)
@@ -305,126 +362,91 @@ def _stopping_flags() -> Parser:
 
 
 def _running_flags() -> Parser:
-    engine = "default: cpu; gpu needs CuPy and a CUDA device, ray needs Ray, torch needs PyTorch"
-    over = f"simulate the time over a network, and the clients that it delays or loses: {', '.join(NAMED)}"
     return _group(
         "running", None,
-        _flag("--engine", engine, choices=("cpu", "gpu", "ray", "reference", "torch"), default="cpu"),
+        _flag("--engine", "default: cpu; gpu needs CuPy and a CUDA device, ray needs Ray, torch needs PyTorch",
+              choices=("cpu", "gpu", "ray", "reference", "torch"), default="cpu"),
         *_RAY,
         _SEED,
         _flag("--seeds", "make N runs, with the seeds seed, ..., seed + N - 1", whole("seeds"), "N"),
-        _flag("--network", f"{over}; default: none; {_CHANGED}", network, "NAME"),
+        _flag("--network", "simulate the time over a network, and the clients that it delays or loses; default: "
+              f"none; {_NETWORK}", network, "NAME"),
         _THREADS,
     )  # fmt: skip
 
 
-def _output_flags(out: str | None = None) -> Parser:
-    go_on = "continue an interrupted command: resume the runs in the folder, and make those that are missing"
-    often = "rounds between checkpoints; default: about every 30 s"
-    files = (
-        _flag("--out", out or "", metavar="DIR"),
-        _switch("--force", "overwrite the runs in the folder"),
-        _switch("--continue", go_on, dest="go_on"),
+def _folder_flags(out: str) -> Parser:
+    return _group(
+        "output", None,
+        _flag("--out", out, metavar="DIR"),
+        _flag("--force", "overwrite the runs in the folder", SWITCH),
+        _flag("--continue", "continue an interrupted command: resume the runs in the folder, and make those that are "
+              "missing", SWITCH, dest="go_on"),
         _flag("--every", "record every R rounds; default: at growing intervals", whole("every"), "R"),
-        _flag("--checkpoint-every", often, whole("checkpoint-every"), "R"),
-    )
-    printing = _printing("print the result as JSON, and nothing else, on stdout")
-    return _group("output", None, *(files if out is not None else ()), *printing)
+        _flag("--checkpoint-every", "rounds between checkpoints; default: about every 30 s",
+              whole("checkpoint-every"), "R"),
+        _JSON,
+        _QUIET,
+    )  # fmt: skip
 
 
 # -- commands ----------------------------------------------------------------------------------------------------------
 def parser(version: str) -> tuple[Parser, dict[str, Parser]]:
     """The parser, and those of its commands by name."""
+    methods = textwrap.fill("methods: " + ", ".join(METHODS), 100, subsequent_indent="  ", break_on_hyphens=False)
     top = Parser(
         prog="proxskip",
         description="Communication-accelerated optimization: run a method on a problem, record a trace, plot it.",
-        epilog=_top(),
+        epilog=f"examples:\n{_EXAMPLES['']}\n{methods}\n\n{EXIT_CODES}",
         parents=[_plugin_flag()],
     )
     top.add_argument("--version", action="version", version=f"proxskip {version}")
     sub = top.add_subparsers(dest="command", metavar="command", required=True)
     # groups are shared: each of them is built once and added to several commands
-    problem, method, stop, running = _problem_flags(), _method_flags(), _stopping_flags(), _running_flags()
+    problem, stop = _problem_flags(), _stopping_flags()
+    everything = (problem, _method_flags(), stop, _running_flags())
     commands: dict[str, Parser] = {}
 
-    def command(name: str, help: str, epilog: str, parents: tuple[Parser, ...], *flags: Flag) -> Parser:
+    def command(name: str, help: str, parents: tuple[Parser, ...], *flags: Flag) -> Parser:
+        epilog = f"examples:\n{_EXAMPLES[name]}" if name in _EXAMPLES else ""
         # only commands that run something have exit codes to explain
-        epilog += EXIT_CODES if parents else ""
+        epilog += f"\n{EXIT_CODES}" if parents or name == "reproduce" else ""
         p = sub.add_parser(name, help=help, description=help, epilog=epilog, parents=[*parents, _plugin_flag()])
         _add(p, *flags)
         commands[name] = p
         return p
 
-    everything = (problem, method, stop, running)
-    one = _output_flags("a run folder: spec.toml, summary.json, trace.csv, x.npy, checkpoint")
-    many = _output_flags("a run folder for each method, compare.json, compare.png and compare.pdf")
-    axis = "x axis of the figure; default: rounds and floats"
-    out = "a .png or .pdf file (both are written), by default Y-X.png in DIR; for a reproduction, a folder"
     command(
-        "run", "run one method", _RUN, (*everything, one),
+        "run", "run one method",
+        (*everything, _folder_flags("a run folder: spec.toml, summary.json, trace.csv, x.npy, checkpoint")),
         _flag("method", f"one of {', '.join(METHODS)}", metavar="METHOD"),
     )  # fmt: skip
     command(
-        "compare", "run several methods on one problem", _COMPARE, (*everything, many),
+        "compare", "run several methods on one problem",
+        (*everything, _folder_flags("a run folder for each method, compare.json, compare.png and compare.pdf")),
         _flag("methods", f"some of {', '.join(METHODS)}", metavar="METHOD", nargs="+"),
-        _flag("--x", axis, choices=tuple(X_AXES)),
+        _flag("--x", "x axis of the figure; default: rounds and floats", choices=tuple(X_AXES)),
     )  # fmt: skip
     command(
-        "resume", "resume a run from the checkpoint in its folder", _RESUME, (stop, _output_flags()),
-        _flag("folder", "the run folder", metavar="DIR"), _THREADS, *_RAY,
+        "resume", "resume a run from the checkpoint in its folder", (stop,),
+        _flag("folder", "the run folder", metavar="DIR"), _JSON, _QUIET, _THREADS, *_RAY,
         _flag("--data-dir", "folder with data sets, if they were moved", metavar="DIR"),
     )  # fmt: skip
-    _plan(command("plan", "choose a method and p by short pilots on the problem", _PLAN, (problem,)))
-    command("theory", "print the paper's Table 1 with numbers", _THEORY, (), *_theory_flags())
-    _data(command("data", "list data sets, or download one", "", ()))
     command(
-        "plot", "plot run folders, or redraw the figures of a reproduction against another axis", _PLOT, (),
-        _flag("folders", "run folders, folders that contain run folders, or a reproduction", metavar="DIR", nargs="+"),
-        _flag("--x", "default: rounds", choices=tuple(X_AXES), default="rounds"),
-        _flag("--y", "default: gap, which is f(x) - f*", choices=tuple(Y_AXES), default="gap"),
-        _flag("--title", "title of the figure", default=""),
-        _flag("--out", out, metavar="FILE"),
-        *_printing("print the written files as JSON"),
-    )  # fmt: skip
-    about = "reproduce the paper's figures and tables, and check its claims"
-    command("reproduce", about, _REPRODUCE, (), *_reproduce_flags())
-    command(
-        "demo", "show the race of Figure 1b at once, then make the whole report", "", (),
-        _switch("--race", "the race alone"),
-        _flag("--out", "folder of the report; default: demo", metavar="DIR", default="demo"),
-    )  # fmt: skip
-    about = "say what is installed, and what works on this machine"
-    command("doctor", about, "", (), _switch("--json", "print the findings as JSON"))
-    command(
-        "completion", "print the completion script of a shell", _COMPLETION, (),
-        _flag("shell", "bash, zsh or fish", metavar="SHELL", choices=("bash", "zsh", "fish")),
-    )  # fmt: skip
-    return top, commands
-
-
-def _plan(p: Parser) -> None:
-    seconds = "seconds of one local gradient; default: that of --network, or measured here"
-    _add(
-        p.add_argument_group("network", "between the server and the clients"),
-        _flag("--network", f"a named one: {', '.join(NAMED)}; the flags below change it; {_CHANGED}", network, "NAME"),
+        "plan", "choose a method and p by short pilots on the problem", (problem,),
+        _flag("--network", f"the flags below change it: {_NETWORK}", network, "NAME"),
         _flag("--latency", "seconds in each direction; default: 0.05", nonnegative("latency"), "S"),
         _flag("--bandwidth", "bytes per second to a client; default: 1e6", positive("bandwidth"), "B"),
         _flag("--bandwidth-up", "bytes per second from a client; default: --bandwidth", positive("bandwidth-up"), "B"),
         _flag("--client-speed", "speed relative to this machine; default: 1", positive("client-speed"), "V"),
-        _flag("--gradient-seconds", seconds, nonnegative("gradient-seconds"), "S"),
-    )  # fmt: skip
-    _add(
-        p,
+        _flag("--gradient-seconds", "seconds of one local gradient; default: that of --network, or measured here",
+              nonnegative("gradient-seconds"), "S"),
         _flag("--eps", "accuracy to reach, as a gradient norm; default: 1e-6", positive("eps"), default=1e-6),
         _flag("--pilot", "gradients in the first pilot; default: 300", whole("pilot"), "T", default=300),
-        _SEED,
-        _THREADS,
-        *_printing("print the plan as JSON, and nothing else, on stdout", "print errors only"),
-    )
-
-
-def _theory_flags() -> tuple[Flag, ...]:
-    return (
+        _SEED, _THREADS, _JSON, _QUIET,
+    )  # fmt: skip
+    command(
+        "theory", "print the paper's Table 1 with numbers", (),
         _flag("--L", "smoothness", positive("L"), required=True),
         _flag("--mu", "strong convexity", positive("mu"), required=True),
         _flag("--eps", "accuracy, between 0 and 1; default: 1e-6", positive("eps"), default=1e-6),
@@ -435,38 +457,55 @@ def _theory_flags() -> tuple[Flag, ...]:
         _flag("--K", "local steps; default: sqrt(kappa)", whole("K")),
         _flag("--p", "add a row for Scaffnew with this p", probability("p")),
         _flag("--q", "probability that S-Local-GD refreshes its anchor; default: 1", probability("q")),
-        _switch("--json", "print the rows as JSON"),
-    )
-
-
-def _data(p: Parser) -> None:
-    acts = p.add_subparsers(dest="act", metavar="list|fetch", required=True)
-    listing = acts.add_parser("list", help="list all data sets, and whether they are on this machine")
-    about = "download and check a data set"
-    fetch = acts.add_parser("fetch", help=about, description=about)
-    fetch.add_argument("name", metavar="NAME")
+        _JSON,
+    )  # fmt: skip
+    data = command("data", "list data sets, or download one", ())
+    acts = data.add_subparsers(dest="act", metavar="list|fetch", required=True)
     folder = _flag("--data-dir", "default: $PROXSKIP_CACHE or ~/.cache/proxskip", metavar="DIR")
-    for parser in (listing, fetch):
-        _add(parser, folder, *_printing("print JSON", "show no progress"))
-
-
-def _reproduce_flags() -> tuple[Flag, ...]:
-    data = "a data set or an svmlight file; default: digits, and w8a with --family"
-    out = "folder for index.html, results.json, figures and runs; default: report"
-    quick = "the same report from shorter runs (digits: about three minutes on two quiet cores)"
-    jobs = "processes that share the work; default: one per core, and 1 for networks on a GPU"
-    networks = "networks instead: control variates for AdamW and SGD on the digits and on made text; needs PyTorch"
-    return (
+    about = {
+        "list": "list all data sets, and whether they are on this machine",
+        "fetch": "download and check a data set",
+    }
+    for act, help in about.items():
+        _add(
+            acts.add_parser(act, help=help, description=help),
+            *([_flag("name", "its name", metavar="NAME")] if act == "fetch" else []), folder, _JSON, _QUIET,
+        )  # fmt: skip
+    command(
+        "plot", "plot run folders, or redraw the figures of a reproduction against another axis", (),
+        _flag("folders", "run folders, folders that contain run folders, or a reproduction", metavar="DIR", nargs="+"),
+        _flag("--x", "default: rounds", choices=tuple(X_AXES), default="rounds"),
+        _flag("--y", "a column of the trace; default: gap, which is f(x) - f*", metavar="COLUMN", default="gap"),
+        _flag("--title", "title of the figure", default=""),
+        _flag("--out", "a .png or .pdf file (both are written); default: Y-X.png in DIR; for a reproduction, a folder",
+              metavar="FILE"),
+        _JSON, _QUIET,
+    )  # fmt: skip
+    command(
+        "reproduce", "reproduce the paper's figures and tables, and check its claims", (),
         _flag("experiments", "default: all experiments", metavar="EXPERIMENT", nargs="*"),
-        _flag("--data", data, metavar="NAME|FILE"),
+        _flag("--data", "a data set or an svmlight file; default: digits, and w8a with --family", metavar="NAME|FILE"),
         _DATA_DIR,
-        _flag("--out", out, metavar="DIR", default="report"),
-        _switch("--quick", quick),
-        _switch("--family", "compare the methods with each other instead: rounds, gradients, bits"),
-        _flag("--jobs", jobs, whole("jobs"), "N"),
-        _switch("--networks", networks),
-        _switch("--strict", "exit with 6 if a claim fails"),
+        _flag("--out", "folder for index.html, results.json, figures and runs; default: report",
+              metavar="DIR", default="report"),
+        _flag("--quick", "the same report from shorter runs (digits: three minutes on two quiet cores)", SWITCH),
+        _flag("--family", "compare the methods with each other instead: rounds, gradients, bits", SWITCH),
+        _flag("--jobs", "processes that share the work; default: one per core, and 1 for networks on a GPU",
+              whole("jobs"), "N"),
+        _flag("--networks", "networks instead: control variates for AdamW and SGD on the digits and on made text; "
+              "needs PyTorch", SWITCH),
+        _flag("--strict", "exit with 6 if a claim fails", SWITCH),
         _flag("--engine", "default: cpu", choices=("cpu", "gpu", "reference"), default="cpu"),
-        _THREADS,
-        *_printing("print results.json, and nothing else, on stdout"),
-    )
+        _THREADS, _JSON, _QUIET,
+    )  # fmt: skip
+    command(
+        "demo", "show the race of Figure 1b at once, then make the whole report", (),
+        _flag("--race", "the race alone", SWITCH),
+        _flag("--out", "folder of the report; default: demo", metavar="DIR", default="demo"),
+    )  # fmt: skip
+    command("doctor", "say what is installed, and what works on this machine", (), _JSON)
+    command(
+        "completion", "print the completion script of a shell", (),
+        _flag("shell", "bash, zsh or fish", metavar="SHELL", choices=("bash", "zsh", "fish")),
+    )  # fmt: skip
+    return top, commands

@@ -21,7 +21,7 @@ from proxskip.composite.setup import apda, method_maker
 from proxskip.interfaces import Method
 from proxskip.methods import Fista
 from proxskip.problems.federated import Problem
-from proxskip.types import Array, InputError
+from proxskip.types import Array
 
 WARM_UP, FIRST_CHOICE = 2, 6
 """Rounds that fill caches and are not measured, and rounds before the first choice."""
@@ -42,24 +42,17 @@ def _capped_fista(problem: Problem, f: Smooth) -> Method:
 
 
 class AutoDescent(Descent):
-    """A minimization that chooses its method while it runs, or repeats the choices of an earlier one.
-
-    Args:
-        replay: the choices to repeat.
-    """
+    """A minimization that chooses its method while it runs."""
 
     arms: tuple[str, ...] = ("fista-restart", "apda")
     """The methods to choose from."""
 
-    def __init__(self, task: Task, x0: Array, *, replay: tuple[Choice, ...] = (), **settings: Any) -> None:
-        self.replay = tuple((int(r), str(name)) for r, name in replay)
-        if replay and not ({name for _, name in self.replay} <= {*self.arms, "end"} and self.replay[0][0] == 0):
-            raise InputError(f"these choices are not those of a run on a problem like this one: {replay!r}.")
-        self.arm = self.replay[0][1] if self.replay else self._first(settings.get("dual"))
+    def __init__(self, task: Task, x0: Array, **settings: Any) -> None:
+        self.arm = self._first(settings.get("dual"))
         self.apda_step: float | None = None
         super().__init__(task, self._maker(self.arm), x0, **settings)
         self.choices: list[Choice] = [(0, self.arm)]
-        self.solo.prox_times = None if self.replay else []
+        self.solo.prox_times = []
         self.effort: dict[str, float] = {}  # iterations of a prox's inner solver
         self.last_effort = (0, 0)
         self.next_choice: float = WARM_UP
@@ -78,16 +71,9 @@ class AutoDescent(Descent):
     def advance(self) -> bool:
         """One round, after which the method may change."""
         known = super().advance()
-        if self.replay:
-            self._repeat()
-        elif self.round >= self.next_choice and known:
+        if self.round >= self.next_choice and known:
             self._reconsider()
         return known
-
-    def _repeat(self) -> None:
-        done = len(self.choices)
-        if done < len(self.replay) and self.round >= self.replay[done][0] and self.replay[done][1] != "end":
-            self._take(self.replay[done][1])
 
     # -- the choice ----------------------------------------------------------------------------------------------------
     def prox_cost(self) -> float:

@@ -23,7 +23,7 @@ from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.quadratic import Quadratic
 from proxskip.results.trace import Trace
-from proxskip.types import Array, InputError, UnsafeStepWarning
+from proxskip.types import Array, UnsafeStepWarning
 
 COLUMNS = ("iteration", "ngrad", "passes", "nprox", "seconds", "certificate", "fun")
 ROUNDS_BETWEEN_BOUNDS = 10
@@ -54,11 +54,10 @@ class Task:
     D: Linear | None
     shape: tuple[int, ...]
     batch: int | None = None
-    D_norm: float | None = None
 
     def problem(self, f: Smooth) -> Problem:
         """The problem that a method sees; with minibatches its L is A of expected smoothness."""
-        A = f if self.batch is None else f.with_L(functions.expected_smoothness(f, self.batch).es_A)
+        A = f if self.batch is None else f.with_L(functions.expected_smoothness(f, self.batch))
         return Problem([A], psi=self.psi, D=self.D)  # type: ignore[list-item]
 
     def psi_at(self, x: Array) -> float:
@@ -81,8 +80,7 @@ def skip_probability(method: Method) -> float | None:
 class Descent:
     """The state between rounds. ``advance`` makes one round; ``certify`` measures a point.
 
-    The hot loop counts in plain attributes of the client and the exchange; ``ledger`` collects them, and the properties
-    named like the ledger's fields give single ones.
+    The hot loop counts in plain attributes of the client and the exchange; ``ledger`` collects them.
     """
 
     def __init__(
@@ -94,7 +92,6 @@ class Descent:
         seed: int = 0,
         dual: Array | None = None,
         tol: float = 0.0,
-        inner_tol: float | None = None,
         threads: int | None = None,
         insist: bool = False,
     ) -> None:
@@ -114,13 +111,11 @@ class Descent:
         """The start with its gradient, and the first point after it with its own."""
         self.notes: list[str] = []
         self._set_method()
-        self.solo = SoloExchange(self.client, self.problem, task.shape, seed, inner_tol)
+        self.solo = SoloExchange(self.client, self.problem, task.shape, seed)
         self.solo.L, self.solo.hope = self.f.L or 0.0, max(float(np.linalg.norm(g)), tol)
         if self.solo.inner is not None:
-            self.asked = self.solo.inner.tolerance  # given back by ``close``
+            self.own_tolerance = self.solo.inner.tolerance  # given back by ``close``
             self.solo.inner.reset()
-            if inner_tol is not None:
-                self.solo.inner.tolerance = inner_tol
         self._begin(x0, dual)
         self.x0, self.best = x0, Point(math.inf, x0, dual, 0)
         self.bound = math.inf
@@ -247,15 +242,8 @@ class Descent:
             return math.sqrt(v.dot(v))
         y = self.server["y"]
         back = -self.solo.memory["h"] if "h" in self.solo.memory else np.asarray(D.T @ y)
-        self._check_norm(y, back)
         primal, dual = g + back, (D @ x) - s
         return math.sqrt(primal.dot(primal)) + math.sqrt(dual.dot(dual))
-
-    def _check_norm(self, y: Array, back: Array) -> None:
-        """Refuse a D_norm below |D'y|/|y|, which bounds the norm of D from below."""
-        norm, size = self.task.D_norm, float(np.linalg.norm(y))
-        if norm is not None and (seen := float(np.linalg.norm(back))) > norm * size * (1 + 1e-9) and size > 0:
-            raise InputError(functions.too_small(norm, seen / size))
 
     def _judge(self, x: Array) -> None:
         """Keep the best point, and tie the accuracy of the next inner solve to this bound."""
@@ -296,21 +284,6 @@ class Descent:
         return self.watch.stalled(self.solo.iterations, self.solo.inner_failures, self.gamma, mu)
 
     # -- counts --------------------------------------------------------------------------------------------------------
-    @property
-    def iterations(self) -> int:
-        """Iterations of the method so far."""
-        return self.solo.iterations
-
-    @property
-    def local_steps(self) -> int:
-        """Gradients so far, full or of a minibatch; those of certificates are included."""
-        return self.client.calls
-
-    @property
-    def prox_evals(self) -> int:
-        """Proxes so far; those of certificates are included."""
-        return self.solo.proxes
-
     @property
     def seconds(self) -> float:
         """Seconds so far, those of a round under way included."""
@@ -370,7 +343,7 @@ class Descent:
     def _last_prox(self, scale: float) -> accuracy.Prox:
         """The prox of a certificate, which has an accuracy of its own."""
         inner = self.solo.inner
-        if inner is not None and self.solo.inner_tol is None:
+        if inner is not None:
             inner.tolerance = 0.1 * max(min(self.best.bound, 1e300), self.tol or 0.0) * scale
         return self.solo.last_prox
 
@@ -394,4 +367,4 @@ class Descent:
         """End the threads, and leave the operator as it was."""
         self.client.close()
         if self.solo.inner is not None:
-            self.solo.inner.tolerance = self.asked
+            self.solo.inner.tolerance = self.own_tolerance

@@ -217,9 +217,7 @@ class SoloExchange:
     everyone = True
     cohort: Indices = np.zeros(1, np.int64)
 
-    def __init__(
-        self, client: SoloClient, problem: Problem, shape: tuple[int, ...], seed: int, inner_tol: float | None
-    ) -> None:
+    def __init__(self, client: SoloClient, problem: Problem, shape: tuple[int, ...], seed: int) -> None:
         self.client, self.problem, self.seed = client, problem, seed
         self.memory: Vectors = {}
         self.round = self.iterations = self.proxes = self.inner_failures = self.inner_iterations = 0
@@ -228,7 +226,6 @@ class SoloExchange:
         self.psi = problem.psi
         self.checked = None if problem.psi is None else prox.Checked(problem.psi)
         self.inner = prox.inner_state(problem.psi)
-        self.inner_tol = inner_tol
         self.hope = math.inf
         """The certificate that the next prox should not spoil."""
         self.start: Array | None = None
@@ -298,7 +295,7 @@ class SoloExchange:
             check = check or count < CHECKED_FIRST or count % CHECK_PERIOD < 2
             return self._plain(self.checked if check else self.psi, x, t)
         # the error may take a share of the certificate
-        if self.inner_tol is None and self.hope < math.inf:
+        if self.hope < math.inf:
             self.inner.tolerance = INNER_ERROR_SHARE * self.hope / spoils
         missed = self.inner.failures
         new = self._plain(self.checked, x, t)

@@ -13,7 +13,6 @@ from proxskip import theory
 from proxskip.problems import operators, oracles, spectrum
 from proxskip.problems.glm import LeastSquares, LinearModel
 from proxskip.problems.spectrum import is_matrix
-from proxskip.randomness import generator
 from proxskip.types import Array, Indices, InputError
 
 MAX_WRITTEN_OUT = 500
@@ -183,29 +182,17 @@ def sampling(f: Smooth, batch: Any) -> int:
     return b
 
 
-def expected_smoothness(f: Smooth, batch: int, x: Array | None = None) -> theory.ExpectedSmoothness:
-    """A = 2 L_b and, with the gradients' spread at x in place of x*, C = 2 sigma^2 (nan without x)."""
+def expected_smoothness(f: Smooth, batch: int) -> float:
+    """A = 2 L_b."""
     assert f.L is not None
-    rows = max(float(f.of.L_rows), f.L)
-    return theory.expected_smoothness(f.rows, batch, f.L, rows, math.nan if x is None else spread(f, x))
-
-
-def spread(f: Smooth, x: Array, max_rows: int = 512) -> float:
-    """mean_j |grad f_j(x) - grad f(x)|^2: f's own, or over at most ``max_rows`` sampled rows."""
-    if (variance := oracles.gradient_variance_of(f.of)) is not None:
-        return float(variance(x))
-    rng = generator(0)
-    picked = np.arange(f.rows) if f.rows <= max_rows else rng.choice(f.rows, max_rows, replace=False)
-    g = f.gradient(x)
-    assert f.batch_gradient is not None
-    return float(np.mean([np.sum((f.batch_gradient(x, np.array([j])) - g) ** 2) for j in picked]))
+    return theory.expected_smoothness(f.rows, batch, f.L, max(float(f.of.L_rows), f.L), math.nan).es_A
 
 
 # -- the operator D ----------------------------------------------------------------------------------------------------
 class Linear:
     """D with its squared norm, computed once: a matrix, or an operator of scipy or pylops."""
 
-    def __init__(self, D: Any, d: int, norm: float | None) -> None:
+    def __init__(self, D: Any, d: int) -> None:
         D = operators.as_operator(np.asarray(D) if isinstance(D, np.ndarray) else D, d, dtype=None)
         if operators.is_complex(D):
             raise InputError("D is complex; it must be real.")
@@ -222,27 +209,7 @@ class Linear:
             self.toarray = lambda: operators.as_matrix(D)
         elif max(self.shape) <= MAX_WRITTEN_OUT:
             self.toarray = lambda: np.column_stack([np.asarray(D @ e) for e in np.eye(self.shape[1])])
-        self.norm2 = operators.operator_norm2(D) if norm is None else theory.positive("D_norm", norm) ** 2
-        if norm is not None:
-            self._check_norm(norm)
-
-    def _check_norm(self, norm: float, steps: int = 12) -> None:
-        """Refuse a norm below what a few steps of the power method find, which is a lower bound."""
-        v = generator(1).standard_normal(self.shape[1])
-        for _ in range(steps):
-            v /= np.linalg.norm(v)
-            w = np.asarray(self.of @ v)
-            seen = float(np.linalg.norm(w))
-            if seen > norm * (1 + theory.ROUNDING):
-                raise InputError(too_small(norm, seen))
-            v = np.asarray(self.T @ w)
-            if not np.any(v):
-                return
+        self.norm2 = operators.operator_norm2(D)
 
     def __matmul__(self, v: Array) -> Array:
         return np.asarray(self.of @ v)
-
-
-def too_small(norm: float, seen: float) -> str:
-    """The message for a D_norm that is no upper bound."""
-    return f"D_norm = {norm:.6g} is too small: |D v| = {seen:.6g} |v| for some v; give an upper bound, or leave it out."

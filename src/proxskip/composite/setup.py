@@ -40,17 +40,17 @@ NEED_CLIENTS = (methods.FiveGCS, methods.GradSkip, methods.LoCoDL, methods.ProxS
 
 # -- the problem -------------------------------------------------------------------------------------------------------
 def prepare(
-    f: Any, psi: Any, x0: Any, name: str, *, D: Any, L: Any, mu: Any, D_norm: Any, batch: Any, eps: Any, p: Any
+    f: Any, psi: Any, x0: Any, name: str, D: Any = None, L: Any = None, mu: Any = None, batch: Any = None, p: Any = None
 ) -> tuple[Task, Array]:
     """The problem and where to start; raises for all that can be refused without work."""
     psi = as_prox(psi)
     if name in METHODS:
-        _check_name(name, psi, D, batch, eps)
+        _check_name(name, psi, D, batch)
     start = _start(f, x0)
     # computing mu may cost an eigenvalue problem, so an f is asked for it only where a method uses it
     has = METHODS.get(name, {"mu"})
     takes_p = "p" in has and p is None and name != "auto"
-    uses_mu = "mu" in has and (p is None or "p" not in has or eps is not None)
+    uses_mu = "mu" in has and (p is None or "p" not in has)
     smooth = functions.as_smooth(f, start.shape, L, mu, mu_needed=uses_mu, hurry=name == "auto")
     if takes_p and smooth.mu is None:
         raise InputError(
@@ -59,8 +59,7 @@ def prepare(
     if takes_p and smooth.L is None and D is not None:
         raise InputError("L is unknown; splitskip takes its p from L and mu, so give L or p.")
     b = None if batch is None else functions.sampling(smooth, batch)
-    operator = None if D is None else Linear(D, smooth.d, D_norm)
-    return Task(smooth, psi, operator, start.shape, b, None if D_norm is None else float(D_norm)), start.ravel()
+    return Task(smooth, psi, None if D is None else Linear(D, smooth.d), start.shape, b), start.ravel()
 
 
 def _start(f: Any, x0: Any) -> Array:
@@ -87,7 +86,7 @@ def _numbers(name: str, values: Any) -> Array:
     raise InputError(f"{name} is complex; it must be real.")
 
 
-def _check_name(name: str, psi: Any, D: Any, batch: Any, eps: Any) -> None:
+def _check_name(name: str, psi: Any, D: Any, batch: Any) -> None:
     """Refuse a named method for a problem that it does not solve."""
     if D is not None and psi is None:
         raise InputError("D was given without psi; the problem is f(x) + psi(D x).")
@@ -99,23 +98,17 @@ def _check_name(name: str, psi: Any, D: Any, batch: Any, eps: Any) -> None:
         raise InputError('sproxskip is for stochastic gradients; give batch, or use "proxskip".')
     if batch is not None and "batch" not in METHODS[name]:
         raise InputError(f'{name} needs full gradients; leave out batch, or use "sproxskip".')
-    if eps is not None and name != "sproxskip":
-        raise InputError("eps is the accuracy of sproxskip's corollary; give tol instead.")
 
 
 # -- the method --------------------------------------------------------------------------------------------------------
-def check_arguments(method: Any, p: Any, gamma: Any, tau: Any, dual: Any, eps: Any) -> None:
+def check_arguments(method: Any, p: Any, gamma: Any, tau: Any, dual: Any) -> None:
     """Refuse what is no method, and arguments that the method would ignore."""
     if not isinstance(method, (str, Method)):
         raise InputError(f"method = {method!r} is neither a name nor a method object such as ProxSkip(gamma, p).")
     if not isinstance(method, str):
         if any(v is not None for v in (p, gamma, tau)):
             raise InputError("a method object has its own p, gamma and tau; leave them out.")
-        if eps is not None:
-            raise InputError("eps lets the corollary choose p and gamma, which a method object has; leave it out.")
         return
-    if eps is not None and (p is not None or gamma is not None):
-        raise InputError("eps lets the corollary choose p and gamma; leave them out.")
     for name, value in (("p", p), ("tau", tau), ("dual", dual)):
         if value is not None and name not in METHODS.get(method, {name}):
             raise InputError(f"{method} has no {'dual variable' if name == 'dual' else name}; leave {name} out.")

@@ -24,14 +24,14 @@ AHEAD = 6.0
 
 
 class TurnsDescent(AutoDescent):
-    """A minimization of f(x) + psi(D x) that chooses its method while it runs, or repeats the choices of another."""
+    """A minimization of f(x) + psi(D x) that chooses its method while it runs."""
 
     arms = ("papc", "apda", "pdhg")
 
     def __init__(self, task: Task, x0: Array, **settings: Any) -> None:
         self.y0 = settings.get("dual")
         self.kept: dict[str, tuple[float | None, Vectors, Vectors, float]] = {}
-        self.out: set[str] = set()
+        self.retired: set[str] = set()
         self.turn_began = self.first_turn = 0.0
         self.own = dict.fromkeys(self.arms, 0.0)  # seconds
         self.lowest = dict.fromkeys(self.arms, math.inf)  # bounds
@@ -46,11 +46,9 @@ class TurnsDescent(AutoDescent):
         known = Descent.advance(self)
         if known:
             self._note()
-        lost = known and self.arm in self.out and not self.stalled
-        if self.replay:
-            self._repeat()
-        elif lost or (known and self.bound > self.tol and self._is_over()):
-            turns = [name for name in ("papc", "apda") if name not in self.out] or ["pdhg"]
+        lost = known and self.arm in self.retired and not self.stalled
+        if lost or (known and self.bound > self.tol and self._is_over()):
+            turns = [name for name in ("papc", "apda") if name not in self.retired] or ["pdhg"]
             self._take(next((name for name in turns if name != self.arm), self.arm))
         return known and not lost
 
@@ -62,12 +60,12 @@ class TurnsDescent(AutoDescent):
         if not past or self.own[arm] > 1.02 * past[-1][0]:
             past.append((self.own[arm], self.lowest[arm]))
         if super().stalled or self.diverged:
-            self.out.add(arm)
+            self.retired.add(arm)
 
     @property
     def stalled(self) -> bool:
         """Whether all three methods have stalled, or one of them at the level of rounding."""
-        return self.out == set(self.arms) or (self.arm in self.out and self.is_rounding(self.best.bound))
+        return self.retired == set(self.arms) or (self.arm in self.retired and self.is_rounding(self.best.bound))
 
     def _is_over(self) -> bool:
         if self.first_turn:

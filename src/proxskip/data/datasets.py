@@ -1,13 +1,13 @@
 """Data sets by name: what each must contain, where it is looked for on this machine, and how it is fetched.
 
 A known data set is always verified. Its number of features comes from the table below, and its contents are compared
-with the checksum there or, if none is known, with the number of rows and the checksum of the copy used first.
+with the checksum there or, if none is known, with the number of rows and of labels.
 """
 
 from __future__ import annotations
 
-import contextlib
 import difflib
+import gzip
 import hashlib
 import os
 from collections.abc import Callable, Sequence
@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+from proxskip.data.idx import read_idx
 from proxskip.data.svmlight import DataError, Dataset, read_svmlight
 from proxskip.data.tables import Named, is_table, read_table
 from proxskip.types import InputError
@@ -34,6 +36,7 @@ UCI_PAGES = {
 """The sources of the data sets that come with scikit-learn."""
 
 Folder = str | os.PathLike[str]
+Bytes = npt.NDArray[np.uint8]
 Where = Literal["embedded", "cached", "not downloaded"]
 
 
@@ -108,6 +111,14 @@ KNOWN = {
     "gisette": Known("gisette_scale.bz2", 6_000, 5_000),
     "news20": Known("news20.binary.bz2", 19_996, 1_355_191),
 }
+MNIST = {
+    "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+}
+"""The files of MNIST, and the sha256 of each when it is decompressed."""
+MNIST_URL = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 # fmt: on
 
 
@@ -145,6 +156,45 @@ def load(
     if Path(name).name != name:
         raise InputError(f"{name} is not a file that exists; give the path of an svmlight file.")
     raise _unknown(name)
+
+
+def mnist(
+    *, data_dir: Folder | None = None, download: bool = False, progress: Progress | None = None
+) -> tuple[Bytes, Bytes, Bytes, Bytes]:
+    """MNIST: images (60,000 x 28 x 28) and labels for training, then 10,000 for the test, as unsigned bytes.
+
+    Args:
+        data_dir: a folder with a folder ``mnist`` in it, which has the four IDX files, plain or as .gz. It is looked in
+            first, then ``$PROXSKIP_DATA``, then the cache.
+        download: fetch the files that are missing into the cache, or ``data_dir``.
+        progress: is called with the bytes received and the total.
+    """
+    folders = [Path(folder) for folder in (data_dir, os.environ.get("PROXSKIP_DATA"), _cache()) if folder]
+    arrays = []
+    for name, sha256 in MNIST.items():
+        files = [folder / "mnist" / (name + suffix) for folder in folders for suffix in ("", ".gz")]
+        path = next(filter(Path.is_file, files), None)
+        if path is None and download:
+            path = (folders[0] if data_dir else _cache()) / "mnist" / f"{name}.gz"
+            _download_idx(name, path, progress)
+        if path is None:
+            raise InputError(
+                f"mnist is not on this machine: no folder has mnist/{name} or {name}.gz; call mnist(download=True), or "
+                "set PROXSKIP_DATA to the folder that has mnist."
+            )
+        arrays.append(read_idx(path, sha256))
+    return arrays[0], arrays[1], arrays[2], arrays[3]
+
+
+def _download_idx(name: str, target: Path, progress: Progress | None) -> None:
+    from proxskip.data.download import download  # here, since requests is slow to import
+
+    def fault(path: Path) -> str | None:
+        content = gzip.decompress(path.read_bytes())
+        return None if hashlib.sha256(content).hexdigest() == MNIST[name] else "its checksum is another one"
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    download(MNIST_URL + target.name, target, fault, progress)
 
 
 def available(*, data_dir: Folder | None = None) -> list[AvailableDataset]:
@@ -209,33 +259,13 @@ def _load_known(name: str, data_dir: Folder | None) -> Dataset:
             f"or set PROXSKIP_DATA to a folder that holds the file {_stem(name)}, plain or as .gz or .bz2."
         )
     data = read_svmlight(path, n_features=KNOWN[name].features)
-    if fault := _difference(KNOWN[name], data) or _changed(name, data):
+    if fault := _difference(KNOWN[name], data):
         raise _wrong(path, name, fault)
     return replace(data, name=name)
 
 
 def _wrong(path: Path, name: str, fault: str) -> InputError:
     return InputError(f"{path} is not {name}: {fault}; remove it and run `proxskip data fetch {name}`.")
-
-
-def _changed(name: str, data: Dataset) -> str | None:
-    """For data without a published checksum: what differs from the first copy that was used here, if anything does.
-
-    The checksum of that copy is kept in the cache. It shows a change from then on, not that the first copy was right.
-    """
-    if KNOWN[name].content is not None:
-        return None
-    digest, path = content_digest(data), _cache() / f"{name}.first-use"
-    try:
-        known = path.read_text("ascii").strip()
-    except (OSError, ValueError):
-        known = ""
-    if not known:
-        with contextlib.suppress(OSError):  # without a cache that can be written to, nothing is remembered
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(digest + "\n", "ascii")
-        return None
-    return None if known == digest else f"its values are not those of the copy that was used first (see {path})"
 
 
 def _find(name: str, data_dir: Folder | None) -> Path | None:

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 Rows = Sequence[tuple[str, str]]
+SPARK_POINTS = 120
+"""A sparkline has at most this many points."""
 _CELL = "text-align:left;padding:1px 10px 1px 0;vertical-align:top;background:none;border:none"
 
 
@@ -81,16 +83,11 @@ def html(title: str, rows: Rows, picture: str = "") -> str:
     )
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", pictures: Sequence[str] = ()) -> str:
-    """An HTML table with a header; ``pictures``, one for each row, stand in a last column."""
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> str:
+    """An HTML table with a header."""
     top = "".join(f'<th style="{_CELL};border-bottom:1px solid #999">{escape(name)}</th>' for name in head)
-    if pictures:
-        top += f'<th style="{_CELL};border-bottom:1px solid #999"></th>'
-    body = ""
-    for k, row in enumerate(rows):
-        cells = "".join(f'<td style="{_CELL};white-space:nowrap">{escape(cell)}</td>' for cell in row)
-        cells += f'<td style="{_CELL}">{pictures[k]}</td>' if pictures else ""
-        body += f'<tr style="background:none">{cells}</tr>'
+    cells = ("".join(f'<td style="{_CELL};white-space:nowrap">{escape(cell)}</td>' for cell in row) for row in rows)
+    body = "".join(f'<tr style="background:none">{row}</tr>' for row in cells)
     over = f"<strong>{escape(title)}</strong>" if title else ""
     return f'<div>{over}<table style="border-collapse:collapse"><tr>{top}</tr>{body}</table></div>'
 
@@ -102,3 +99,24 @@ def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
         "  ".join([row[0].ljust(first), *(cell.rjust(w) for cell, w in zip(row[1:], others, strict=True))]).rstrip()
         for row in (head, *rows)
     ]
+
+
+def sparkline(values: Any, label: str) -> str:
+    """A curve on a logarithmic axis as inline SVG with its first and last value; empty without two positive numbers."""
+    width, height = 240, 42
+    y = np.asarray(values, dtype=np.float64)
+    at = np.flatnonzero(np.isfinite(y) & (y > 0))
+    if len(at) < 2:
+        return ""
+    at = at[np.unique(np.linspace(0, len(at) - 1, min(len(at), SPARK_POINTS)).astype(int))]
+    v = np.log(y[at])
+    x = 2 + (width - 4) * (at - at[0]) / max(at[-1] - at[0], 1)
+    h = height - 4 - (height - 8) * (v - v.min()) / (float(np.ptp(v)) or 1.0)
+    points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, h, strict=True))
+    words = escape(f"{label} from {gap(float(y[at[0]]))} to {gap(float(y[at[-1]]))}")
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        f'role="img" aria-label="{words}"><title>{words}</title>'
+        f'<polyline points="{points}" fill="none" stroke="#0072B2" stroke-width="1.5"/></svg>'
+        f'<span style="font-size:85%;opacity:.7;padding-left:8px">{words}</span>'
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,11 +9,7 @@ import numpy as np
 from proxskip.interfaces import Engine, Request, SettleHalf, Size, Work, look
 from proxskip.links.rows import RowStore
 from proxskip.problems.federated import Problem
-from proxskip.problems.packed import Packed
 from proxskip.types import Indices, Vectors
-
-SMALL_MEMORY = 1 << 14
-"""Numbers that the clients remember, all together, up to which a copy of them in every round costs nothing."""
 
 
 class NearEngine(Engine):
@@ -49,7 +44,7 @@ class NearEngine(Engine):
 
     def open(self, problem: Problem, memory: Vectors, seed: int) -> None:
         """Keep the problem and the initial memory."""
-        self.problem, self.seed, self.store = problem, seed, None
+        self.problem, self.seed, self.store, self.handed = problem, seed, None, {}
         self.kept = {k: v.copy() for k, v in memory.items()}
 
     def keep_rows(self, store: RowStore) -> None:
@@ -65,33 +60,25 @@ class NearEngine(Engine):
             up, memory = request.half(client, self._of(at), request.K, *request.down, **own)
             sizes = client.sizes(up) if client.used_codec else ()
             return Work(self._store(at, up, memory), client.gradients, sizes, client.taken)
-        rows, gradients, taken, kept, clients = [], 0, [], [], []
-        same, halt, half, down, cohort = (
-            isinstance(request.K, int),
-            request.halt,
-            request.half,
-            request.down,
-            request.cohort,
-        )
+        clients, rows, memories, taken = [], [], [], []
         for j, i in enumerate(at.tolist()):
-            client = self.client(cohort[j : j + 1], request, j)
-            own = {k: float(v[j]) for k, v in request.own.items()} if request.own else {}
-            K: Any = request.K if same else int(request.K[j])
-            look(halt)
-            up, memory = half(client, self._of_one(i), K, *down, **own)
+            client = self.client(request.cohort[j : j + 1], request, j)
+            own = {k: float(v[j]) for k, v in request.own.items()}
+            K: Any = request.K if isinstance(request.K, int) else int(request.K[j])
+            look(request.halt)
+            up, memory = request.half(client, self._of_one(i), K, *request.down, **own)
             clients.append(client)
-            kept.append(memory)
             rows.append(up)
-            gradients += client.gradients
+            memories.append(memory)
             taken.append(K if client.taken is None else client.taken)
-        for i, memory in zip(at.tolist(), kept, strict=True):
+        for i, memory in zip(at.tolist(), memories, strict=True):
             self._keep(i, memory)
         coded: Any = ()
         if any(c.used_codec for c in clients):
             each = [c.sizes(up) for c, up in zip(clients, rows, strict=True)]
             coded = tuple(map(Size.total, zip(*each, strict=True)))
         up = tuple(np.stack(column) for column in zip(*rows, strict=True))
-        return Work(up, gradients, coded, np.array(taken, dtype=np.int64))
+        return Work(up, sum(c.gradients for c in clients), coded, np.array(taken, dtype=np.int64))
 
     def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Any, ...]) -> None:
         """Run the half on the cohort with the outcome."""
@@ -102,11 +89,6 @@ class NearEngine(Engine):
         for j, i in enumerate(at.tolist()):
             client = self.client(cohort[j : j + 1], request, j)
             self._keep(i, half(client, self._of_one(i), *(v if v.ndim == 1 else v[j] for v in outcome)))
-
-    def expect(self, cohort: Callable[[], Indices]) -> None:
-        """Have the rows of the next cohort read, if they are on disk."""
-        if isinstance(self.problem.clients, Packed):
-            self.problem.clients.expect(cohort)
 
     def memory(self) -> Vectors:
         """A copy of what the clients remember; views of a store."""
@@ -119,34 +101,27 @@ class NearEngine(Engine):
         if self.store is not None:
             self.store.mark(several or not self.atomic)
             return
-        small = sum(v.size for v in self.kept.values()) <= SMALL_MEMORY
-        self.marks, self.marked = several or small or not self.atomic, None
+        self.marks, self.marked = several or not self.atomic, None
 
     def rewind(self) -> None:
         """The memory as it was at the beginning of the round."""
         if self.store is not None:
             self.store.rewind()
-            return
-        if self.marked is None:
-            return
-        at, rows = self.marked
-        if self._is_whole(at):
-            self.kept = rows
-            return
-        for k, v in rows.items():
-            self.kept[k][at] = v
+        elif self.marked is not None:
+            members, rows = self.marked
+            for k, v in rows.items():
+                self.kept[k][members] = v
 
     # -- memory --------------------------------------------------------------------------------------------------------
     def _of_one(self, i: int) -> Vectors:
-        found = {k: v[i].copy() for k, v in self.kept.items()}
-        return found if self.store is None else found | self.handed.get(i, {})
+        handed: Vectors = self.handed.get(i, {})
+        return {k: v[i].copy() for k, v in self.kept.items()} | handed
 
     def _places(self, cohort: Indices) -> Indices:
         """Where the rows of these clients are, which are about to change."""
         if self.store is None:
             if self.marks and self.marked is None:  # a round's first cohort; others in it are part of this one
-                every = self._is_whole(cohort)
-                self.marked = cohort, {k: v.copy() if every else v[cohort] for k, v in self.kept.items()}
+                self.marked = cohort, {k: v[cohort] for k, v in self.kept.items()}
             return cohort
         if cohort is not self.store.admitted[0]:
             self.handed = {}
@@ -158,8 +133,7 @@ class NearEngine(Engine):
 
     def _of(self, at: Indices) -> Any:
         everyone = self._is_whole(at)
-        found = {k: v if everyone else v[at] for k, v in self.kept.items()}
-        return found if self.store is None else found | self.handed
+        return {k: v if everyone else v[at] for k, v in self.kept.items()} | self.handed
 
     def _hands_on(self, name: str) -> bool:
         """Whether this is not kept: the store has rows only for what lasts."""
@@ -177,9 +151,11 @@ class NearEngine(Engine):
         shape = (len(at), self.problem.d)
         for k, v in memory.items():
             if self._hands_on(k):
-                self.handed[k] = np.broadcast_to(v, shape)
+                self.handed[k] = v if v.shape == shape else np.broadcast_to(v, shape)
             elif self._is_whole(at) and v.shape == shape:
-                self.kept[k] = v
+                # each has an array of its own, since they are written to
+                own = v.flags.owndata and v.flags.carray and all(v is not u for u in self.kept.values())
+                self.kept[k] = v if own else np.array(v, order="C")
             else:
                 self.kept[k][at] = v
         return tuple(u if u.shape == shape else np.broadcast_to(u, shape) for u in up)

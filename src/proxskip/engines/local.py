@@ -43,13 +43,13 @@ class Sender:
             self._sent += ((v, None),)  # numbered too: a federation may have a format of its own for it
             return v
         keys = self.keys(len(self._sent))
-        out = self.read(v, codec, keys)
-        d = int(out.shape[-1])
+        received = self.read(v, codec, keys)
+        d = int(received.shape[-1])
         bits = [codec.bits(d, key) for key in keys]
         size = Size(sum(bits), sum(-(-b // 8) for b in bits), sum(codec.floats(d, key) for key in keys))
-        self._sent += ((out, size),)
+        self._sent += ((received, size),)
         self.used_codec = True
-        return out
+        return received
 
     def read(self, v: Any, codec: Codec, keys: Sequence[Key]) -> Any:
         """What the server reads of v, one row for each key."""
@@ -93,31 +93,25 @@ class OneClient(Sender):
         until: float | None = None,
     ) -> Any:
         """K times  z = y + momentum (y - y_before);  y <- z - gamma (g(z) - h + tau (z - centre))."""
-        if pull is None and anchor is None and until is None and not momentum:
-            exact = self.batch is None and not self.random
-            estimate = self.gradient if exact else self._estimate
-            for _ in range(K):
-                look(self.request.halt)
-                x = x - gamma * (estimate(x) - h)
-            if exact:
-                self.step += K  # the coins of an anchor are numbered by it too
-            return x
         check_descent(pull, momentum, anchor, until)
         if anchor is not None:
             return self._descend_anchored(x, h, gamma, K, anchor)
         tau, centre = pull or (0.0, x)
-        self.had_criterion = self.had_criterion or until is not None
-        y = before = x
-        for k in range(K):
+
+        def step(z: Array, y: Array, k: int) -> Array | None:
             look(self.request.halt)
-            z = y + momentum * (y - before) if momentum else y
             slope = self._estimate(z) - h
             if pull is not None:
                 slope = slope + tau * (z - centre)
             if until is not None and np.linalg.norm(slope) <= until * np.linalg.norm(z - centre):
-                return z, k + 1
-            before, y = y, z - gamma * slope
-        return y if until is None else (y, K)
+                return None
+            return z - gamma * slope
+
+        y, taken = momentum_steps(step, x, K, momentum)
+        if until is None:
+            return y
+        self.had_criterion = True
+        return y, taken
 
     def _descend_anchored(self, x: Array, h: Array | float, gamma: float, K: int, anchor: Anchor) -> Any:
         """The estimator of L-SVRG: unbiased, and exact at the solution once the anchor is there."""
@@ -184,8 +178,8 @@ def check_descent(pull: Any, momentum: Any, anchor: Any, until: Any) -> None:
 
 def key_of(request: Request, seed: int, client: int, place: int, vector: int) -> Key:
     """The key of a message in this exchange."""
-    asked = len(request.cohort) if request.asked is None else request.asked
-    return Key(seed, request.round, client, request.first + place, asked, request.attempt, request.exchange, vector)
+    size = len(request.cohort) if request.asked is None else request.asked
+    return Key(seed, request.round, client, request.first + place, size, request.attempt, request.exchange, vector)
 
 
 def pull_to_zero(pull: Pull | None) -> float | None:
@@ -193,6 +187,22 @@ def pull_to_zero(pull: Pull | None) -> float | None:
     if pull is None:
         return 0.0
     return float(pull[0]) if all(isinstance(v, float) for v in pull) and pull[1] == 0.0 else None
+
+
+def momentum_steps(step: Callable[[Any, Any, int], Any], x: Any, K: int, momentum: Any) -> tuple[Any, int]:
+    """K times  z = y + momentum (y - y_before);  y <- step(z, y, k).  The last y, and the number of steps.
+
+    Args:
+        step: None where it ends the steps at z.
+    """
+    y = before = x
+    for k in range(K):
+        z = y if isinstance(momentum, float) and momentum == 0.0 else y + momentum * (y - before)
+        new = step(z, y, k)
+        if new is None:
+            return z, k + 1
+        before, y = y, new
+    return y, K
 
 
 def pulled_steps(
@@ -210,16 +220,14 @@ def pulled_steps(
         one_step: ``(z, h, gamma, active) -> z - gamma (g(z) - h)``; ``active`` is one number or one per member, 1
             where the step is taken and 0 where that member's K is over.
     """
-    y = before = x
-    for k in range(int(np.max(K))):
-        z = y + momentum * (y - before)
+
+    def step(z: Any, y: Any, k: int) -> Any:
         shift = h if pull is None else h - pull[0] * (z - pull[1])
         active = (np.asarray(K) > k).astype(np.int64)
         new = one_step(z, shift, gamma, active)
-        if not np.all(active):
-            new = np.where(active[:, None] > 0, new, y)
-        before, y = y, new
-    return y
+        return new if np.all(active) else np.where(active[:, None] > 0, new, y)
+
+    return momentum_steps(step, x, int(np.max(K)), momentum)[0]
 
 
 def no_half(*_: Any) -> Any:

@@ -1,16 +1,16 @@
-"""Shared by the CPU's and the GPU's layouts of sparse rows: runs of indices, merging equal rows, equal
-loads."""
+"""Shared by the CPU's and the GPU's layouts of sparse rows: runs of indices, merging equal rows, equal loads."""
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from proxskip.engines import packing
 from proxskip.types import Array, Indices
+
+PIECES_PER_THREAD = 16
+"""Threads that are slower, or that began later, take fewer of them, and all end at about the same time."""
 
 
 def ranges(start: Indices, length: Indices) -> Indices:
@@ -22,9 +22,7 @@ def ranges(start: Indices, length: Indices) -> Indices:
 
 def offsets(counts: Indices) -> Indices:
     """Where each of several runs begins, and the last one ends, from their lengths."""
-    out = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=out[1:])
-    return out
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
 def merged_rows(
@@ -36,55 +34,47 @@ def merged_rows(
     entry by entry before they are merged. Merging changes no gradient: a merged row has the weight of all rows that it
     stands for.
     """
-    words = np.ascontiguousarray(values, np.float64).view(np.uint64), owner, np.asarray(b, np.float64).view(np.uint64)
-    hashes = np.empty(len(owner), np.uint64)
-    packing.hash_rows(indptr, indices, *words, hashes)
-    live = np.flatnonzero(np.diff(indptr))
-    _, first, group = np.unique(hashes[live], return_index=True, return_inverse=True)
-    leader, different = live[first][group], np.zeros(1, np.int64)
-    packing.count_different(live, leader, indptr, indices, *words, different)
-    if different[0]:  # different rows with the same hash: merge nothing
-        return live, live, np.arange(len(live))
+    live, lengths = np.flatnonzero(np.diff(indptr)), np.diff(indptr)
+    bits, labels = (np.ascontiguousarray(v, np.float64).view(np.uint64) for v in (values, b))
+    hashes = _hashes(indptr[live], indices, bits, owner[live], labels[live])
+    _, first, group = np.unique(hashes, return_index=True, return_inverse=True)
+    leader = live[first][group]
     leads = leader == live
+    r, s = live[~leads], leader[~leads]
+    alike = all(np.array_equal(v[r], v[s]) for v in (owner, labels, lengths))
+    at, to = (ranges(indptr[k], lengths[k]) for k in (r, s))
+    if not alike or any(not np.array_equal(v[at], v[to]) for v in (indices, bits)):
+        return live, live, np.arange(len(live))  # different rows with the same hash: merge nothing
     return live[leads], live, (np.cumsum(leads) - 1)[first][group]
 
 
-def even(n: int, parts: int) -> list[tuple[int, int]]:
-    """Ranges of n things that are all the same work."""
-    parts = max(1, min(parts, n))
-    return [(k * n // parts, (k + 1) * n // parts) for k in range(parts)]
+def _hashes(starts: Indices, indices: Any, bits: Any, owner: Indices, labels: Any) -> Any:
+    """By row a 64-bit hash of its entries, client and label, all read as words; it wraps around at 2^64."""
+
+    def mixed(v: Any, w: Any) -> Any:
+        v = v.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) ^ w
+        v = (v ^ v >> np.uint64(31)) * np.uint64(0xBF58476D1CE4E5B9)
+        return v ^ v >> np.uint64(29)
+
+    if not len(starts):
+        return np.zeros(0, np.uint64)
+    return mixed(np.add.reduceat(mixed(indices, bits), starts), mixed(owner, labels))
 
 
 def balanced(load: Array, parts: int) -> list[tuple[int, int]]:
     """Ranges of clients with about equal loads."""
-    parts = min(parts, len(load))
-    return _cut(load, np.arange(1, parts) / parts)
-
-
-def tapered(load: Array, threads: int, least: float) -> list[tuple[int, int]]:
-    """Ranges of clients for this many threads to take one after another, smaller and smaller, down to this load.
-
-    Each has the load of half a thread's share of what is left. Threads that are slower, or that began later, take fewer
-    of them, and all end at about the same time; ranges of the least load alone would be more of them.
-    """
-    total, share = float(load.sum()), 0.5 / threads
-    if threads == 1 or total <= 2 * threads * least:
-        return balanced(load, threads)
-    count = int(math.log(least / (total * share)) / math.log1p(-share))
-    left = (1.0 - share) ** np.arange(1, count + 1)
-    rest = float(left[-1]) if count else 1.0
-    ends = rest * np.arange(1, int(rest * total / least)) * least / (rest * total)
-    return _cut(load, np.append(1.0 - left, 1.0 - rest + ends))
-
-
-def _cut(load: Array, shares: Array) -> list[tuple[int, int]]:
-    """Ranges that end at about these shares of the load, in ascending order; the last one ends at the end."""
-    n, total = len(load), float(load.sum())
-    if not len(shares) or n == 1:
+    n, total, parts = len(load), float(load.sum()), min(parts, len(load))
+    if parts <= 1 or total <= 0:
         return [(0, n)]
-    ends, goals = np.cumsum(load), total * shares
+    ends, goals = np.cumsum(load), total * (np.arange(1, parts) / parts)
     after = np.minimum(np.searchsorted(ends, goals), n - 1)
     before = np.where(after > 0, ends[after - 1], 0.0)
     nearer = np.abs(ends[after] - goals) <= np.abs(before - goals)
-    inner = np.maximum.accumulate(after + nearer).tolist() if total > 0 else []
-    return [(lo, hi) for lo, hi in pairwise([0, *inner, n]) if lo < hi] or [(0, n)]
+    inner = np.maximum.accumulate(after + nearer).tolist()
+    return [(lo, hi) for lo, hi in pairwise([0, *inner, n]) if lo < hi]
+
+
+def pieces(load: Array, threads: int, least: float) -> list[tuple[int, int]]:
+    """Ranges of clients, of at least this load each, for threads to take one after another until none is left."""
+    many = min(PIECES_PER_THREAD * threads, int(load.sum() / least)) if threads > 1 else 1
+    return balanced(load, max(threads, many))

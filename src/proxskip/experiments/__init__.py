@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 FIGURE = "toml_figures:run"
 """Runs a figure that is all in its TOML file."""
 FUNCTIONS = {
-    "fig1a": "fig1a:run",
+    "fig1a": FIGURE,
     "fig1b": FIGURE,
     "fig1c": FIGURE,
     "fig2a": FIGURE,
     "fig2b": FIGURE,
-    "fig2c": "fig2c:run",
+    "fig2c": FIGURE,
     "table1": "table1:run",
     "lyapunov": "lyapunov:run",
     "decentralized": "decentralized:run",
@@ -32,7 +32,7 @@ FUNCTIONS = {
 """Every experiment, in the order of the report: its module in this package, and the function that runs it."""
 FAMILY = {"family": "family:run", "bits": FIGURE, "sleeping": "sleeping:run", "minibatches": FIGURE}
 """Experiments that compare the family's methods with each other, for ``reproduce --family``."""
-NETWORKS = {"mlp": "networks.page:mlp", "cnn": "networks.page:cnn", "text": "networks.page:text"}
+NETWORKS = dict.fromkeys(("mlp", "cnn", "text"), "networks:run")
 """Experiments with networks, for ``reproduce --networks``; they need PyTorch."""
 
 

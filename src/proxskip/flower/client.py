@@ -8,6 +8,7 @@ import os
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -137,52 +138,36 @@ def _check_mods(mods: Sequence[Any]) -> None:
             )
 
 
-# -- memory: on the disk of the node, and in the Context that Flower keeps in its process ------------------------------
+# -- memory: on the disk of the node, or in the Context that Flower keeps in its process -------------------------------
 def _folder_of(context: Context, folder: str | Path | None) -> Path:
     """The folder of the memories: as given, the node's setting ``memory``, or a folder in Flower's home."""
     if named := folder or context.node_config.get("memory"):
         return Path(str(named))
-    home = os.environ.get("FLWR_HOME")
-    return (Path(home) if home else Path.home() / ".flwr") / "proxskip"
+    return Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr") / "proxskip"
 
 
 def _load(context: Context, folder: Path | None, run: bytes, i: int) -> ClientState:
-    """The newer of the states that the disk and the Context hold for this run; a fresh one if there is none."""
-    states = [state for state in (_from_disk(folder, run, i), _from_context(context, run)) if state is not None]
-    if not states:
-        return ClientState.fresh(run)
-    # either may be behind: the disk where only its older generation is whole, the Context where the node restarted;
-    # on a tie the disk wins
-    return max(states, key=lambda s: (s.seen, s.committed, s.pending is not None))
+    """The client's state in this run; a fresh one if there is none, or it is damaged: the server will notice."""
+    saved: tuple[Any, Any] | None = None
+    record, arrays = context.state.get(KEY), context.state.get(f"{KEY}.arrays")
+    if folder is not None and (folder / run.hex() / f"client-{i}").exists():
+        with suppress(checkpoint.CheckpointError):
+            file = checkpoint.load(folder / run.hex(), name=f"client-{i}")
+            saved = file.arrays, file.meta
+    elif folder is None and isinstance(record, ConfigRecord) and isinstance(arrays, ArrayRecord):
+        vectors = {k: np.frombuffer(v.data, v.dtype).copy() for k, v in arrays.items()}
+        saved = vectors, json.loads(str(record["meta"]))
+    state = ClientState.fresh(run) if saved is None else ClientState.of(*saved)
+    return state if state.run == run else ClientState.fresh(run)
 
 
 def _save(context: Context, folder: Path | None, i: int, state: ClientState) -> None:
-    """Save to the disk first, then to the Context; if saving fails, nothing is sent."""
+    """Save the state before anything is sent."""
     arrays, meta = state.arrays(), state.meta()
     if folder is not None:
         checkpoint.save(folder / state.run.hex(), arrays, meta, name=f"client-{i}")
+        return
     # the bytes that a codec made are whole numbers
     vectors = {k: Array(v.dtype.str, v.shape, STYPE, v.tobytes()) for k, v in arrays.items()}
     context.state[f"{KEY}.arrays"] = ArrayRecord(vectors)
     context.state[KEY] = ConfigRecord({"meta": json.dumps(meta)})
-
-
-def _from_context(context: Context, run: bytes) -> ClientState | None:
-    record, arrays = context.state.get(KEY), context.state.get(f"{KEY}.arrays")
-    if not isinstance(record, ConfigRecord) or not isinstance(arrays, ArrayRecord):
-        return None
-    meta: Any = json.loads(str(record["meta"]))
-    if meta["run"] != run.hex():
-        return None
-    return ClientState.of({k: np.frombuffer(v.data, v.dtype).copy() for k, v in arrays.items()}, meta)
-
-
-def _from_disk(folder: Path | None, run: bytes, i: int) -> ClientState | None:
-    if folder is None or not (folder / run.hex() / f"client-{i}").exists():
-        return None
-    try:
-        saved = checkpoint.load(folder / run.hex(), name=f"client-{i}")
-    except checkpoint.CheckpointError:
-        return None  # both generations are damaged: treat the memory as lost; the server will notice
-    state = ClientState.of(saved.arrays, saved.meta)
-    return state if state.run == run else None

@@ -104,10 +104,6 @@ class FederationRun:
         self.last_error = ""
         self.errors: dict[int, int] = {}
         self.closed = mailbox.clock()  # when the last round was closed
-        self.longest_pause = min(
-            find_clients.LONGEST_PAUSE,
-            float(getattr(mailbox.grid, "pull_interval", 0.5)),  # some grids have one
-        )
         self.x0 = None if initial is None else _flat(initial)
         self.state = server.start(secrets.token_bytes(16), self.x0)
         source = registry.source_digest(type(server.method))
@@ -208,16 +204,16 @@ class FederationRun:
             # now and then look for clients that came back as another node, and ask again those that failed
             if self.mailbox.clock() >= next_check:
                 next_check = self.mailbox.clock() + SECONDS_BETWEEN_CHECKS
-                hellos |= self.mailbox.push(find_clients.hellos_to_new_nodes(self.mailbox, self.remotes, hellos))
-                self._welcome(hellos)
-                waiting |= self._again(waiting, end)
+                connected = self.mailbox.nodes()
+                self._welcome(hellos, connected)
+                waiting |= self._again(waiting, connected, end)
             self.mailbox.sleep(min(pause, max(0.0, end - self.mailbox.clock())))
-            pause = min(1.25 * pause, self.longest_pause)
+            pause = min(1.25 * pause, max(find_clients.LONGEST_PAUSE, self.mailbox.pause))
 
     def _hopeless(self) -> bool:
         """Whether all clients that have not answered have failed several times."""
         s = self.state
-        left = [i for i in s.asked if i not in s.answers and i not in s.out]
+        left = [i for i in s.asked if i not in s.answers and i not in s.left_out]
         return bool(left) and all(self.errors.get(i, 0) >= MAX_ERRORS for i in left)
 
     def _message(self, ask: Ask, end: float) -> Message:
@@ -258,23 +254,34 @@ class FederationRun:
         self.costs.answered(raw, words.get("gradients"))
         return self._step(Arrived(raw, i))
 
-    def _again(self, waiting: dict[str, int], end: float) -> dict[str, int]:
+    def _again(self, waiting: dict[str, int], connected: set[int], end: float) -> dict[str, int]:
         """Ask again the clients whose message failed, or that came back as another node."""
-        connected, busy = self.mailbox.nodes(), set(waiting.values())
-        asks = [a for a in self.server.step(self.state, Again())[1] if self.remotes[a.client].node not in busy]
-        return self.mailbox.push(self._message(a, end) for a in asks if self.remotes[a.client].node in connected)
+        free = connected - set(waiting.values())
+        _, asks = self.server.step(self.state, Again())
+        return self.mailbox.push(self._message(a, end) for a in asks if self.remotes[a.client].node in free)
 
-    def _welcome(self, hellos: dict[str, int]) -> None:
-        connected = self.mailbox.nodes()
+    def _welcome(self, hellos: dict[str, int], connected: set[int]) -> None:
+        """If a client is gone, ask the unknown nodes who they are: it may have come back as one of them.
+
+        Args:
+            hellos: the nodes that were asked, by message.
+        """
+        known = {r.node for r in self.remotes}
+        if not known <= connected:
+            unknown = sorted(connected - known - set(hellos.values()))
+            hellos |= self.mailbox.push(find_clients.hello(node, None, 60.0) for node in unknown)
         for node, reply in self.mailbox.pull(hellos):
             if reply.has_error():
                 continue
             try:
-                _, words = unwrap(reply.content, self.limit)
-                self.remotes = find_clients.with_returned(self.remotes, node, words, connected)
-                self.places = {r.node: k for k, r in enumerate(self.remotes)}
+                new = FederatedClient.of(node, len(self.remotes), unwrap(reply.content, self.limit)[1])
             except InputError as error:
                 log(WARNING, "\tnode %s is not accepted: %s", node, error)
+                continue
+            for k, old in enumerate(self.remotes):
+                if (old.partition, old.d, old.noise) == (new.partition, new.d, new.noise) and old.node not in connected:
+                    self.remotes[k] = new
+            self.places = {r.node: k for k, r in enumerate(self.remotes)}
 
     # -- the result ----------------------------------------------------------------------------------------------------
     def _arrays(self) -> ArrayRecord:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
 from logging import INFO, WARNING
@@ -19,23 +18,8 @@ from proxskip.flower.federation_run import FederationResult, FederationRun
 from proxskip.flower.find_clients import FederatedClient, as_problem
 from proxskip.interfaces import Method
 from proxskip.links.cohorts import as_participation
-from proxskip.problems.federated import Problem
 from proxskip.protocol import Begin, Server, allowed_halves, wire
-from proxskip.results import description
 from proxskip.types import InputError, Prox
-
-
-def superlink_timeout(deadline: float) -> float:
-    """Seconds that one call to the SuperLink may take."""
-    return max(30.0, deadline)
-
-
-def method_for(method: Method | Callable[..., Method], problem: Problem) -> Method:
-    """The method itself, or the one that a class (by its theory) or a function makes for this problem."""
-    if not callable(method):
-        return method
-    make: Any = method
-    return make.theory(problem) if isinstance(method, type) else make(problem)  # type: ignore[no-any-return]
 
 
 class Federated(Strategy):
@@ -148,48 +132,41 @@ class Federated(Strategy):
             raise InputError("clients get their settings from the method; leave out train_config and evaluate_config.")
         self.summary()
         mailbox = find_clients.Mailbox(grid, self.pause)
-        mailbox.timeout = superlink_timeout(self.wait)
+        mailbox.timeout = max(find_clients.MIN_TIMEOUT, self.wait)
         remotes = find_clients.find(mailbox, self.clients, self.wait, self.batch, self.limit)
         if len(remotes) > self.clients:
             raise InputError(f"there are {len(remotes)} clients, not {self.clients}; give clients={len(remotes)}.")
-        server = self._server(remotes, num_rounds)
-        mailbox.timeout = superlink_timeout(timeout or self.deadline)
-        run = FederationRun(self, server, remotes, mailbox, timeout or self.deadline, evaluate_fn, initial_arrays)
+        deadline = timeout or self.deadline
+        mailbox.timeout = max(find_clients.MIN_TIMEOUT, deadline)
+        run = FederationRun(
+            self, self._server(remotes, num_rounds), remotes, mailbox, deadline, evaluate_fn, initial_arrays
+        )
         return run.go()
 
     def _server(self, remotes: Sequence[FederatedClient], rounds: int) -> Server:
         problem = as_problem(remotes, self.weights, self.psi)
-        unknown = [r.name for r in remotes if not r.L_known]
-        method = method_for(self.method, problem)
-        if unknown and callable(self.method):
-            # a method that is another one for a huge L depends on the L that nobody knows
-            other = method_for(self.method, self._with_huge_L(remotes))
-            if description.parameters(method) != description.parameters(other):
-                raise InputError(
-                    f"{', '.join(unknown)} do not know their L, so no step size follows from it; give a method with "
-                    "a gamma of its own."
-                )
+        unknown, options = [r.name for r in remotes if not r.L_known], dict(self.options)
+        method: Any = self.method
         if unknown:
+            if callable(method):
+                raise InputError(
+                    f"{', '.join(unknown)} do not know their L, so no step size follows; give a method "
+                    "with a gamma of its own, not a function."
+                )
             log(WARNING, "\t%s do not know their L, so the step size is not checked", ", ".join(unknown))
+        elif callable(method):
+            make: Any = method
+            method = make.theory(problem) if isinstance(method, type) else make(problem)
+        noisy = any(r.noise is not None for r in remotes)
+        if noisy:
+            if options["measure"] or options["tol"] is not None:
+                raise InputError("clients that add noise do not send exact gradients; leave out measure and tol.")
+            options["measure"] = None
         server = Server(
             method, problem, rounds, seed=self.seed, itemsize=self.itemsize, limit=self.limit,
-            names=tuple(r.name for r in remotes), insist=self.insist or bool(unknown),
-            **(self.options | self._without_measuring(remotes)),
+            names=tuple(r.name for r in remotes), insist=self.insist or bool(unknown), **options,
         )  # fmt: skip
-        if server.measure is None:  # some client adds noise: refuse methods whose uploads are not points
+        if noisy:  # refuse methods whose uploads are not points
             (first, *_) = server.step(server.start(bytes(16)), Begin())[1]
             allowed_halves.check_points(server.method, first.half)
         return server
-
-    def _with_huge_L(self, remotes: Sequence[FederatedClient]) -> Problem:
-        """The problem with a huge L for every client that does not know its L."""
-        steep = [r if r.L_known else dataclasses.replace(r, L=1e30) for r in remotes]
-        return as_problem(steep, self.weights, self.psi)
-
-    def _without_measuring(self, remotes: Sequence[FederatedClient]) -> dict[str, Any]:
-        """The option that asks no client for its exact gradient, if some client adds noise."""
-        if all(r.noise is None for r in remotes):
-            return {}
-        if self.options["measure"] or self.options["tol"] is not None:
-            raise InputError("clients that add noise do not send exact gradients; leave out measure and tol.")
-        return {"measure": None}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Event
 from typing import Any, ClassVar, NamedTuple
@@ -179,10 +179,6 @@ class Engine(ABC):
         """Return when all work is done."""
         return None
 
-    def expect(self, cohort: Callable[[], Indices]) -> None:
-        """A round begins; ``cohort`` draws that of the next one, whose data may be read meanwhile."""
-        return None
-
     # -- what is known of the machines ---------------------------------------------------------------------------------
     def judge(self, problem: Problem) -> Problem:
         """The problem that records are evaluated with, where values and gradients are computed elsewhere."""
@@ -191,10 +187,6 @@ class Engine(ABC):
     def rounding(self) -> float:
         """The unit of rounding of what the clients remember."""
         return float(np.finfo(np.float64).eps)
-
-    def pulse(self) -> dict[str, float]:
-        """How the run is doing, for progress."""
-        return {}
 
     def report(self) -> tuple[dict[str, Any] | None, list[str]]:
         """What happened to the machines: for the result's summary, and as sentences."""

@@ -1,9 +1,8 @@
 """Where compiled code is kept: a folder for each state of the sources, which several processes may share.
 
-Numba stamps a function's files with the function's own source, not with those of the functions that it calls, and it
-numbers the files of a function without a lock, so that two processes may write the same one (numba issue 4807). So the
-folder is named by the digest of all sources of a kernel, and one process at a time loads or compiles.
-Where other users may write, no code is read or written.
+Numba looks at the source of a function alone, not at those of functions that it calls, and numbers its files without a
+lock (numba issue 4807). So the folder is named by the digest of all sources of a kernel, and one process at a time
+loads or compiles. Where other users may write, no code is read or written.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import update_wrapper
 from types import CodeType, FunctionType
 from typing import Any, cast
@@ -23,30 +22,15 @@ class _Clock:
     """Stands still while kernels are loaded or compiled, in whatever thread."""
 
     def __init__(self) -> None:
-        self.lock, self.compiling = threading.Lock(), 0
-        # when it stopped, if it stands, and for how long it stood before; replaced as one, since others read meanwhile
-        self.state: tuple[float | None, float] = (None, 0.0)
+        self.lock, self.compiling, self.stopped_at, self.stood = threading.RLock(), 0, 0.0, 0.0
 
-    def stop(self) -> None:
+    def compilations(self, change: int) -> None:
+        """One more begins (1), or one ends (-1)."""
         with self.lock:
-            if self.compiling == 0:
-                self.state = (time.perf_counter(), self.state[1])
-            self.compiling += 1
-
-    def go_on(self) -> None:
-        with self.lock:
-            self.compiling -= 1
-            stopped, stood = self.state
-            if self.compiling == 0 and stopped is not None:
-                self.state = (None, stood + time.perf_counter() - stopped)
-
-    @contextmanager
-    def stopped(self) -> Iterator[None]:
-        self.stop()
-        try:
-            yield
-        finally:
-            self.go_on()
+            now = time.perf_counter()
+            self.stopped_at = self.stopped_at if self.compiling else now
+            self.compiling += change
+            self.stood += 0.0 if self.compiling else now - self.stopped_at
 
 
 _clock = _Clock()
@@ -54,8 +38,8 @@ _clock = _Clock()
 
 def running_seconds() -> float:
     """A clock that stands still while kernels are loaded or compiled: runs and minimizations are measured by it."""
-    stopped, stood = _clock.state
-    return (time.perf_counter() if stopped is None else stopped) - stood
+    with _clock.lock:
+        return (_clock.stopped_at if _clock.compiling else time.perf_counter()) - _clock.stood
 
 
 class _Thread(threading.local):
@@ -69,12 +53,12 @@ def _compilation_starts() -> None:
     """Of a kernel's compilation all processes do one at a time; those of users' own functions wait for nobody."""
     from proxskip.lazy.code_cache import compiler_lock
 
-    _clock.stop()
+    _clock.compilations(1)
     try:
         if _thread.in_kernel:
             compiler_lock().__enter__()
     except BaseException:  # an interrupt while it waits: numba will not say that the compilation ended
-        _clock.go_on()
+        _clock.compilations(-1)
         raise
 
 
@@ -83,7 +67,7 @@ def _compilation_ends() -> None:
 
     if _thread.in_kernel:
         compiler_lock().__exit__(None, None, None)
-    _clock.go_on()
+    _clock.compilations(-1)
 
 
 def without_numba() -> None:
@@ -118,13 +102,16 @@ class Kernel:
         """The function as numba's, which compiles it for the types of arguments that it is called with."""
         with _ONE_AT_A_TIME:
             if self.by_numba is None:
-                with _clock.stopped():
+                _clock.compilations(1)
+                try:
                     from proxskip.lazy import code_cache, numba_internals
 
                     numba_internals.listen(_compilation_starts, _compilation_ends)
                     folder = code_cache.folder_of(self._sources()) if self.options.get("cache") else None
                     options = self.options | {"cache": folder is not None}
                     self.by_numba = numba_internals.njit(self._linked(), options, self.borrows, folder)
+                finally:
+                    _clock.compilations(-1)
         return self.by_numba
 
     def _linked(self) -> FunctionType:
@@ -157,13 +144,10 @@ class Kernel:
             if types not in self.without_numba:
                 folder = code_cache.folder_of(self._sources())
                 path = None if folder is None else folder / machine_code.file_name(self.function.__name__, types)
-                self.without_numba[types] = machine_code.kept(path, args, lambda: self._compiled(args))
+                self.without_numba[types] = machine_code.kept(
+                    path, args, lambda: machine_code.made_by_numba(self._linked(), self.options, self.borrows, args)
+                )
         return self.without_numba[types]
-
-    def _compiled(self, args: Sequence[Any]) -> bytes:
-        from proxskip.lazy import machine_code
-
-        return machine_code.made_by_numba(self._linked(), self.options, self.borrows, args)
 
 
 def njit(borrows: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Kernel]:

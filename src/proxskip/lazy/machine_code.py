@@ -1,9 +1,8 @@
 """Compiled kernels as files of machine code, which a process can load and call without numba.
 
-Numba takes 0.6 s of CPU time and 30 MB before its first function runs, even one that it finds in its cache. For the
-processes that a federation starts for every message, and for the many actors of a cluster, this is most of what they
-cost. So these take the machine code that numba made, once on every machine, from a file, and llvmlite loads it. It is
-the same code: what it computes has the same bytes.
+Numba takes 0.6 s of CPU time and 30 MB before its first function runs, which is most of what a process costs that a
+federation starts for every message, or an actor of a cluster. These take the machine code that numba made once on this
+machine from a file, and llvmlite loads it: the same code, and the same bytes.
 
 Only kernels that return nothing and allocate nothing can be kept. Files are named by what the code depends on besides
 its sources (``code_cache``): the types of its arguments and the processor.
@@ -101,7 +100,7 @@ def made_by_numba(function: Callable[..., Any], options: dict[str, Any], borrows
     module = llvm.parse_assembly(compiled.inspect_llvm(types))
     module.link_in(llvm.parse_assembly(numba_internals.DESTRUCTOR))
     entry = module.get_function(numba_internals.code_name(compiled, types))
-    expected = len(numba_internals.RESULT_AND_EXCEPTION) + len(list(numba_internals.c_types(args)))
+    expected = len(numba_internals.RESULT_AND_EXCEPTION) + len(list(numba_internals.passed(args)))
     if len(list(entry.arguments)) != expected:
         return b""
     for symbol in (*module.functions, *module.global_variables):
@@ -130,12 +129,14 @@ def loaded(code: bytes, args: Sequence[Any]) -> Callable[[Sequence[Any]], None]:
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
     _engines.append(engine)
-    kind = ctypes.CFUNCTYPE(ctypes.c_int, *numba_internals.RESULT_AND_EXCEPTION, *numba_internals.c_types(args))
-    call = kind(engine.get_function_address(_ENTRY))
+    types = (kind for kind, _ in numba_internals.passed(args))
+    signature = ctypes.CFUNCTYPE(ctypes.c_int, *numba_internals.RESULT_AND_EXCEPTION, *types)
+    call = signature(engine.get_function_address(_ENTRY))
 
     def act(args: Sequence[Any]) -> None:
         result, problem = ctypes.create_string_buffer(_FEW_BYTES), ctypes.create_string_buffer(_FEW_BYTES)
-        if status := call(ctypes.addressof(result), ctypes.addressof(problem), *numba_internals.flat(args)):
+        values = (value for _, value in numba_internals.passed(args))
+        if status := call(ctypes.addressof(result), ctypes.addressof(problem), *values):
             raise RuntimeError(f"a kernel failed with status {status}")
 
     return act

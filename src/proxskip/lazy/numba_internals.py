@@ -5,7 +5,7 @@
   the seconds of a run include compilations, and processes that compile at the same time do not wait for each other.
 * ``overloads[types].fndesc.mangled_name``: the name of a function's code within the assembly of ``inspect_llvm``.
 * The calling convention: a function takes a place for its result and one for an exception, then its arguments; an
-  array is seven numbers or more (``flat``); it returns an int, 0 if all is well. Where a function's code does not take
+  array is seven numbers or more (``passed``); it returns an int, 0 if all is well. Where a function does not take
   as many arguments as that, ``machine_code`` leaves the kernel to numba.
 """
 
@@ -68,24 +68,18 @@ def code_name(compiled: Any, types: tuple[Any, ...]) -> str:
     return name
 
 
-def flat(args: Sequence[Any]) -> Iterator[Any]:
-    """The arguments as compiled code takes them: an array is no owner, size, item size, address, shape, strides."""
+def passed(args: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    """Types and values of the arguments as compiled code takes them.
+
+    An array is no owner (two words), size, item size, address, shape and strides.
+    """
     for a in args:
         if isinstance(a, np.ndarray):
-            yield from (None, None, a.size, a.itemsize, a.__array_interface__["data"][0], *a.shape, *a.strides)
+            yield from 2 * [(ctypes.c_void_p, None)]
+            yield from ((ctypes.c_int64, v) for v in (a.size, a.itemsize))
+            yield ctypes.c_void_p, a.__array_interface__["data"][0]
+            yield from ((ctypes.c_int64, v) for v in (*a.shape, *a.strides))
         elif isinstance(a, tuple):
-            yield from flat(a)
+            yield from passed(a)
         else:
-            yield a
-
-
-def c_types(args: Sequence[Any]) -> Iterator[Any]:
-    """The types of ``flat``."""
-    for a in args:
-        if isinstance(a, np.ndarray):
-            yield from (ctypes.c_void_p, ctypes.c_void_p, *2 * [ctypes.c_int64], ctypes.c_void_p)
-            yield from 2 * a.ndim * [ctypes.c_int64]
-        elif isinstance(a, tuple):
-            yield from c_types(a)
-        else:
-            yield ctypes.c_int64 if isinstance(a, int | np.integer) else ctypes.c_double
+            yield ctypes.c_int64 if isinstance(a, int | np.integer) else ctypes.c_double, a

@@ -40,7 +40,6 @@ class RowStore:
         self.place = np.full(n, -1, dtype=np.int64)  # of each client's row; -1 for those that never took part
         self.used = 0
         self.clients = np.zeros(0, dtype=np.int64)  # whose row it is
-        self.changed = np.zeros(0, dtype=bool)  # rows that a checkpoint has yet to save
         self.arrays: Vectors = {name: np.zeros((0, d)) for name in initial}
         self.files: dict[str, Any] = {}
         self.admitted: tuple[Indices | None, Indices] = (None, self.place[:0])  # the last cohort, and its places
@@ -56,14 +55,12 @@ class RowStore:
     def admit(self, clients: Indices) -> Indices:
         """Where the rows of these clients are, which are about to change; who has none gets one."""
         if clients is self.admitted[0]:  # again in the same round: they are logged and counted already
-            self.changed[self.admitted[1]] = True
             return self.admitted[1]
         places: Indices = self.place[clients]
         new = clients[places < 0]
         if len(new):
             self._append(new)
             places = self.place[clients]
-        self.changed[places] = True
         if self.log is not None:
             self.log.append((places, {k: self.arrays[k][places] for k in self.initial}))
         self.admitted = clients, places
@@ -105,9 +102,7 @@ class RowStore:
             capacity = min(self.n, max(rows, FEWEST_ROWS, int(GROWTH * len(self.clients))))
             for name in self.initial:  # one after another: old and new of only one are there at a time
                 self.arrays[name] = self._mapped(name, capacity)
-        self.clients, self.changed = (
-            np.append(v, np.zeros(capacity - len(v), v.dtype)) for v in (self.clients, self.changed)
-        )
+        self.clients = np.append(self.clients, np.zeros(capacity - len(self.clients), dtype=np.int64))
 
     def _mapped(self, name: str, rows: int) -> Array:
         """The rows in a file without a name, which is gone when nobody uses it any more."""

@@ -15,7 +15,7 @@ from proxskip.loop.simulated_time import SIM_COLUMNS
 from proxskip.problems.federated import Problem
 from proxskip.results.checkpoint import Checkpoint, CheckpointError
 from proxskip.results.folder import Folder
-from proxskip.results.journal import Journal, RowsState
+from proxskip.results.journal import RowsState, read_rows
 from proxskip.types import InputError
 
 FRACTIONS = {"seconds", "scale", *SIM_COLUMNS}
@@ -87,8 +87,7 @@ def rows_of(keep: Folder, method: Method, problem: Problem) -> RowsState | None:
     with of_a_run():
         if saved.meta["parts"]["remembers"] != sparse_memory.lasting(method):
             _refuse(f"clients of {method.name} remember something else")
-        keep.journal = Journal(keep.path)
-        rows = keep.journal.read(saved.meta["parts"], problem.n, saved.arrays["x0"])
+        rows = read_rows(keep.path, saved.meta["parts"], problem.n, saved.arrays["x0"])
         _check_owed(rows.numbers["owed"], saved.meta)
     return rows
 

@@ -145,6 +145,7 @@ class Loop:
         self.server = {k: self.line.place(v) for k, v in server.items()}
         self.x0, self.h0 = x0, h0
         self.x = self.good = x0
+        self.best: tuple[float, int, Array] | None = None
         self._prepare_watch()
 
     def restore(self, saved: Any, rows: RowsState | None = None) -> None:
@@ -202,8 +203,11 @@ class Loop:
                 start(self.config)
             with np.errstate(all="ignore"):
                 with signals_caught(self.interrupted):
-                    ending = self._rounds(callbacks)
-                result = self._result(*ending)
+                    status, message = self._rounds(callbacks)
+                if status is Status.DIVERGED and self.best is not None:
+                    self.x = self.best[2]
+                    message = watch.advice(self.method, self.round, *self.best[:2])
+                result = self._result(status, message)
             result = result if self.keep is None else self._kept(self.keep, result)
         finally:
             self.close()
@@ -372,8 +376,11 @@ class Loop:
             done = row["round" if self.claims.per_round else "iterations"]
             row["lyapunov_bound"] = (1.0 - self.zeta) ** done * self.psi0 + self.noise
         self.trace.append(row)
+        # without an L nobody can say beforehand whether a step is too large
+        if not self.problem.knows_L and row["f"] < (np.inf if self.best is None else self.best[0]):
+            self.best = row["f"], self.round, self.x.copy()
         self._look_at_sum(server, memory)
-        why = tell_record(callbacks, self.round, Record(row | self.engine.pulse(), self.x))
+        why = tell_record(callbacks, self.round, Record(row, self.x))
         self.stopped = why if self.stopped is None else self.stopped
 
     def _look_at_sum(self, server: Vectors, memory: Vectors) -> None:

@@ -123,6 +123,17 @@ def grown(grad_norm: float, round: int) -> tuple[Status, str]:
     return Status.DIVERGED, f"the gradient norm grew to {grad_norm:.3g} by round {round}; take a smaller gamma."
 
 
+def advice(method: Method, round: int, f: float, best_round: int) -> str:
+    """What to do about a run that diverged where nobody knows L, as on networks; the best x is returned."""
+    ways = ["a smaller gamma"]
+    ways += ["a fixed number of local steps (K=)"] if getattr(method, "K", 0) is None else []
+    ways += ["chi below 1"] if getattr(method, "chi", 0.0) in (None, 1.0) else []
+    return (
+        f"diverged by round {round}: use {' or '.join(ways)}. x is the best that was recorded, of round {best_round} "
+        f"(f = {f:.4g})."
+    )
+
+
 @dataclass(slots=True)
 class CertificateWatch:
     """The verdicts on one minimization, from its bounds on the certificate so far."""

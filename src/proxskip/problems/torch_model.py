@@ -55,11 +55,9 @@ def convolved(
     if input.ndim != 4 or isinstance(padding, str) or _pair(dilation) != (1, 1) or groups != 1:
         return torch.nn.functional.conv2d(input, weight, bias, stride, padding, dilation, groups)
     (down, right), (top, left), (O, _, a, b) = _pair(stride), _pair(padding), weight.shape
-    padded = torch.nn.functional.pad(input, (left, left, top, top)) if top or left else input
-    windows = padded.unfold(2, a, down).unfold(3, b, right)  # (B, C, H, W, a, b), a view
-    B, C, H, W = windows.shape[:4]
-    patches = windows.permute(0, 1, 4, 5, 2, 3).reshape(B, C * a * b, H * W)
-    product = (weight.reshape(O, -1) @ patches).reshape(B, O, H, W)
+    H, W = (input.shape[2] + 2 * top - a) // down + 1, (input.shape[3] + 2 * left - b) // right + 1
+    patches = torch.nn.functional.unfold(input, (a, b), padding=padding, stride=stride)  # (B, C a b, H W)
+    product = (weight.reshape(O, -1) @ patches).reshape(len(input), O, H, W)
     return product if bias is None else product + bias[:, None, None]
 
 

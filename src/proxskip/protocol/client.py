@@ -134,8 +134,6 @@ class ClientNode:
         """What an ask does to the client, and its answer; anything that is not meant for it changes nothing."""
         try:
             ask = wire.decode(raw, self.worker.d, self.limit)
-        except wire.OtherVersion:
-            raise
         except wire.WireError:
             return state, []
         if not isinstance(ask, Ask) or ask.run != state.run or ask.client != self.worker.i or ask.ticket < state.seen:

@@ -37,7 +37,7 @@ from proxskip.protocol.state import Answers, Outcome, Reply, ServerState
 from proxskip.protocol.wire import Answer, Ask
 from proxskip.results.result import Status
 from proxskip.running import checked_x0
-from proxskip.types import Array, InputError
+from proxskip.types import InputError
 
 Step = tuple[ServerState, list[Ask]]
 NO_COSTS = Ledger()
@@ -155,8 +155,8 @@ class Server:
         stuck = bool(state.failed and state.void)
         if not state.over or (state.failed and not stuck) or (self._enough(state) and not stuck):
             return state
-        said = self._absent(state)
-        return state.but(over=False, failed="", void=0, notes=tuple(t for t in state.notes if t not in said))
+        obsolete = self._absent(state)
+        return state.but(over=False, failed="", void=0, notes=tuple(t for t in state.notes if t not in obsolete))
 
     # -- a ticket opens ------------------------------------------------------------------------------------------------
     def _open(self, state: ServerState) -> Step:
@@ -170,7 +170,7 @@ class Server:
             return state.but(over=True, kind=kind, asked=(), notes=state.notes + self._absent(state)), []
         asked = tuple(i for i in self._wanted(state, kind) if i not in state.lost)
         state = state.but(ticket=state.ticket + 1, kind=kind, exchange=0, means=(), answers=Answers(), call=None)
-        return self._advance(state.but(asked=asked, out=frozenset()))
+        return self._advance(state.but(asked=asked, left_out=frozenset()))
 
     def _next(self, state: ServerState) -> str:
         """What the next ticket is for: the first line that holds.
@@ -243,7 +243,7 @@ class Server:
 
     def _ask(self, state: ServerState, call: Call) -> Step:
         self._route(call)  # found out now, so that a message costs nothing but its own size
-        state = state.but(call=call, exchange=len(state.means), answers=Answers(), out=frozenset())
+        state = state.but(call=call, exchange=len(state.means), answers=Answers(), left_out=frozenset())
         if not state.asked:
             return self._void(state)
         return state, self._asks(state)
@@ -255,7 +255,7 @@ class Server:
         keyed = any(codec is not None and codec.keyed for codec, _ in self._route(call))
         asks = []
         for k, i in enumerate(state.asked):
-            if i in state.answers or i in state.out:
+            if i in state.answers or i in state.left_out:
                 continue
             counted = state.counted[i]
             owed = state.outcomes.get(counted) if not state.exchange and state.heard[i] != counted else None
@@ -284,44 +284,30 @@ class Server:
         otherwise                                                       counted
         ==============================================================  ==========
         """
-        i, reason = event.sender, None
+        i = event.sender
         try:
             answer = wire.decode(event.raw, self.problem.d, self.limit)
-        except wire.Misfit as error:
-            answer, reason = error.answer, str(error)
-        except wire.OtherVersion as error:
-            who = self.names[i] if 0 <= i < self.problem.n else f"client {i}"
-            return state.count("damaged").note(f"{who}: {error}", about=f"{who}: the message has format", most=1), []
         except wire.WireError:
             return state.count("damaged"), []
-        if not isinstance(answer, Answer) or (answer.client, answer.run) != (i, state.run) or i not in self._everyone:
+        if not isinstance(answer, Answer) or (answer.client, answer.run) != (i, state.run):
             return state.count("foreign"), []
-        if (
-            state.over
-            or not _is_in(i, state.asked)
-            or (answer.ticket, answer.exchange) != (state.ticket, state.exchange)
-        ):
+        under_way = (answer.ticket, answer.exchange) == (state.ticket, state.exchange)
+        if state.over or not under_way or not _is_in(i, state.asked):
             return state.count("stale"), []
-        if i in state.answers or i in state.out:
+        if i in state.answers or i in state.left_out:
             return state.count("duplicates"), []
         if answer.status != wire.OK:
             is_ahead = answer.status == wire.AHEAD
             return self._lost(state, i, "has seen more than the server" if is_ahead else "has lost its memory")
-        up: tuple[Array, ...] = ()
-        if reason is None:
-            up, reason = audit.read(answer, state.round, self._route(state.call), self.problem.d, self._key(state, i))
+        up, reason = audit.read(answer, state.round, self._route(state.call), self.problem.d, self._key(state, i))
         if reason is not None:
             return self._settled(self._rejected(state, {i: reason}))
         if answer.base != state.counted[i]:
             return state.count("stale"), []
         if state.heard[i] == answer.base and state.digests[i] != answer.digest and self.has_h:
             return self._lost(state, i, "answers from a memory that is not the one it had")
-        answers = state.answers.plus(i, Reply(up, answer.value), answer.base, answer.digest)
-        return self._settled(state.but(answers=answers))
-
-    @property
-    def _everyone(self) -> range:
-        return range(self.problem.n)
+        reply = Reply(up, answer.value, answer.base, answer.digest)
+        return self._settled(state.but(answers=state.answers.plus(i, reply)))
 
     def _route(self, call: Call | None) -> Route:
         """How the vectors of this exchange travel."""
@@ -337,26 +323,26 @@ class Server:
 
     def _key(self, state: ServerState, i: int) -> Key:
         """What the codecs of client i's message are keyed with."""
-        place, asked = bisect_left(state.asked, i), len(state.asked)
-        return Key(self.seed, state.round, i, place, asked, state.void, state.exchange)
+        place = bisect_left(state.asked, i)
+        return Key(self.seed, state.round, i, place, len(state.asked), state.void, state.exchange)
 
     def _lost(self, state: ServerState, i: int, what: str) -> Step:
         remedy = "is restored from the others'" if self.has_h else "starts again from zero, which the prox form repairs"
         name = self.method.about.summed
         state = state.count("lost").note(f"{self.names[i]} {what} at round {state.round}; its {name} {remedy}.")
-        state = state.but(out=state.out | {i}, lost=state.lost | {i})
+        state = state.but(left_out=state.left_out | {i}, lost=state.lost | {i})
         return self._settled(state)
 
     def _settled(self, state: ServerState) -> Step:
         """Close as soon as nobody else can answer."""
-        if len(state.answers) + len(state.out) < len(state.asked):
+        if len(state.answers) + len(state.left_out) < len(state.asked):
             return state, []
         return self._close(state)
 
     # -- a ticket closes -----------------------------------------------------------------------------------------------
     def _late(self, state: ServerState) -> ServerState:
         for i in state.asked:
-            if i not in state.answers and i not in state.out:
+            if i not in state.answers and i not in state.left_out:
                 state = state.count("late").note(f"{self.names[i]} missed the deadline of round {state.round}.",
                                                  about=f"{self.names[i]} missed", most=1)  # fmt: skip
         return state
@@ -385,8 +371,8 @@ class Server:
         if not outliers:
             return state
         answers = Answers()
-        for i, kept in state.answers.kept():
-            answers = answers if i in outliers else answers.plus(i, *kept[1:])
+        for i, reply in state.answers.items():
+            answers = answers if i in outliers else answers.plus(i, reply)
         return self._rejected(state, outliers).but(answers=answers)
 
     def _rejected(self, state: ServerState, reasons: Mapping[int, str]) -> ServerState:
@@ -394,7 +380,7 @@ class Server:
         for i, reason in reasons.items():
             note = f"{self.names[i]}, round {state.round}: {reason}; the update was left out."
             state = state.count("rejected").note(note, about=f"{self.names[i]}, round", most=20)
-        return state.but(out=state.out | reasons.keys())
+        return state.but(left_out=state.left_out | reasons.keys())
 
     def _void(self, state: ServerState) -> Step:
         """Nobody is counted. What follows:
@@ -421,8 +407,8 @@ class Server:
                 state = state.note(f"the gradient at the answer is not known: {few}.")
         if vital and state.void > self.patience:
             last = f" ({state.notes[-1]})" if state.notes else ""
-            said = f"{few}: round {state.round} could not be closed in {state.void} attempts{last}."
-            return state.fail((Status.INTERRUPTED, said)), []
+            reason = f"{few}: round {state.round} could not be closed in {state.void} attempts{last}."
+            return state.fail((Status.INTERRUPTED, reason)), []
         return self._open(state)
 
     def _commit(self, state: ServerState, done: Done) -> Step:
@@ -433,16 +419,16 @@ class Server:
         x = done.vectors["x"]
         if state.round == 0:
             state = state.but(first_x=max(audit.size([x]), audit.size([state.vectors["x"]])))
-        if (said := audit.diverges(state, x)) is not None:
-            return state.fail((Status.DIVERGED, said)), []
+        if (reason := audit.diverges(state, x)) is not None:
+            return state.fail((Status.DIVERGED, reason)), []
         state = state.commit(cohort, Outcome(done.settle, done.outcome))
         state = state.but(vectors=dict(done.vectors), round=state.round + 1, void=0)
         return self._open(self._sized(state))
 
     def _sized(self, state: ServerState) -> ServerState:
-        return (
-            state.but(scale=max(state.scale, rounded_scale(self.method, state.vectors["x"]))) if self.has_h else state
-        )
+        if not self.has_h:
+            return state
+        return state.but(scale=max(state.scale, rounded_scale(self.method, state.vectors["x"])))
 
     def _absent(self, state: ServerState) -> tuple[str, ...]:
         """Clients of which the answer knows nothing, or nothing recent."""

@@ -28,19 +28,12 @@ class Outcome:
 
 
 class Reply(NamedTuple):
-    """What an answer brings."""
+    """What an answer brings, with the last ticket that its client has committed, and the digest of its memory."""
 
     up: tuple[Array, ...]
     value: float
-
-
-class Kept(NamedTuple):
-    """An answer in the order in which they came, with the last ticket that its client has committed."""
-
-    number: int
-    reply: Reply
-    committed: int
-    digest: bytes
+    committed: int = 0
+    digest: bytes = bytes(32)
 
 
 class Answers(Mapping[int, Reply]):
@@ -49,26 +42,22 @@ class Answers(Mapping[int, Reply]):
     All that follow from each other share one dict, in which replies are numbered; those that came later are not seen.
     """
 
-    def __init__(self, shared: dict[int, Kept] | None = None, count: int = 0) -> None:
+    def __init__(self, shared: dict[int, tuple[int, Reply]] | None = None, count: int = 0) -> None:
         self._shared, self._count = {} if shared is None else shared, count
 
-    def plus(self, i: int, reply: Reply, committed: int, digest: bytes) -> Answers:
+    def plus(self, i: int, reply: Reply) -> Answers:
         """With client i's reply; these answers stay as they are."""
         shared = self._shared
         if len(shared) > self._count:  # another state went on from here with a reply of its own
-            shared = dict(self.kept())
-        shared[i] = Kept(self._count, reply, committed, digest)
+            shared = {j: shared[j] for j in self}
+        shared[i] = self._count, reply
         return Answers(shared, self._count + 1)
 
-    def kept(self) -> Iterator[tuple[int, Kept]]:
-        """All of them, by client."""
-        return islice(self._shared.items(), self._count)
-
     def __getitem__(self, i: int) -> Reply:
-        kept = self._shared[i]
-        if kept.number >= self._count:
+        number, reply = self._shared[i]
+        if number >= self._count:
             raise KeyError(i)
-        return kept.reply
+        return reply
 
     def __iter__(self) -> Iterator[int]:
         return islice(self._shared, self._count)
@@ -156,7 +145,7 @@ class ServerState(Copied):
     asked: tuple[int, ...] = ()
     means: tuple[Mean, ...] = ()
     answers: Answers = field(default_factory=Answers)
-    out: frozenset[int] = frozenset()
+    left_out: frozenset[int] = frozenset()
     """Clients whose answer to this exchange was left out."""
 
     @staticmethod
@@ -183,8 +172,8 @@ class ServerState(Copied):
     def heed(self) -> ServerState:
         """Those who answered are known to have committed the ticket that they named."""
         heard, digests = list(self.heard), list(self.digests)
-        for i, kept in self.answers.kept():
-            heard[i], digests[i] = kept.committed, kept.digest
+        for i, reply in self.answers.items():
+            heard[i], digests[i] = reply.committed, reply.digest
         return self.but(heard=tuple(heard), digests=tuple(digests))
 
     def commit(self, cohort: tuple[int, ...], outcome: Outcome) -> ServerState:

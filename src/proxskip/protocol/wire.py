@@ -59,24 +59,10 @@ ASK, ANSWER = 1, 2
 OK, LOST, AHEAD = 0, 1, 2
 NONE = 255
 _NAME = re.compile(rb"[.a-z][a-z0-9_I]{0,22}")
-_OLD_HEAD = 176
-"""Bytes of the header of format version 1, whose sha256 followed it."""
 
 
 class WireError(InputError):
     """Received bytes are not a message; the sentence says why."""
-
-
-class OtherVersion(WireError):
-    """A sound message of another version of the format."""
-
-
-class Misfit(WireError):
-    """A sound answer with vectors of another length than the model's; ``answer`` has the rest of it."""
-
-    def __init__(self, answer: Answer, said: str) -> None:
-        super().__init__(said)
-        self.answer = answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +183,6 @@ def decode(raw: bytes, d: int, limit: int = LIMIT) -> Ask | Answer:
         raise WireError(f"a message is bytes, not {type(raw).__name__}.")
     if len(raw) > limit:
         raise WireError(f"the message has {len(raw)} bytes, over the limit of {limit}.")
-    _check_version(raw)
     if len(raw) < HEADER:
         raise WireError(f"the message has {len(raw)} bytes, fewer than its header's {HEADER}.")
     head = bytes(raw[: HEAD.size])
@@ -221,10 +206,7 @@ def decode(raw: bytes, d: int, limit: int = LIMIT) -> Ask | Answer:
     if _seal(head, payload) != seal_of(raw):
         raise WireError("the checksum does not fit the message.")
     if plain and length != d:
-        said = f"its vectors have length {length} instead of {d}"
-        if kind == ASK:
-            raise WireError(f"{said}.")
-        raise Misfit(Answer(run, ticket, round, exchange, client, last, digest, (), value, status), said)
+        raise WireError(f"its vectors have length {length} instead of {d}.")
     rows = _rows(raw, start, lengths[:vectors], coded)
     if kind == ANSWER:
         return Answer(run, ticket, round, exchange, client, last, digest, rows, value, status)
@@ -234,19 +216,6 @@ def decode(raw: bytes, d: int, limit: int = LIMIT) -> Ask | Answer:
         _name(settle) if settle.strip(b"\0") else "", None if heard else _picked(rows, outcome), digest,
         _own(payload, own), attempt, place, asked,
     )  # fmt: skip
-
-
-def _check_version(raw: bytes) -> None:
-    """Refuse a sound message of version 1 with a sentence of its own; anything else is looked at further on."""
-    end = _OLD_HEAD + 32
-    if len(raw) < end or bytes(raw[:5]) != MAGIC + b"\x01":
-        return
-    # a damaged message may look like an old one, so only a sound one is called old
-    if _seal(bytes(raw[:_OLD_HEAD]), bytes(raw[end:])) == bytes(raw[_OLD_HEAD:end]):
-        raise OtherVersion(
-            f"the message has format version 1 (proxskip 0.1) and this program reads version {VERSION}; "
-            "run the same version of proxskip on both sides."
-        )
 
 
 def _rows(raw: bytes, start: int, lengths: list[int], coded: int) -> tuple[Array | bytes, ...]:

@@ -1,4 +1,4 @@
-"""One client's arithmetic on its own ``(d,)`` vectors: the compiled kernels of the cpu engine where they fit."""
+"""One client's arithmetic on its own ``(d,)`` vectors: a cohort of one on the cpu engine."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.engines.cpu.shards import Rows, pack, with_pull
-from proxskip.engines.local import OneClient, no_half, pull_to_zero, pulled_steps
-from proxskip.interfaces import Anchor, ClientHalf, Pull, Request, SettleHalf
+from proxskip.engines.cpu.cohort import Cohort
+from proxskip.engines.cpu.engine import CpuEngine
+from proxskip.engines.local import no_half
+from proxskip.interfaces import ClientHalf, Request, SettleHalf
 from proxskip.links.codecs import Codec, Identity, Key
 from proxskip.problems.clients import checked_gradient
 from proxskip.problems.federated import Problem
-from proxskip.problems.glm import LinearModel
-from proxskip.problems.oracles import can_sample, in_double
-from proxskip.types import Array, InputError, Oracle, Vectors
+from proxskip.problems.oracles import in_double
+from proxskip.types import Array, Oracle, Vectors
 
 Noise = Callable[[Array, Array], Array]
 """``noise(x, xhat)``, to be sent in the place of xhat, the point to which local steps led from x."""
 
 
-class Worker(OneClient):
+class Worker:
     """Client i: its oracle, and the bytes that the cpu engine would compute for it.
 
     Args:
@@ -33,18 +33,21 @@ class Worker(OneClient):
     """
 
     def __init__(self, oracle: Oracle, i: int, seed: int = 0, batch: int | None = None, d: int = 0) -> None:
-        alone = Problem([oracle], batch=batch if isinstance(oracle, LinearModel) else None, d=d)
-        nobody = Request(no_half, np.zeros(1, np.int64), 0)
-        super().__init__(alone, 0, seed, nobody, 0, i)
-        self.d, self.batch = alone.d, batch
-        if batch is not None and not can_sample(oracle):
-            raise InputError(f"client {i} has no minibatch_gradient(x, rows); leave out the batch.")
-        self.shards: Any = pack(alone, number0=i)
-        self.member = np.zeros(1, np.int64)
-        self.key = Key(seed, 0, i)
+        problem = Problem([oracle], batch=batch, d=d)
+        self.oracle, self.i, self.seed, self.d = oracle, i, seed, problem.d
+        self.rows, self.gradients = int(problem.rows_each[0]), 0
+        self.engine = CpuEngine(1)
+        self.engine.open(problem, {}, seed, i)
         self.codec: Codec | None = None
         self.noise: Noise | None = None
-        self.sends: list[tuple[Array, bytes | None]] = []
+        self._begin(Key(seed, 0, i))
+
+    def _begin(self, key: Key) -> None:
+        """A new half: its minibatches and its vectors are numbered from zero."""
+        member = np.zeros(1, np.int64)
+        self.cohort = Cohort(self.engine, member, Request(no_half, member, key.round))
+        self.key = key
+        self.sent: list[tuple[Array, bytes | None]] = []
 
     def run(
         self, half: ClientHalf, memory: Vectors, K: int, key: Key, down: tuple[Array, ...], own: dict[str, float]
@@ -54,9 +57,11 @@ class Worker(OneClient):
         Args:
             key: of the exchange; its round keys the minibatches, all of it the codecs.
         """
-        self.request, self.step, self.key, self.sends = replace(self.request, round=key.round), 0, key, []
+        self._begin(key)
         with np.errstate(all="ignore"):
-            return half(self, memory, K, *down, **own)
+            result = half(self, memory, K, *down, **own)
+        self.gradients += self.cohort.gradients
+        return result
 
     def settle(self, half: SettleHalf, memory: Vectors, outcome: tuple[Array, ...]) -> Vectors:
         """What is remembered once the outcome is known."""
@@ -65,83 +70,25 @@ class Worker(OneClient):
 
     def coded(self, v: Array) -> bytes | None:
         """The bytes in which this vector travels; None for one that travels as it is."""
-        return next((data for sent, data in self.sends if sent is v), None)
+        return next((data for sent, data in self.sent if sent is v), None)
 
     # -- what a client half can do -------------------------------------------------------------------------------------
-    def descend(
-        self,
-        x: Array,
-        h: Array | float,
-        gamma: float,
-        K: int,
-        *,
-        pull: Pull | None = None,
-        momentum: float = 0.0,
-        anchor: Anchor | None = None,
-        until: float | None = None,
-    ) -> Any:
+    def descend(self, x: Array, h: Array | float, gamma: float, K: int, **options: Any) -> Any:
         """The local steps of ``interfaces.Client.descend``; noise for privacy is added to where they lead."""
-        compiled = isinstance(self.shards, Rows) and self.shards.batch > 0
-        if anchor is not None and compiled and pull is None and not momentum and until is None:
-            return self._noisy(x, self._anchored_steps(x, h, gamma, K, anchor))
-        # no kernel for these: the plain loop of the reference engine
-        if self.shards is None or anchor is not None or until is not None:
-            return self._noisy(
-                x, super().descend(x, h, gamma, K, pull=pull, momentum=momentum, anchor=anchor, until=until)
-            )
-        self.gradients += K * (self.batch or self.rows)
-        if not momentum and (more := pull_to_zero(pull)) is not None:
-            return self._noisy(x, self._steps(x, h, gamma, K, more))
-        return self._noisy(x, pulled_steps(self._one_step, x, h, gamma, K, pull, momentum))
-
-    def _one_step(self, z: Array, h: Array | float, gamma: float, active: object) -> Array:
-        return self._steps(z, h, gamma, 1)
-
-    def _steps(self, x: Array, h: Array | float, gamma: float, K: int, pull: float = 0.0) -> Array:
-        shards = with_pull(self.shards, pull) if pull else self.shards
-        kind = shards.dtype
-        X = np.empty((1, self.d), kind)
-        x0, H = (np.ascontiguousarray(np.broadcast_to(v, (1, self.d)), dtype=kind) for v in (x, h))
-        steps, first = np.full(1, K, np.int64), self.step
-        self.step += K
-        work = shards.descend(
-            self.member, x0, X, H, np.full(1, gamma, kind), steps, self.seed, self.request.round, first
-        )
-        work(0, 1)
-        return np.asarray(X[0], dtype=np.float64)
-
-    def _anchored_steps(self, x: Array, h: Array | float, gamma: float, K: int, anchor: Anchor) -> Any:
-        kind, moved = self.shards.dtype, np.zeros(1, np.int64)
-        X, H, w, gw = (np.array(np.broadcast_to(v, (1, self.d)), kind, order="C") for v in (x, h, *anchor[:2]))
-        held = (w, gw, np.full(1, anchor[2]))
-        self.shards.descend_anchored(
-            self.member,
-            X,
-            H,
-            np.full(1, gamma, kind),
-            np.full(1, K),
-            held,
-            moved,
-            self.seed,
-            self.request.round,
-            self.step,
-        )(0, 1)
-        self.gradients += 2 * self.shards.batch * K + int(moved[0]) * self.rows
-        self.step += K
-        return tuple(np.asarray(v[0], dtype=np.float64) for v in (X, w, gw))
-
-    def _noisy(self, x: Array, reached: Any) -> Any:
-        # the noise is added before h is computed, so that h is a function of what was sent
-        if self.noise is None:
-            return reached
-        return self.noise(x, reached) if isinstance(reached, np.ndarray) else (self.noise(x, reached[0]), *reached[1:])
+        reached = self.cohort.descend(x, h, gamma, K, **options)
+        point, *rest = (v[0] for v in (reached if isinstance(reached, tuple) else (reached,)))
+        if self.noise is not None:  # before h is computed, so that h is a function of what was sent
+            point = self.noise(x, point)
+        return (point, *rest) if rest else point
 
     def gradient(self, x: Array, where: Any = None) -> Array:
         """The full local gradient, where it is wanted."""
-        if where is not None and not where:
-            return np.zeros(self.d)
-        self.gradients += self.rows
-        return checked_gradient(self.oracle, x, self.i)
+        (row,) = self.cohort.gradient(x, where)
+        return np.asarray(row)
+
+    def own(self, values: Any) -> Any:
+        """This client's entry."""
+        return values[self.i] if isinstance(values, tuple) or np.ndim(values) else values
 
     def measured_gradient(self, x: Array) -> Array:
         """The full local gradient for a measurement: in double precision, whatever the precision of the data."""
@@ -152,12 +99,12 @@ class Worker(OneClient):
         """v as the server will read it; its bytes are kept for the message."""
         codec = codec or self.codec
         if codec is None or isinstance(codec, Identity):
-            self.sends.append((v, None))
+            self.sent.append((v, None))
             return v
-        key = replace(self.key, vector=len(self.sends))
+        key = replace(self.key, vector=len(self.sent))
         data = codec.encode(np.asarray(v, dtype=np.float64), key)
-        self.sends.append((codec.decode(data, len(v), key), data))
-        return self.sends[-1][0]
+        self.sent.append((codec.decode(data, len(v), key), data))
+        return self.sent[-1][0]
 
     def value(self, x: Array) -> float:
         """The local value."""

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from proxskip.prox.adapted import as_prox
-from proxskip.prox.contract import Inexact, Inner, Iterative, StoppingRule
-from proxskip.prox.parts import Operator, as_point, norm, sized
+from proxskip.prox.contract import Inexact, Iterative, StoppingRule
+from proxskip.prox.parts import as_point, norm, sized
 from proxskip.types import Array, InputError, Prox
 
 
-def _checked(name: str, given: Sequence[Any]) -> tuple[Prox, ...]:
-    """The given operators, adapted; at least one, and none of them None."""
-    parts = [as_prox(part) for part in given]
+def _checked(name: str, psis: Sequence[Any]) -> tuple[Prox, ...]:
+    """The operators, adapted; at least one, and none of them None."""
+    parts = [as_prox(psi) for psi in psis]
     if not parts:
         raise InputError(f"{name} needs at least one operator.")
     operators = [part for part in parts if part is not None]
@@ -25,18 +25,13 @@ def _checked(name: str, given: Sequence[Any]) -> tuple[Prox, ...]:
     return tuple(operators)
 
 
-class Blocks(Operator):
+class Blocks(Iterative):
     """``sum_b psi_b(x_b)`` over consecutive blocks of x of the given sizes.
 
     >>> from proxskip.prox import L1, NonNegative
     >>> Blocks([L1(1.0), NonNegative()], [2, 1]).prox(np.array([3.0, -0.5, -7.0]), 1.0)
     array([2., 0., 0.])
     """
-
-    last: Inner | None
-    worst: Inner | None
-    calls: int
-    failures: int
 
     def __init__(self, psis: Sequence[Any], sizes: Sequence[int]):
         self.psis, self.sizes = _checked("Blocks", psis), tuple(int(size) for size in sizes)
@@ -69,12 +64,8 @@ class Blocks(Operator):
             if isinstance(psi, Inexact) and psi.last is not None:  # read at once: the same operator may occur twice
                 calls.append(psi.last)
         # blocks do not overlap, so their errors are orthogonal
-        reached = math.sqrt(math.fsum(call.accuracy**2 for call in calls))
-        self.last = Inner(reached, self.tolerance, sum(call.iterations for call in calls))
-        self.calls += 1
-        self.failures += not all(call.reached for call in calls)
-        if self.worst is None or not reached <= self.worst.accuracy:
-            self.worst = self.last
+        accuracy = math.sqrt(math.fsum(call.accuracy**2 for call in calls))
+        self._record(accuracy, sum(call.iterations for call in calls), all(call.reached for call in calls))
         return np.concatenate(y).reshape(x.shape)
 
     def _cut(self, x: Array) -> list[Array]:
@@ -92,10 +83,7 @@ class Blocks(Operator):
             # the squares of the errors of the blocks add up
             psi.tolerance = value / math.sqrt(len(self._inner))
 
-    def reset(self) -> None:
-        """Clear the record, also that of each block."""
-        self.last = self.worst = None
-        self.calls = self.failures = 0
+    def _forget(self) -> None:
         for psi in self._inner:
             psi.reset()
 
@@ -121,7 +109,6 @@ class Sum(Iterative):
         self.psis = _checked(name, psis)
         self._begin(tolerance, max_iterations, warm)
         self._share()
-        self._as_part()
 
     def _parts(self) -> tuple[Prox, ...]:
         return self.psis

@@ -87,10 +87,10 @@ class Iterative(Operator):
         """Drop the warm start."""
         raise NotImplementedError
 
-    def _record(self, accuracy: float, iterations: int) -> None:
+    def _record(self, accuracy: float, iterations: int, reached: bool | None = None) -> None:
         self.last = Inner(float(accuracy), self.tolerance, int(iterations))
         self.calls += 1
-        self.failures += not self.last.reached
+        self.failures += not (self.last.reached if reached is None else reached)
         if self.worst is None or not self.last.accuracy <= self.worst.accuracy:  # also if it is NaN
             self.worst = self.last
 

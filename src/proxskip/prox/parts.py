@@ -13,6 +13,8 @@ from proxskip.types import Array, InputError, Prox
 
 INSIDE = 1e-9
 """A point counts as inside a set up to this distance, relative to the size of the set or of the point."""
+POSITIVE = ("radius", "alpha")
+"""Numbers of operators that may not be zero."""
 
 
 class Operator:
@@ -25,8 +27,7 @@ class Operator:
     def __post_init__(self) -> None:
         """Check the fields of an operator that is a dataclass: weights may be zero, sizes may not."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
-        at_least_zero(self, **{k: v for k, v in values.items() if k in ("lam", "l1", "l2")})
-        positive(self, **{k: v for k, v in values.items() if k in ("radius", "alpha")})
+        check_sizes(self, **{k: v for k, v in values.items() if k in ("lam", "l1", "l2", *POSITIVE)})
 
     def __call__(self, x: Array) -> float:
         """psi(x)."""
@@ -43,12 +44,6 @@ class Operator:
     def _parts(self) -> tuple[Prox, ...]:
         """The operators that this one is made of."""
         return ()
-
-    def _as_part(self) -> None:
-        """A Sum has taken this in: x - prox(x, t) must be t times a subgradient at that point, up to accuracy^2."""
-        for part in self._parts():
-            if isinstance(part, Operator):
-                part._as_part()
 
 
 def conjugate_prox(psi: Prox, y: Array, t: float) -> Array:
@@ -103,18 +98,12 @@ def indicator(excess: float, scale: float) -> float:
     return 0.0 if excess <= INSIDE * scale else math.inf
 
 
-def at_least_zero(psi: Operator, **values: float) -> None:
-    """Refuse weights that are negative or not finite; they are given by name."""
+def check_sizes(psi: Operator, **values: float) -> None:
+    """Refuse numbers that are negative or not finite, and those named in POSITIVE also if they are zero."""
     for name, value in values.items():
-        if np.ndim(value) or not 0 <= value < math.inf:
-            raise InputError(f"{type(psi).__name__} needs a finite {name} >= 0, not {name} = {value}.")
-
-
-def positive(psi: Operator, **values: float) -> None:
-    """Refuse sizes that are zero, negative or not finite; they are given by name."""
-    for name, value in values.items():
-        if np.ndim(value) or not 0 < value < math.inf:
-            raise InputError(f"{type(psi).__name__} needs a finite {name} > 0, not {name} = {value}.")
+        sign = ">" if name in POSITIVE else ">="
+        if np.ndim(value) or not 0 <= value < math.inf or (value == 0 and sign == ">"):
+            raise InputError(f"{type(psi).__name__} needs a finite {name} {sign} 0, not {name} = {value}.")
 
 
 def sized(psi: Operator, x: Array, d: int) -> None:

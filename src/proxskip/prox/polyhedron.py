@@ -1,7 +1,4 @@
-"""Projection onto a polyhedron: small ones by an active-set method, large ones by OSQP (Stellato et al., 2020).
-
-Both start where the last call ended. OSQP factors its matrix once.
-"""
+"""Projection onto a polyhedron by an active-set method, which starts with the active rows of the last call."""
 
 from __future__ import annotations
 
@@ -13,37 +10,33 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from proxskip.prox import active_set
 from proxskip.prox.contract import Iterative
 from proxskip.prox.parts import INSIDE, as_point, max_abs, norm, sized
-from proxskip.types import Array, InputError
+from proxskip.types import Array, Indices, InputError
 
-OSQP_TOLERANCES = (1e-9, 1e-11, 1e-13)
-"""Requested of OSQP one after another, while the certificate is above the tolerance."""
-
-
+DEPENDENT = 1e-10
+"""A row that is nearer than this to a combination of the active ones counts as one."""
+ULPS = 4e-15
+"""What a product with a row may be off, relative to the points; a row that is violated by less is not added."""
+NEARLY = 1e-12
+"""Rows that contradict each other by less than this, relative to their numbers, make no set empty."""
+SMALL = 1e-6
+"""An error to first order counts up to this, relative to the points."""
+MAX_EXCHANGES = 12
+"""Exchanges of active rows before ``nnls`` is called, and after it."""
 EMPTY = "Polyhedron is empty: no point satisfies all of its rows."
-LARGEST_D, LARGEST_ROWS = 500, 2000
-"""Up to this size the active-set method is the default: a change of its rows takes some d^2 operations."""
 
 
 class Polyhedron(Iterative):
     """``{x : l <= G x <= u, E x = e}``, where either part may be missing.
 
-    Up to 500 unknowns and 2000 rows a dual active-set method (Goldfarb, Idnani, 1983) finds the projection up to
-    rounding. It keeps the active rows and their factorization for the next call, which costs a few products with
-    vectors if they stay the same. Larger polyhedra are left to OSQP (the extra ``prox``), which is inexact.
-
-    With multipliers z, ``y = x - A'z`` is the exact projection onto a polyhedron with slightly different bounds. So
-    ``|y - prox|^2`` is at most the sum over the rows i of ``|z_i|`` times the distance of row i to its bound, a duality
-    gap; a row outside its bounds counts with twice the largest multiplier. If the active rows are known (to the
-    active-set method, and if OSQP has polished its solution), the error is to first order at most the least change of y
-    that puts them on their bounds. The accuracy is the smaller of the two, plus the distance to the y of the solver.
+    The projection is exact up to rounding. A call costs a few products with vectors if the active rows stay the same,
+    and a first one takes a second with 300 unknowns and 1,500 rows, which are dense in memory. The accuracy is, to
+    first order, twice the least change of y that puts every active row on its bound and every violated one on its own.
 
     Args:
         G, E: dense or scipy.sparse matrices.
-        max_iterations: of OSQP, or changes of the active rows, in one call.
-        solver: "active-set" or "osqp"; by the size if not given.
+        max_iterations: changes of the active rows in one call.
     """
 
     def __init__(
@@ -56,15 +49,10 @@ class Polyhedron(Iterative):
         tolerance: float = 1e-8,
         max_iterations: int = 20_000,
         warm: bool = True,
-        solver: str | None = None,
     ):
         self.A, self.l, self.u = _stacked(G, l, u, E, e)
         self.d = self.A.shape[1]
-        if solver not in (None, "active-set", "osqp"):
-            raise InputError(f'Polyhedron has the solvers "active-set" and "osqp", not {solver!r}.')
-        small = self.d <= LARGEST_D and self.A.shape[0] <= LARGEST_ROWS
-        self.solver = solver or ("active-set" if small else "osqp")
-        self._solver: Any = None
+        self._solver: _ActiveRows | None = None
         self._begin(tolerance, max_iterations, warm)
 
     def __repr__(self) -> str:
@@ -92,122 +80,97 @@ class Polyhedron(Iterative):
         flat = np.ravel(x)
         if not np.isfinite(flat).all():
             raise InputError("Polyhedron was given a point with numbers that are not finite.")
-        find = self._by_rows if self.solver == "active-set" else self._by_osqp
-        y, accuracy, count = find(flat)
+        if self._solver is None:
+            self._solver = _ActiveRows(self.A, self.l, self.u)
+        y, accuracy, count = self._solver.project(flat, self.max_iterations)
         if not self.warm:
             self._solver = None
         self._record(accuracy, count)
         return y.reshape(x.shape)
 
-    def _by_rows(self, x: Array) -> tuple[Array, float, int]:
-        if self._solver is None:
-            self._solver = _ActiveRows(self.A, self.l, self.u)
-        projection: tuple[Array, float, int] = self._solver.project(x, self.max_iterations, self.tolerance)
-        return projection
-
-    def _by_osqp(self, x: Array) -> tuple[Array, float, int]:
-        y, accuracy, count = x, math.inf, 0
-        # A warm start makes each stricter solve cheap.
-        for strictness in OSQP_TOLERANCES:
-            solution = self._solve(x, strictness, self.max_iterations - count)
-            count += int(solution.info.iter)
-            if solution.info.status_val in (3, 4):  # primal infeasible, exactly or approximately
-                raise InputError(EMPTY)
-            reached = self._accuracy(x, solution)
-            if reached < accuracy:
-                y, accuracy = np.array(solution.x), reached
-            if accuracy <= self.tolerance or count >= self.max_iterations:
-                break
-        return y, accuracy, count
-
-    def _solve(self, x: Array, strictness: float, most: int) -> Any:
-        if self._solver is None:
-            self._solver = _osqp().OSQP()
-            eye = scipy.sparse.eye(self.d, format="csc")
-            # A fixed interval for rho: OSQP can also take it from the clock, and then results do not repeat.
-            fixed = {"verbose": False, "polishing": True, "adaptive_rho": 1, "adaptive_rho_interval": 50}
-            self._solver.setup(eye, -x, self.A, self.l, self.u, **fixed)
-        else:
-            self._solver.update(q=-x)
-        self._solver.update_settings(eps_abs=strictness, eps_rel=strictness, max_iter=max(most, 25))
-        return self._solver.solve(raise_error=False)
-
-    def _accuracy(self, x: Array, solution: Any) -> float:
-        """The certificate in the docstring of the class."""
-        from scipy.sparse.linalg import lsqr
-
-        y, z = np.asarray(solution.x), np.array(solution.y)
-        if not (np.isfinite(y).all() and np.isfinite(z).all()):
-            return math.inf
-        # A multiplier of an infinite bound is an error of OSQP.
-        z[(z > 0) & np.isinf(self.u) | (z < 0) & np.isinf(self.l)] = 0.0
-        near = x - self.A.T @ z  # the primal point of z
-        gap = _gap((self.A, self.l, self.u), near, z)
-        if solution.info.status_polish == 1:  # polished: the rows with a multiplier are the active ones
-            rows = self.A @ near
-            bound = np.where(z > 0, self.u, np.where(z < 0, self.l, np.clip(rows, self.l, self.u)))
-            lack = np.where((z != 0) | (rows != bound), rows - bound, 0.0)
-            active = (z != 0) | (lack != 0)
-            mend = lsqr(self.A[active], lack[active], atol=1e-6, btol=1e-6)[0] if lack.any() else lack[:0]
-            gap = min(gap, 2 * norm(mend))
-        return gap + norm(y - near)
-
 
 class _ActiveRows:
-    """The state of the active-set method: the active rows with their signs, multipliers v and factors J, T."""
+    """The rows that hold y on their bounds, as ``N y = b`` with rows of length 1, and the pseudoinverse P of N.
+
+    They are exchanged all at once while that succeeds: rows with a negative multiplier leave, violated ones enter. If
+    it does not, the least-distance problem is solved by ``scipy.optimize.nnls`` (Lawson and Hanson, "Solving Least
+    Squares Problems", 1974, chapter 23). The rows of its solution are used, and not its rounded numbers.
+    """
 
     def __init__(self, A: Any, l: Array, u: Array):
         size = np.sqrt(np.asarray(A.multiply(A).sum(axis=1)).ravel())
         size[size == 0] = 1.0
-        self.set = np.ascontiguousarray(A.toarray() / size[:, None]), l / size, u / size
-        d = A.shape[1]
-        self.kept = np.eye(d), np.zeros((d, d)), np.zeros(d, np.int64), np.zeros(d), np.zeros(d)
-        self.q = 0
+        rows, low, high = A.toarray() / size[:, None], np.isfinite(l), np.isfinite(u)
+        self.N = np.ascontiguousarray(np.vstack([rows[low], -rows[high]]))
+        self.b = np.concatenate([(l / size)[low], -(u / size)[high]])
+        self._hold(np.zeros(0, np.int64))
 
-    def project(self, x: Array, most: int, tolerance: float) -> tuple[Array, float, int]:
-        """y with its accuracy and the changes of the active rows; from a cold start where the warm one failed."""
-        y, x, count = np.empty(len(x)), np.ascontiguousarray(x), 0
-        for again in (False, True):
-            status, self.q, changes = active_set.project(x, *self.set, *self.kept, self.q, most - count, y)
-            count += changes
-            failed = status in (active_set.EMPTY, active_set.GAVE_UP)
-            accuracy = self._gap(x, y) if failed else active_set.error_bound(x, *self.set, *self.kept, self.q, y)
-            # rotations by the thousand lose bits
-            if again or count >= most or (not failed and accuracy <= tolerance):
+    def _hold(self, active: Indices) -> None:
+        """Make these rows the active ones."""
+        self.active, self.N_active = active, self.N[active]
+        Q, R = np.linalg.qr(self.N_active.T)
+        if len(active) > len(Q) or np.min(np.abs(np.diag(R)), initial=1.0) < DEPENDENT:
+            self.P = np.linalg.pinv(self.N_active)
+        else:
+            self.P = scipy.linalg.solve_triangular(R, Q.T).T
+
+    def project(self, x: Array, most: int) -> tuple[Array, float, int]:
+        """y with its accuracy, infinite after ``most`` changes of the active rows, and the changes."""
+        count = exchanges = 0
+        tried_nnls = False
+        while True:
+            y, v = self._point(x)
+            lack = self.b - self.N @ y
+            rounding = ULPS * math.sqrt(len(x)) * (norm(x) + norm(y))
+            contradictory = max_abs(lack[self.active]) > rounding
+            lack[self.active] = 0.0
+            better = np.union1d(self.active[v >= -rounding], np.flatnonzero(lack > rounding))
+            if not contradictory and np.array_equal(better, self.active):
+                return y, self._error(x, y, v), count
+            if contradictory or exchanges == MAX_EXCHANGES:
+                if tried_nnls:
+                    break
+                better, exchanges, tried_nnls = self._by_nnls(x), 0, True
+            exchanges += 1
+            count += len(np.setxor1d(better, self.active))
+            if count > most:
                 break
-            self.kept[0][:], self.q = np.eye(len(x)), 0
-        if status == active_set.EMPTY:
+            self._hold(better)
+        error = self._error(x, y, v)
+        return y, error if error <= SMALL * (norm(x) + norm(y)) else math.inf, count
+
+    def _point(self, x: Array) -> tuple[Array, Array]:
+        """The point nearest to x with the active rows on their bounds, and its multipliers."""
+        y = x
+        for _ in range(2):  # the second pass takes away what the first has lost to rounding
+            y = y + self.P @ (self.b[self.active] - self.N_active @ y)
+        return y, self.P.T @ (y - x)
+
+    def _by_nnls(self, x: Array) -> Indices:
+        # equal bounds, and rows that depend on each other, may contradict each other by rounding
+        lack = self.b - self.N @ x - NEARLY * (norm(x) + np.abs(self.b))
+        most = float(np.max(lack))
+        u, residual = scipy.optimize.nnls(np.vstack([self.N.T, lack / most]), np.eye(len(x) + 1)[-1])
+        if residual < NEARLY:
             raise InputError(EMPTY)
-        return y, float(accuracy), count
+        return np.flatnonzero(u)
 
-    def _gap(self, x: Array, y: Array) -> float:
-        _, _, rows, signs, v = self.kept
-        z = np.zeros(len(self.set[1]))
-        z[rows[: self.q]] = -signs[: self.q] * v[: self.q]
-        near = x - self.set[0].T @ z
-        return _gap(self.set, near, z) + norm(y - near)
+    def _error(self, x: Array, y: Array, v: Array) -> float:
+        """To first order, how far y is from the projection: twice the least change that puts every row in its place.
 
-
-def _gap(polyhedron: tuple[Any, Array, Array], near: Array, z: Array) -> float:
-    """The bound by a duality gap of the primal point of z, in the docstring of Polyhedron."""
-    A, l, u = polyhedron
-    rows = A @ near
-    outside = float(np.abs(rows - np.clip(rows, l, u)).sum())
-    if outside > 0 and max_abs(z) == 0:
-        return math.inf
-    missed = np.abs(rows - np.where(z > 0, u, np.where(z < 0, l, rows)))
-    return math.sqrt(float(np.abs(z) @ missed) + 2 * max_abs(z) * outside)
-
-
-def _osqp() -> Any:
-    try:
-        import osqp
-    except ImportError:
-        raise InputError(
-            "a projection onto a Polyhedron of this size needs OSQP; install it with pip install 'proxskip[prox]', or "
-            'give solver="active-set".'
-        ) from None
-    return osqp
+        The active rows go to their bounds, and the violated ones to theirs without moving the active ones. Multipliers
+        below zero, and what is left of y - x - N'v, count too.
+        """
+        lack = self.b - self.N @ y
+        # lack itself counts too, for active rows that contradict each other
+        total = norm(self.P @ lack[self.active]) + norm(lack[self.active]) - float(np.minimum(v, 0.0).sum())
+        lack[self.active] = 0.0
+        violated = lack > 0
+        rest = self.N[violated] - (self.N[violated] @ self.P) @ self.N_active
+        size = np.linalg.norm(rest, axis=1)
+        # a combination of the active rows is on its bound when they are
+        total += float(np.sum(lack[violated] / np.where(size > DEPENDENT, size, 1.0)))
+        return 2 * total + norm(x + self.N_active.T @ v - y)
 
 
 def _stacked(G: Any, l: Any, u: Any, E: Any, e: Any) -> tuple[Any, Array, Array]:

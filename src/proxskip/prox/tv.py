@@ -21,24 +21,15 @@ import numpy as np
 from proxskip.cores import available_cores
 from proxskip.prox import tv_kernels
 from proxskip.prox.contract import Iterative, StoppingRule
-from proxskip.prox.parts import INSIDE, Operator, as_point, at_least_zero, matrix_shape, max_abs, shaped, soft_threshold
+from proxskip.prox.parts import INSIDE, Operator, as_point, check_sizes, matrix_shape, max_abs, shaped, soft_threshold
 from proxskip.types import Array, InputError
 
 MIN_PIXELS_FOR_THREADS = 1 << 15
 """From this many pixels on, the rows are divided among threads."""
-MIN_PIXELS_FOR_SPLITTING = 1000
-"""Images with fewer are solved by projected gradients at once."""
-RHO, RELAX = 3.0, 1.8
-"""The splitting's first penalty, which no unit of x changes, and its overrelaxation.
-
-Below 2 it is proved for exact linear solves (Eckstein and Bertsekas, 1992); with sweeps the gap alone vouches for it.
-"""
-RHO_MAX = 100.0
-"""The splitting's largest penalty: one sweep solves a system with a larger one too badly."""
 
 
 def _bounded(psi: TV1D | TV2D) -> None:
-    at_least_zero(psi, lam=psi.lam, l1=psi.l1)
+    check_sizes(psi, lam=psi.lam, l1=psi.l1)
     if not (psi.lo <= psi.hi and psi.lo < math.inf and psi.hi > -math.inf):
         raise InputError(f"{type(psi).__name__} needs lo <= hi, with numbers between, not {psi.lo} and {psi.hi}.")
 
@@ -83,14 +74,12 @@ class TV1D(Operator):
 class TV2D(Iterative):
     """``lam`` times the total variation of x as an image of this shape, with forward differences; inexact prox.
 
-    Isotropic: the Euclidean norms of the pairs of differences, by Douglas-Rachford splitting with a red-black sweep for
-    its linear system (Bredies and Sun, "Preconditioned Douglas-Rachford algorithms for TV- and TGV-regularized
-    variational imaging problems", 2015); with l1 or bounds, or inside a ``Sum``, by accelerated projected gradients on
-    the dual (Beck and Teboulle, "Fast gradient-based algorithms for constrained total variation image denoising",
-    2009). Anisotropic: the differences' absolute values, by exact one-dimensional solves along all rows and all columns
-    in turn, accelerated (Chambolle and Pock, "A remark on accelerated block coordinate descent", 2015). The last two
-    restart when the momentum points uphill (O'Donoghue and Candes, 2015). All stop at the tolerance, at
-    ``max_iterations``, or when the gap no longer falls: rounding hides errors below about ``1e-8 sqrt(t psi(y))``.
+    Isotropic: the Euclidean norms of the pairs of differences, by accelerated projected gradients on the dual (Beck and
+    Teboulle, "Fast gradient-based algorithms for constrained total variation image denoising", 2009). Anisotropic: the
+    differences' absolute values, by exact one-dimensional solves along all rows and all columns in turn, accelerated
+    (Chambolle and Pock, "A remark on accelerated block coordinate descent", 2015). Both restart when the momentum
+    points uphill (O'Donoghue and Candes, 2015), and stop at the tolerance, at ``max_iterations``, or when the gap no
+    longer falls: rounding hides errors below about ``1e-8 sqrt(t psi(y))``.
 
     Args:
         l1, lo, hi: add ``l1 sum_i |x_i|`` and the bounds ``lo <= x <= hi``.
@@ -113,23 +102,17 @@ class TV2D(Iterative):
         self.lam, self.shape, self.isotropic = float(lam), matrix_shape(self, shape), bool(isotropic)
         self.l1, self.lo, self.hi = float(l1), float(lo), float(hi)
         self.threads = threads
-        # the splitting takes neither l1 nor bounds, and does not pay on small images
-        large = math.prod(self.shape) >= MIN_PIXELS_FOR_SPLITTING
-        self._split = large and self.l1 == 0 and self.lo == -math.inf and self.hi == math.inf
         _bounded(self)
         self._begin(tolerance, max_iterations, warm)
 
     def __repr__(self) -> str:
         kind = "isotropic" if self.isotropic else "anisotropic"
-        more = "".join(f", {k}={v}" for k, v, no in self._extras() if v != no)
+        extras = (("l1", self.l1, 0.0), ("lo", self.lo, -math.inf), ("hi", self.hi, math.inf))
+        more = "".join(f", {name}={value}" for name, value, default in extras if value != default)
         return f"TV2D({self.lam}, {self.shape}, {kind}{more}, tolerance={self.tolerance})"
-
-    def _extras(self) -> tuple[tuple[str, float, float], ...]:
-        return ("l1", self.l1, 0.0), ("lo", self.lo, -math.inf), ("hi", self.hi, math.inf)
 
     def _forget(self) -> None:
         self._dual: tuple[Array, ...] | None = None
-        self._rho = RHO
 
     def __call__(self, x: Array) -> float:
         shaped(self, x, self.shape)
@@ -149,50 +132,8 @@ class TV2D(Iterative):
         image = np.ascontiguousarray(x.reshape(self.shape))
         if not np.isfinite(image).all():
             raise InputError("TV2D was given an image with numbers that are not finite.")
-        if not self.isotropic:
-            return self._anisotropic(image, t).reshape(x.shape)
-        if self._split:
-            y = self._splitting(image, t)
-            assert self.last is not None
-            # where rounding ends it early, the gap of the gradients' own point goes lower
-            if self.last.reached or self.last.iterations >= self.max_iterations:
-                return y.reshape(x.shape)
-        return self._gradients(image, t).reshape(x.shape)
-
-    def _as_part(self) -> None:
-        # The splitting certifies the distance of y(p, q) with the help of its other point, which a Sum does not see;
-        # the gap of y(p, q) itself falls later.
-        self._split = False
-
-    def _splitting(self, x: Array, t: float) -> Array:
-        # (p, q): the dual of the vertical and horizontal differences; (g, h): see the kernel; y: framed by zeros.
-        (m, n), lam, spread = self.shape, t * self.lam, self._spread
-        p, q = self._started(2, t)
-        y, b, primal, parts = np.zeros((m + 2, n + 2)), np.empty_like(x), np.empty_like(x), np.empty((2, m))
-        rule, rho = StoppingRule(self.tolerance, self.max_iterations), self._rho
-        weight, (g, h) = _inverse_diagonal(self.shape, rho), _matched(x, p, q, rho, y)
-        while True:
-            if rule.iterations % 10 == 0:
-                spread(m, tv_kernels.dr_gap, x, lam, p, q, y, primal, *parts)
-                flat, apart = parts.sum(axis=1).tolist()
-                # The squared errors of y and of y(p, q) are together at most 2 (flat + apart), so the middle of the two
-                # is within the root of flat + apart/2. What is returned is y(p, q), half their distance away from it:
-                # x - y(p, q) = D'(p, q) is in the dual ball at any tolerance.
-                if rule.done(math.sqrt(flat + 0.5 * apart) + math.sqrt(0.5 * apart), primal):
-                    break
-                rho, before = _balanced(rho, flat, apart, rule.iterations), rho
-                if rho != before:
-                    for dual, reflected in ((p, g), (q, h)):
-                        reflected[:] = (rho / before) * (reflected + dual) - dual
-                    weight = _inverse_diagonal(self.shape, rho)
-            # a symmetric red-black sweep stands for the solution of the linear system
-            spread(m, tv_kernels.dr_red, x, g, h, rho, weight, b, y)
-            spread(m, tv_kernels.dr_sweep, b, rho, weight, 1, y)
-            spread(m, tv_kernels.dr_sweep, b, rho, weight, 0, y)
-            spread(m, tv_kernels.dr_dual, y, lam, rho, RELAX, p, q, g, h)
-            rule.iterations += 1
-        self._rho = rho if self.warm else RHO
-        return self._ended(rule, (p, q), t)
+        solve = self._gradients if self.isotropic else self._anisotropic
+        return solve(image, t).reshape(x.shape)
 
     def _gradients(self, x: Array, t: float) -> Array:
         # (p, q): the dual of the vertical and horizontal differences; (r, s): the same after the momentum step.
@@ -249,7 +190,7 @@ class TV2D(Iterative):
         return rule.y
 
     def _spread(self, count: int, kernel: Callable[..., Any], *arguments: Any) -> None:
-        """``kernel(*given, lo, hi)`` over ``range(count)``, on several threads for large images."""
+        """``kernel(*arguments, lo, hi)`` over ``range(count)``, on several threads for large images."""
         threads = self.threads or available_cores()
         if threads == 1 or math.prod(self.shape) < MIN_PIXELS_FOR_THREADS:
             kernel(*arguments, 0, count)
@@ -257,37 +198,6 @@ class TV2D(Iterative):
         # The kernels write disjoint rows, so the threads need no lock, and their number does not matter.
         ends = np.linspace(0, count, threads + 1).astype(int).tolist()
         list(_pool(os.getpid(), threads).map(partial(kernel, *arguments), ends[:-1], ends[1:]))
-
-
-def _matched(x: Array, p: Array, q: Array, rho: float, y: Array) -> tuple[Array, Array]:
-    """y <- y(p, q) = x - D'(p, q) inside its frame; returns the (g, h) that make a solution (p, q) a fixed point."""
-    inside = y[1:-1, 1:-1]
-    inside[:] = x + p + q
-    inside[1:] -= p[:-1]
-    inside[:, 1:] -= q[:, :-1]
-    g, h = -p, -q
-    g[:-1] += rho * np.diff(inside, axis=0)
-    h[:, :-1] += rho * np.diff(inside, axis=1)
-    return g, h
-
-
-def _inverse_diagonal(shape: tuple[int, int], rho: float) -> Array:
-    """1 over the diagonal of I + rho D'D along a row with 0, 1 or 2 rows beside it."""
-    column = np.arange(shape[1])
-    beside = (column > 0).astype(float) + (column < shape[1] - 1)
-    diagonal: Array = 1.0 + rho * (beside + np.arange(3.0)[:, None])
-    return 1.0 / diagonal
-
-
-def _balanced(rho: float, flat: float, apart: float, iterations: int) -> float:
-    """The next penalty: a larger one shrinks the gap's first part faster, a smaller one its second.
-
-    The changes shrink and their sum is finite, so that the penalty settles, as a proof for a fixed one needs.
-    """
-    if iterations == 0:
-        return rho
-    factor = 1.0 + 0.3 / (1.0 + (iterations / 400) ** 2)
-    return min(rho * factor, RHO_MAX) if flat > 4 * apart else rho / factor
 
 
 @cache

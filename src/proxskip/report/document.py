@@ -4,34 +4,57 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import math
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.resources import files
 from typing import Any
 
-from proxskip.display import duration
-from proxskip.report import front, plots
-from proxskip.report.downsample import downsample
-from proxskip.report.figures import Claim, Experiment, Panel, ReproductionReport, Table, Verdict, to_json
-from proxskip.report.method_styles import style, title
-from proxskip.report.plots import X_AXES, CurveStyle, curve_styles, methods_in, numbers
-from proxskip.report.safe_html import attribute, block, data, sentence, show, text
+import numpy as np
 
-VERDICTS: dict[Verdict, tuple[str, str]] = {
-    "PASS": ("M3 8.5L6.5 12L13 4.5", "the claim holds, by the number measured here"),
-    "FAIL": ("M4 4L12 12M12 4L4 12", "the claim does not hold, by the number measured here"),
-    "REPORTED": ("M8 7V12M8 4V4.5", "measured on data, or in a setting, for which the claim is not made"),
-    "INCONCLUSIVE": ("M4 8H12", "the runs are too short to decide"),
-    "NOT RUN": ("M4 8H12", "not run"),
+from proxskip.display import duration
+from proxskip.report import plots
+from proxskip.report.figures import Claim, Experiment, Panel, ReproductionReport, Series, Table, Verdict, to_json
+from proxskip.report.method_styles import style, title
+from proxskip.report.plots import X_AXES, curve_styles, methods_in, numbers
+from proxskip.report.safe_html import attribute, block, data, number, sentence, show, text
+
+VERDICTS: dict[Verdict, tuple[str, str, str]] = {
+    "PASS": ("M3 8.5L6.5 12L13 4.5", "the claim holds, by the number measured here", "pass"),
+    "FAIL": ("M4 4L12 12M12 4L4 12", "the claim does not hold, by the number measured here", "fail"),
+    "REPORTED": (
+        "M8 7V12M8 4V4.5",
+        "measured on data or in a setting for which the claim is not made",
+        "are reported",
+    ),
+    "INCONCLUSIVE": ("M4 8H12", "the runs are too short to decide", "are inconclusive"),
+    "NOT RUN": ("M4 8H12", "not run", "were not run"),
 }
-"""The icon of each verdict, as an SVG path, and what it means."""
+"""The icon of each verdict, as an SVG path, what it means, and what claims with it do."""
 SWATCH = '<svg class="swatch" viewBox="0 0 34 16" width="34" height="16" aria-hidden="true"></svg>'
 """A piece of a curve beside its name, which the script draws."""
 HINT = '<p class="hint">Click a name in any legend to show or hide its method in all figures; with Shift, in one.</p>'
 SINGLE_PANEL_SIZE, PANEL_SIZE = (760, 420), (540, 340)
 """Width and height of the only panel of an experiment, and of one among several; the script fits them to the page."""
+PAPER = "https://arxiv.org/abs/2202.09357"
+SECTIONS = "https://ar5iv.labs.arxiv.org/html/2202.09357"
+"""The paper as a web page, whose sections have anchors."""
+WHERE = {
+    "fig1a": ("S6", "Section 6, Figure 1"),
+    "fig1b": ("S6", "Section 6, Figure 1"),
+    "fig1c": ("S6", "Section 6, Figure 1"),
+    "fig2a": ("S6", "Section 6, Figure 2"),
+    "fig2b": ("S6", "Section 6, Figure 2"),
+    "fig2c": ("S6", "Section 6, Figure 2"),
+    "table1": ("S1", "Section 1, Table 1"),
+    "skipping": ("S3.SS5", "Section 3.5"),
+    "lyapunov": ("S3.SS4", "Section 3.4, Theorem 3.6"),
+    "decentralized": ("S5.SS2", "Section 5.2"),
+}
+"""Where the paper speaks of an experiment: the anchor, and its name."""
+LEVELS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
+MAX_POINTS, SHORT_CURVE, MAX_NUMBERS = 400, 100, 120_000
+"""Points of a curve at most, points that every curve keeps, and numbers in all long curves of a page."""
 
 
 def page(report: ReproductionReport, files_beside: bool = False) -> str:
@@ -49,7 +72,10 @@ def page(report: ReproductionReport, files_beside: bool = False) -> str:
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(css)}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
-    styles = [[[asdict(curve_style) for curve_style in looks] for looks in _styles(e)] for e in shown.experiments]
+    styles = [
+        [[asdict(look) for look in curve_styles(p.series, methods_in(e.panels))] for p in e.panels]
+        for e in shown.experiments
+    ]
     body = [
         _bar(shown, anchors),
         '<main id="top">',
@@ -78,20 +104,45 @@ def _hash(source: str) -> str:
 
 def _anchors(ids: Sequence[str]) -> list[str]:
     """Anchors for links: ids that are plain words, used once and not by the page itself; a number for the others."""
-    return [
-        name
-        if re.fullmatch(r"[a-z0-9-]+", name)
-        and ids.count(name) == 1
-        and name not in ("top", "claims", "results", "styles")
-        else f"experiment.{k + 1}"
-        for k, name in enumerate(ids)
-    ]
+    own = {name for name in ids if re.fullmatch(r"[a-z0-9-]+", name) and ids.count(name) == 1}
+    own -= {"top", "claims", "results", "styles"}
+    return [name if name in own else f"experiment.{k + 1}" for k, name in enumerate(ids)]
 
 
 def _short(e: Experiment) -> str:
     """The title up to its colon."""
     head = e.title.split(":")[0].strip()
     return head if 0 < len(head) <= 40 else e.id
+
+
+# -- the headline ------------------------------------------------------------------------------------------------------
+def hero(experiments: Sequence[Experiment]) -> int | None:
+    """The experiment whose first panel is at the top: Figure 1b."""
+    return next((k for k, e in enumerate(experiments) if e.id == "fig1b" and e.panels), None)
+
+
+def headline(report: ReproductionReport) -> str:
+    """One sentence: the race of Figure 1b in this run, or the score if it was not run."""
+    at = hero(report.experiments)
+    curves = {} if at is None else {s.method: s for s in report.experiments[at].panels[0].series}
+    ours, other = curves.get("scaffnew"), curves.get("gd")
+    level = None if ours is None else next((v for v in LEVELS if _first(ours, v) is not None), None)
+    if ours is None or other is None or level is None:
+        counts = {words: sum(c.verdict == v for c in report.claims) for v, (_, _, words) in VERDICTS.items()}
+        score = ", ".join(f"{n} {words}" for words, n in counts.items() if n)
+        return f"Of {len(report.claims)} claims, {score}." if score else ""
+    mine, theirs = (_first(s, level) for s in (ours, other))
+    start = f"Scaffnew reaches f - f* = {number(level)} after {number(mine or 0.0)} communication rounds"
+    if theirs is not None:
+        return f"{start}, gradient descent after {number(theirs)}."
+    left = plots.last_value(other)
+    return f"{start}; gradient descent is still at {number(left)} after {number(other.x['rounds'][-1])}."
+
+
+def _first(s: Series, level: float) -> float | None:
+    """The first round at which a curve is at the level or below."""
+    pairs = zip(s.x.get("rounds", []), numbers(s.y), strict=False)
+    return next((x for x, y in pairs if y <= level), None)
 
 
 # -- the top -----------------------------------------------------------------------------------------------------------
@@ -118,7 +169,7 @@ def _header(report: ReproductionReport) -> str:
     )
     return (
         f'<section class="head"><h1>{text(report.title)}</h1>{quick}'
-        f'<p class="headline">{sentence(front.headline(report))}</p>{_tally(report)}{_hero(report)}'
+        f'<p class="headline">{sentence(headline(report))}</p>{_tally(report)}{_hero(report)}'
         f'<details class="about"><summary>About this run</summary><dl class="facts">{facts}</dl>'
         f"{_command(str(command))}</details></section>"
     )
@@ -126,12 +177,10 @@ def _header(report: ReproductionReport) -> str:
 
 def _hero(report: ReproductionReport) -> str:
     """Figure 1b at the top, and what acts on all figures at once."""
-    at = front.hero(report.experiments)
-    if at is None:
+    e = hero(report.experiments)
+    if e is None:
         return _controls(report)
-    e, k = at
-    experiment = report.experiments[e]
-    panel = _panel(experiment.panels[k], f"{e}-{k}", SINGLE_PANEL_SIZE)
+    panel = _panel(report.experiments[e].panels[0], f"{e}-0", SINGLE_PANEL_SIZE)
     return f'{_controls(report)}<div class="panels one hero">{panel}</div>'
 
 
@@ -162,8 +211,6 @@ def _fact(key: str, value: Any) -> str:
     # raw seconds stay in the data element, readers see minutes or hours
     if key == "seconds" and isinstance(value, (int, float)):
         return data(value, duration(value))
-    if isinstance(value, float) and math.isfinite(value) and 1e-3 <= abs(value) < 1e3:
-        return data(value, f"{value:.8g}")
     if isinstance(value, dict):
         return '<span class="list">' + ", ".join(f"{text(str(k))}&nbsp;{show(v)}" for k, v in value.items()) + "</span>"
     return show(value)
@@ -209,7 +256,7 @@ def _claims(report: ReproductionReport, anchors: Sequence[str]) -> str:
 
 
 def _badge(verdict: str) -> str:
-    path, _ = VERDICTS.get(verdict, VERDICTS["NOT RUN"])  # type: ignore[call-overload]
+    path = VERDICTS.get(verdict, VERDICTS["NOT RUN"])[0]  # type: ignore[call-overload]
     # a verdict that this version does not know looks like one that was not run
     css = verdict.lower().replace(" ", "-") if verdict in VERDICTS else "not-run"
     return (
@@ -233,16 +280,12 @@ def _claim(c: Claim, where: tuple[str, Experiment] | None) -> str:
 def _experiment(e: Experiment, index: int, anchor: str, report: ReproductionReport, files_beside: bool) -> str:
     # a single panel fills the width of the page
     size = SINGLE_PANEL_SIZE if len(e.panels) == 1 else PANEL_SIZE
-    at_top = front.hero(report.experiments)
-    drawn = [_panel(p, f"{index}-{k}", size) for k, p in enumerate(e.panels) if (index, k) != at_top]
-    moved = (
-        '<p class="note moved">Its first panel is <a href="#top">at the top of the page</a>.</p>'
-        if at_top and at_top[0] == index
-        else ""
-    )
+    at_top = hero(report.experiments) == index
+    drawn = [_panel(p, f"{index}-{k}", size) for k, p in enumerate(e.panels) if k > 0 or not at_top]
+    moved = '<p class="note moved">Its first panel is <a href="#top">at the top of the page</a>.</p>' if at_top else ""
     counted = "".join(_badge(c.verdict) for c in report.claims if c.experiment == e.id)
     verdicts = f'<a class="verdicts" href="#claims">{counted}</a>' if counted else ""
-    links = (front.paper_link(e), front.downloads(e) if files_beside else "")
+    links = (_paper_link(e), _downloads(e) if files_beside else "")
     parts = [
         f'<section class="experiment" id="{anchor}"><h2>{sentence(e.title)}</h2>',
         f'<p class="lead">{sentence(e.sentence)}</p>',
@@ -259,9 +302,18 @@ def _experiment(e: Experiment, index: int, anchor: str, report: ReproductionRepo
     return "".join(parts)
 
 
-def _styles(e: Experiment) -> list[list[CurveStyle]]:
-    """The style of every series of every panel."""
-    return [curve_styles(p.series, methods_in(e.panels)) for p in e.panels]
+def _paper_link(e: Experiment) -> str:
+    """A link to the part of the paper that an experiment is about."""
+    anchor, name = WHERE.get(e.id, ("", ""))
+    return f'<a class="paper" href="{SECTIONS}#{anchor}" rel="noreferrer">{text(name)} of the paper</a>' if name else ""
+
+
+def _downloads(e: Experiment) -> str:
+    """Links to the files beside the page, if the id makes plain file names."""
+    if not e.panels or not re.fullmatch(r"[a-z0-9][a-z0-9-]*", e.id):
+        return ""
+    links = "".join(f'<a href="figures/{e.id}.{kind}" download>{kind.upper()}</a>' for kind in ("svg", "pdf", "csv"))
+    return f'<span class="files">Download {links}</span>'
 
 
 def picture(e: Experiment) -> str:
@@ -293,7 +345,7 @@ def _panel(p: Panel, name: str, size: tuple[int, int]) -> str:
     return (
         f'<figure class="panel" data-e="{e}" data-p="{k}"><figcaption>{title}{_switch(p, name)}</figcaption>'
         f'<div class="body"><div class="plot"><svg class="chart" viewBox="0 0 {size[0]} {size[1]}" role="img" '
-        f'data-x="{text(p.xs.get(p.x, p.x))}" data-y="{text(p.y_label)}" '
+        f'data-x="{sentence(p.xs.get(p.x, p.x))}" data-y="{sentence(p.y_label)}" '
         f'aria-labelledby="title.{name}" aria-describedby="about.{name}">'
         f'<title id="title.{name}">{text(p.title or p.y_label)}</title>'
         f'<desc id="about.{name}">{text(_describe(p))}</desc><clipPath id="clip.{name}"><rect/></clipPath></svg>'
@@ -308,7 +360,7 @@ def _switch(p: Panel, name: str) -> str:
     if len(p.xs) < 2:
         return ""
     choices = "".join(
-        f'<label title="{text(label)}"><input type="radio" name="x-{name}" value="{attribute(x)}"'
+        f'<label title="{sentence(label)}"><input type="radio" name="x-{name}" value="{attribute(x)}"'
         f"{' checked' if x == p.x else ''}><span>{text(x.replace('-', ' '))}</span></label>"
         for x, label in p.xs.items()
     )
@@ -319,7 +371,7 @@ def _legend(p: Panel) -> str:
     """The curves with their last values, in the order of these values; bounds at the end."""
     return "".join(
         f'<li><button type="button" class="key" aria-pressed="true" data-k="{k}" '
-        f'data-name="{text(p.series[k].label)}" title="{_about(p.series[k].about)}">'
+        f'data-name="{sentence(p.series[k].label)}" title="{_about(p.series[k].about)}">'
         f'{SWATCH}<span class="name">{sentence(p.series[k].label)}</span>'
         f'<span class="val">{show(last) if last == last else "&ndash;"}</span></button></li>'
         for k, last in plots.legend_order(p)
@@ -363,6 +415,36 @@ def _footer(report: ReproductionReport) -> str:
     version = f"proxskip {report.about.get('versions', {}).get('proxskip', '')}".strip()
     return (
         f"<footer>Made by {text(version)}. The paper: ProxSkip, "
-        f'<a href="{front.PAPER}" rel="noreferrer">arXiv:2202.09357</a>. All numbers of this page are in results.json '
+        f'<a href="{PAPER}" rel="noreferrer">arXiv:2202.09357</a>. All numbers of this page are in results.json '
         "beside it; for long curves the page keeps both ends and the extremes.</footer>"
     )
+
+
+# -- fewer points ------------------------------------------------------------------------------------------------------
+def downsample(report: ReproductionReport) -> ReproductionReport:
+    """The report with at most ``MAX_POINTS`` points per curve, all of them points of the original curve."""
+    # short curves stay complete; the long ones share the budget of the page
+    long = [s for e in report.experiments for p in e.panels for s in p.series if len(s.y) > SHORT_CURVE]
+    columns = sum(len(s.x) + (1 if s.low is None else 3) for s in long)
+    most = min(MAX_POINTS, max(SHORT_CURVE, MAX_NUMBERS // max(columns, 1)))
+
+    def fewer(panel: Panel) -> Panel:
+        return replace(panel, series=[downsample_series(s, panel.x_scale == "log", most) for s in panel.series])
+
+    return replace(report, experiments=[replace(e, panels=list(map(fewer, e.panels))) for e in report.experiments])
+
+
+def downsample_series(s: Series, log: bool = False, most: int = MAX_POINTS) -> Series:
+    """Both ends, and the smallest and the largest value in each of many pieces of the curve."""
+    if len(s.y) <= most:
+        return s
+    y = numbers(s.y)
+    ends = (np.geomspace if log else np.linspace)(1, len(y), most // 2)
+    indices = {0, len(y) - 1}
+    for piece in np.split(np.arange(len(y)), np.unique(ends.astype(int))[:-1]):
+        if np.isfinite(y[piece]).any():
+            indices |= {int(piece[np.nanargmin(y[piece])]), int(piece[np.nanargmax(y[piece])])}
+    kept = sorted(indices)
+    low, high = (None if v is None else [v[k] for k in kept] for v in (s.low, s.high))
+    x = {name: [v[k] for k in kept] for name, v in s.x.items()}
+    return replace(s, x=x, y=[s.y[k] for k in kept], low=low, high=high)

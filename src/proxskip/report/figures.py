@@ -124,23 +124,21 @@ def to_csv(e: Experiment) -> str:
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["panel", "curve", *axes, "y", "low", "high"])
-    for p in e.panels:
-        for s in p.series:
-            columns = [s.x.get(x) for x in axes] + [s.y, s.low, s.high]
-            for k in range(len(s.y)):
-                values = (None if c is None or k >= len(c) else c[k] for c in columns)
-                rows.writerow([p.id, s.label, *("" if v is None else repr(float(v)) for v in values)])
+    for panel, s in [(p.id, s) for p in e.panels for s in p.series]:
+        for k in range(len(s.y)):
+            values = (c[k] if c else None for c in (*(s.x.get(x) for x in axes), s.y, s.low, s.high))
+            rows.writerow([panel, s.label, *("" if v is None else repr(float(v)) for v in values)])
     return text.getvalue()
 
 
 def from_json(data: dict[str, Any]) -> ReproductionReport:
     """The report from what ``to_json`` returned."""
+
+    def panel(p: dict[str, Any]) -> Panel:
+        return Panel(**p | {"series": [Series(**s) for s in p["series"]]})
+
     experiments = [
-        Experiment(**{**e, "panels": [_panel(p) for p in e["panels"]], "tables": [Table(**t) for t in e["tables"]]})
+        Experiment(**e | {"panels": [panel(p) for p in e["panels"]], "tables": [Table(**t) for t in e["tables"]]})
         for e in data["experiments"]
     ]
     return ReproductionReport(data["title"], data["about"], [Claim(**c) for c in data["claims"]], experiments)
-
-
-def _panel(p: dict[str, Any]) -> Panel:
-    return Panel(**{**p, "series": [Series(**s) for s in p["series"]]})

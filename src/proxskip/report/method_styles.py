@@ -5,15 +5,11 @@ from __future__ import annotations
 from proxskip import registry
 from proxskip.display import palette
 from proxskip.interfaces import Style
+from proxskip.registry import title as title
 
 CYCLE = tuple(Style(*look) for look in palette.CYCLE)
 """Styles by position, for curves that belong to no method or all to the same one."""
 PALETTE = tuple(entry.color for entry in CYCLE)
-
-
-def title(name: str) -> str:
-    """A method's name as figures and tables print it; an unknown method keeps its plain name."""
-    return registry.title(name)
 
 
 def style(name: str) -> Style | None:

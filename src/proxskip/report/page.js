@@ -98,31 +98,6 @@ function make(tag, attributes, ...inside) {
   node.append(...inside);
   return node;
 }
-// Letters of a label in italics, stars raised, indices lowered.
-const GREEK = { alpha: "\u03b1", gamma: "\u03b3", delta: "\u03b4", kappa: "\u03ba", zeta: "\u03b6", lambda: "\u03bb", sigma: "\u03c3",
-                mu: "\u03bc", eps: "\u03b5", Psi: "\u03a8", Phi: "\u03a6", lmax: "\u03bb" };
-const LETTERS = new RegExp(`(?<![\\p{L}\\p{N}_'-])(${Object.keys(GREEK).join("|")}|[fhpqtxIKLMW\u03b1\u03b3\u03b4\u03ba\u03b6\u03bb\u03c3\u03bc\u03b5\u03a8\u03a6])(max)?(?![\\p{L}\\p{N}_'-])([*\u22c6]?)`, "gu");
-function typeset(label) {
-  const out = [];
-  let end = 0, moved = 0;
-  const add = (kind, word) => {
-    if (!word) return;
-    const shift = { sup: -4, sub: 3 }[kind] || 0;
-    const given = { ...(kind && { class: kind }), ...(shift !== moved && { dy: shift - moved }) };
-    out.push(kind || shift !== moved ? make("tspan", given, word) : word);
-    moved = shift;
-  };
-  for (const found of label.matchAll(LETTERS)) {
-    const [whole, letter, index, star] = found;
-    add("", label.slice(end, found.index));
-    add("m", GREEK[letter] || letter);
-    if (letter === "lmax" || index) add("sub", "max");
-    if (star) add("sup", "\u22c6");
-    end = found.index + whole.length;
-  }
-  add("", label.slice(end));
-  return out;
-}
 const path = (points) => "M" + points.map(([u, v]) => u.toFixed(1) + " " + v.toFixed(1)).join("L");
 
 class Chart {
@@ -162,8 +137,6 @@ class Chart {
     for (const key of this.keys) {
       const k = Number(key.dataset.k);
       key.addEventListener("click", (e) => this.toggle(k, key, e.shiftKey));
-      key.addEventListener("pointerenter", () => this.highlight(k));
-      key.addEventListener("pointerleave", () => this.highlight(-1));
     }
     const choice = node.querySelector(".switch");
     if (choice) choice.hidden = false;
@@ -220,8 +193,8 @@ class Chart {
                : [Math.max(Math.min(low, least), low - half), Math.min(Math.max(high, most), high + half)];
   }
 
-  draw(force, printed) {
-    const width = printed || Math.round(this.svg.parentNode.clientWidth);
+  draw(force) {
+    const width = Math.round(this.svg.parentNode.clientWidth);
     if (!width || (width === this.width && !force)) return;
     this.width = width;
     this.height = Math.round(Math.min(Math.max(width * this.ratio, 270), 440));
@@ -245,7 +218,6 @@ class Chart {
     for (const k of order) curves.append(make("g", { class: "series", "data-k": k }, ...this.curve(k)));
     this.over = make("g", { class: "over" });
     svg.replaceChildren(...this.still, ...this.axes(), curves, ...this.ends(shown), this.over);
-    this.curves = curves;
   }
 
   axes() {
@@ -261,9 +233,9 @@ class Chart {
       out.push(make("text", { class: "tick", x: at, y: bottom + 18, "text-anchor": "middle" }, label));
     }
     out.push(make("path", { class: "axis-line", d: `M${LEFT} ${bottom}H${right}` }));
-    out.push(make("text", { class: "label y-label", x: 2, y: 14 }, ...typeset(this.y)));
+    out.push(make("text", { class: "label y-label", x: 2, y: 14 }, this.y));
     const label = this.labels.get(this.x);
-    out.push(make("text", { class: "label x-label", x: right, y: height - 6, "text-anchor": "end" }, ...typeset(label)));
+    out.push(make("text", { class: "label x-label", x: right, y: height - 6, "text-anchor": "end" }, label));
     return out;
   }
 
@@ -281,7 +253,7 @@ class Chart {
     found.sort((a, b) => a.v - b.v);
     found.forEach((end, k) => { if (k) end.v = Math.max(end.v, found[k - 1].v + 14); });
     found.reduceRight((limit, end) => { end.v = Math.min(end.v, limit); return end.v - 14; }, height - BOTTOM);
-    return found.map(({ u, v, slot, name }) => make("text", { class: `end c${slot}`, x: (u + 8).toFixed(1), y: (v + 4).toFixed(1) }, ...typeset(name)));
+    return found.map(({ u, v, slot, name }) => make("text", { class: `end c${slot}`, x: (u + 8).toFixed(1), y: (v + 4).toFixed(1) }, name));
   }
 
   place(s, values) {
@@ -426,12 +398,6 @@ class Chart {
       delete val.dataset.value;
     }
   }
-
-  highlight(k) {
-    for (const g of this.curves ? this.curves.querySelectorAll(".series") : []) {
-      g.classList.toggle("faded", k >= 0 && !this.hidden.has(k) && Number(g.dataset.k) !== k);
-    }
-  }
 }
 
 // -- the page ----------------------------------------------------------------------------------------------------------
@@ -466,17 +432,6 @@ document.addEventListener("DOMContentLoaded", () => {
     const id = link.closest("section").id;
     for (const group of document.querySelectorAll("details.group")) if (group.querySelector(`a[href="#${id}"]`)) group.open = true;
   });
-  let closed = [];
-  addEventListener("beforeprint", () => {
-    closed = [...document.querySelectorAll("details:not([open])")];
-    closed.forEach((d) => { d.open = true; });
-    charts.forEach((c) => { c.leave(); c.draw(true, c.node.closest(".many") ? 345 : 500); });
-  });
-  addEventListener("afterprint", () => {
-    closed.forEach((d) => { d.open = false; });
-    charts.forEach((c) => c.draw(true));
-  });
-
   const button = document.querySelector(".theme"), system = matchMedia("(prefers-color-scheme: dark)");
   const dark = () => (root.dataset.theme ? root.dataset.theme === "dark" : system.matches);
   const label = () => { button.textContent = dark() ? "Light" : "Dark"; button.setAttribute("aria-label", `Switch to ${dark() ? "light" : "dark"} colors`); };
@@ -488,21 +443,9 @@ document.addEventListener("DOMContentLoaded", () => {
   for (const copy of document.querySelectorAll(".copy")) {
     copy.hidden = false;
     copy.addEventListener("click", async () => {
-      const code = copy.previousElementSibling;
-      try { await navigator.clipboard.writeText(code.textContent); } catch {
-        getSelection().selectAllChildren(code);
-        document.execCommand("copy");
-      }
+      await navigator.clipboard.writeText(copy.previousElementSibling.textContent);
       copy.textContent = "Copied";
       setTimeout(() => { copy.textContent = "Copy"; }, 1500);
     });
   }
-
-  const links = new Map([...document.querySelectorAll(".bar nav a")].map((a) => [a.hash.slice(1), a]));
-  const seen = new IntersectionObserver((entries) => {
-    for (const entry of entries) if (entry.isIntersecting) {
-      links.forEach((a, id) => a.classList.toggle("here", id === entry.target.id));
-    }
-  }, { rootMargin: "-20% 0px -70% 0px" });
-  links.forEach((a, id) => { const target = document.getElementById(id); if (target) seen.observe(target); });
 });

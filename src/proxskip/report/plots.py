@@ -20,6 +20,7 @@ from proxskip.registry import title
 from proxskip.report.figures import Panel, Series
 from proxskip.report.method_styles import CYCLE, PALETTE, style
 from proxskip.report.safe_html import GREEK
+from proxskip.results.fields import FIELDS
 from proxskip.results.load import load
 from proxskip.results.result import Result, Summary
 from proxskip.results.trace import Trace
@@ -51,20 +52,17 @@ Y_AXES = {
     "grad_norm": ("gradient norm at the communicated x", 1e-18),
     "lyapunov": ("Lyapunov function", 1e-32),
 }
-"""For each choice of the y axis: its label, and the floor at which smaller values are drawn."""
+"""Columns with a logarithmic y axis: its label, and the floor at which smaller values are drawn. Others are linear."""
 
 _DASHES = ("-", "--", "-.", ":")
 MARKERS_PER_CURVE = 8
 LEGEND: dict[str, Any] = {"frameon": False, "fontsize": 9, "handlelength": 3.2}
 OF_A_PROBLEM = ("data", "data_sha256", "samples", "d", "clients", "split", "weights", "lambda", "loss", "psi")
 """Fields of a summary that say which problem was solved."""
-_NOT_A_SETTING = frozenset({
-    "seed", "rounds", "status", "success", "message", "warnings", "cluster", "versions", "f_star", "zeta", "delta",
-    "L", "L_max", "L_global", "mu", "kappa", "labels", "passes", "seconds", "f", "gap", "grad_norm", "sum_h",
-    "forecast", "sim_seconds", "sim_computing", "late", "lost", "void",
-    "lyapunov", "lyapunov_bound", "iterations", "exchanges", "edge_messages", "local_steps", "grad_evals", "prox_evals",
-    *(f"{what}_{way}" for what in ("vectors", "floats", "bytes", "bits") for way in ("up", "down")),
-})  # fmt: skip
+_NOT_A_SETTING = FIELDS.keys() | {
+    *("seed", "rounds", "status", "success", "message", "warnings", "cluster", "versions", "f_star", "zeta", "delta"),
+    *("L", "L_max", "L_global", "mu", "kappa", "labels", "forecast"),
+}
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
@@ -93,20 +91,25 @@ def curves_of(results: Any, warn: bool = False) -> list[Curve]:
     else:
         groups = {}
         for result in _flat(results):
-            groups.setdefault(repr(_setting(result.summary())), []).append(result)
+            groups.setdefault(repr(_setting(_about(result))), []).append(result)
         if not groups:
             raise InputError("there are no results to plot.")
-        labels = _labels([runs[0].summary() for runs in groups.values()])
+        labels = _labels([_about(runs[0]) for runs in groups.values()])
     if warn:
-        _warn_of_problems([runs[0].summary() for runs in groups.values()])
+        _warn_of_problems([_about(runs[0]) for runs in groups.values()])
     return [
-        Curve(label, tuple(r.trace for r in runs), str(runs[0].summary()["method"]))
+        Curve(label, tuple(r.trace for r in runs), str(_about(runs[0])["method"]))
         for label, runs in zip(labels, groups.values(), strict=True)
     ]
 
 
+def _about(result: Result) -> Summary:
+    """The summary without the last record, whose metrics are no settings."""
+    return Summary({k: v for k, v in result.summary().items() if k not in result.trace})
+
+
 def _flat(results: Any) -> list[Result]:
-    if isinstance(results, Result):
+    if isinstance(results, Result) or (hasattr(results, "trace") and hasattr(results, "summary")):
         return [results]
     if isinstance(results, (str, Path)):
         return _flat(load(results))
@@ -157,12 +160,14 @@ def _warn_of_problems(about: Sequence[Summary]) -> None:
 
 def curve_panels(curves: Sequence[Curve], xs: Sequence[str], y: str = "gap", note: str = "") -> list[Panel]:
     """One panel for each x axis: the median of each curve over its seeds, with a band from the least to the largest."""
-    axes: list[tuple[str, str, Mapping[str, Any]]] = [*(("x", x, X_AXES) for x in xs), ("y", y, Y_AXES)]
-    for name, choice, choices in axes:
-        if choice not in choices:
-            raise InputError(f'{name} = "{choice}" cannot be drawn; choose one of {", ".join(choices)}.')
+    for x in xs:
+        if x not in X_AXES:
+            raise InputError(f'x = "{x}" cannot be drawn; choose one of {", ".join(X_AXES)}.')
+    columns = dict.fromkeys(name for c in curves for t in c.traces for name in t.columns)
+    if y not in columns:
+        raise InputError(f'y = "{y}" cannot be drawn; choose one of the columns {", ".join(columns)}.')
     # f - f* is nan everywhere if f* is unknown
-    shown = [c for c in curves if any(np.isfinite(t[y]).any() for t in c.traces)]
+    shown = [c for c in curves if any(_has(t, y) for t in c.traces)]
     if not shown:
         raise InputError(f"no run has a value of {y}; choose another y, such as grad_norm.")
     notes = [note] if note else []
@@ -170,34 +175,50 @@ def curve_panels(curves: Sequence[Curve], xs: Sequence[str], y: str = "gap", not
         notes.append(f"Not shown, since there are no values: {', '.join(missing)}.")
     if max(len(c.traces) for c in shown) > 1:
         notes.append("Lines are medians over the seeds; bands extend from the smallest to the largest value.")
-    label, floor = Y_AXES[y]
+    label, floor = Y_AXES.get(y, (y.replace("_", " "), None))
+    scale: Any = "log" if y in Y_AXES else "linear"
     return [
         Panel(
-            x, "", [_series(c, x, y) for c in shown], x, {x: X_AXES[x][1]}, label, y_floor=floor, note=" ".join(notes)
+            x,
+            "",
+            [_series(c, x, y) for c in shown],
+            x,
+            {x: X_AXES[x][1]},
+            label,
+            "linear",
+            scale,
+            floor,
+            " ".join(notes),
         )
         for x in xs
     ]
 
 
+def _has(trace: Trace, y: str) -> bool:
+    return y in trace and bool(np.isfinite(trace[y]).any())
+
+
 def _series(curve: Curve, x: str, y: str) -> Series:
-    """The median and the band, up to the last x that all seeds reached; interpolated in log y if their x differ."""
-    lines = [(_column(t, x)[good], t[y][good]) for t in curve.traces if (good := np.isfinite(t[y])).any()]
+    """The median and the band, up to the last x that all seeds reached; interpolated on the axis if their x differ."""
+    traces = [t for t in curve.traces if _has(t, y)]
+    lines = [(_column(t, x)[good], t[y][good]) for t in traces if (good := np.isfinite(t[y])).any()]
     if len(lines) == 1:
         return Series(curve.label, {x: lines[0][0].tolist()}, lines[0][1].tolist(), curve.method)
     end = min(u[-1] for u, _ in lines)
     # every x at which some seed has a record; between records the others are interpolated
     grid = np.unique(np.concatenate([u for u, _ in lines]))
     grid = grid[grid <= end]
-    logs = np.stack([np.interp(grid, u, np.log(np.maximum(v, Y_AXES[y][1]))) for u, v in lines])
-    middle, low, high = (np.exp(f(logs, axis=0)).tolist() for f in (np.median, np.min, np.max))
+    in_log = y in Y_AXES
+    heights = np.stack([np.interp(grid, u, np.log(np.maximum(v, Y_AXES[y][1])) if in_log else v) for u, v in lines])
+    bands = [f(heights, axis=0) for f in (np.median, np.min, np.max)]
+    middle, low, high = ((np.exp(v) if in_log else v).tolist() for v in bands)
     return Series(curve.label, {x: grid.tolist()}, middle, curve.method, low, high)
 
 
 def _column(trace: Trace, x: str) -> Array:
-    if x == "sim_seconds" and x not in trace:
-        raise InputError(
-            "a run has no sim_seconds, the time over a network; run it with network=, or choose another x."
-        )
+    if missing := [column for column in X_AXES[x][0] if column not in trace]:
+        network = ", the time over a network; run it with network=, or" if x == "sim_seconds" else ";"
+        raise InputError(f"a run has no {missing[0]}{network} choose another x.")
     return np.asarray(np.sum([trace[column] for column in X_AXES[x][0]], axis=0))
 
 
@@ -301,24 +322,19 @@ def panel_figure(panels: Sequence[Panel], heading: str = "") -> Figure:
     width = 4.9 * across + (2.6 if shared else 0.0)
     tallest = 0 if shared else max(len(p.series) for p in panels)
     figure = Figure(figsize=(width, down * (3.9 + 0.2 * -(-tallest // 2))), layout="constrained")
-    # a legend below its panel has a subfigure to itself, so that it takes height from the axes and never width
-    parts = [figure] if shared else figure.subfigures(down, across, squeeze=False).ravel()
-    axes = [
-        ax for part in parts for ax in part.subplots(*((down, across) if shared else (1, 1)), squeeze=False).ravel()
-    ]
+    axes = figure.subplots(down, across, squeeze=False).ravel()
     notes: list[str] = []
-    for k, (ax, panel) in enumerate(zip(axes, panels, strict=False)):
+    for ax, panel in zip(axes, panels, strict=False):
         notes += [n for n in draw_panel(ax, panel, methods_in(panels)) if n not in notes]
         if len(panels) > 1:
             ax.set_title(mathtext(textwrap.fill(_plain(panel.title), 60)), fontsize=10)
         if not shared:
-            beside = panels[k - k % across : k - k % across + across]
-            entries = _padded(*_entries(ax, panel), max(len(p.series) for p in beside))
-            parts[k].legend(*entries, loc="outside lower center", ncols=2, columnspacing=1.2, **LEGEND)
+            below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.16), "ncols": 2, "columnspacing": 1.2}
+            ax.legend(*_entries(ax, panel, 26), **below, **LEGEND)
     for ax in axes[len(panels) :]:
         ax.set_visible(False)
     if shared:
-        figure.legend(*_entries(axes[0], panels[0]), loc="outside right center", **LEGEND)
+        figure.legend(*_entries(axes[0], panels[0], 34), loc="outside right center", **LEGEND)
     if heading:
         figure.suptitle(_plain(heading), fontsize=11)
     if notes:
@@ -351,23 +367,10 @@ def draw_panel(ax: Axes, panel: Panel, figure: Collection[str] = ()) -> list[str
         ax.set_xlim(left=min(0.0, ax.get_xlim()[0]) if ax.dataLim.xmin < 0 else 0.0)
         if panel.x != "seconds":
             ax.xaxis.set_major_formatter(EngFormatter(sep=""))
-    _plain_counts(ax)
     ax.grid(True, which="major", color="#DDDDDD", linewidth=0.6)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
     return notes
-
-
-def _plain_counts(ax: Axes) -> None:
-    """Whole numbers, not powers of ten, on logarithmic axes over a few decades of them."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    both = (ax.xaxis, ax.get_xscale(), ax.get_xlim()), (ax.yaxis, ax.get_yscale(), ax.get_ylim())
-    for axis, scale, (low, high) in both:
-        if scale == "log" and low >= 5 and high < 1e3 * low:
-            axis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 5.0) if high < 8 * low else (1.0, 2.0, 5.0)))
-            axis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.0f}"))
-            axis.set_minor_formatter(NullFormatter())
 
 
 def at_floor(y: Array, panel: Panel) -> Array:
@@ -394,26 +397,21 @@ def _line(s: Series, curve_style: CurveStyle) -> dict[str, Any]:
     }
 
 
+def last_value(s: Series) -> float:
+    """The last value of a curve that is a number; nan if there is none."""
+    return next((v for v in reversed(numbers(s.y).tolist()) if v == v), np.nan)
+
+
 def legend_order(panel: Panel) -> list[tuple[int, float]]:
     """The curves in the order in which they end, each with its last value, or nan; bounds are behind the others."""
-    last = [next((v for v in reversed(numbers(s.y).tolist()) if v == v), np.nan) for s in panel.series]
-    order = sorted(range(len(last)), key=lambda k: (panel.series[k].kind == "bound", -np.nan_to_num(last[k])))
-    return [(k, last[k]) for k in order]
+    ends = [(k, last_value(s)) for k, s in enumerate(panel.series)]
+    return sorted(ends, key=lambda end: (panel.series[end[0]].kind == "bound", -np.nan_to_num(end[1])))
 
 
-def _entries(ax: Axes, panel: Panel) -> tuple[list[Line2D], list[str]]:
+def _entries(ax: Axes, panel: Panel, width: int) -> tuple[list[Line2D], list[str]]:
     """Lines and labels of the legend."""
     order = [k for k, _ in legend_order(panel)]
-    return [ax.lines[k] for k in order], [mathtext(textwrap.fill(_plain(panel.series[k].label), 34)) for k in order]
-
-
-def _padded(handles: list[Line2D], labels: list[str], count: int) -> tuple[list[Line2D], list[str]]:
-    """Empty entries at the end, so that legends side by side, and the axes above them, are equally tall."""
-    from matplotlib.lines import Line2D
-
-    missing = 2 * -(-count // 2) - len(handles)
-    nothing = [Line2D([], [], linestyle="none") for _ in range(missing)]
-    return handles + nothing, [textwrap.fill(label.replace("\n", " "), 26) for label in labels] + [" "] * missing
+    return [ax.lines[k] for k in order], [mathtext(textwrap.fill(_plain(panel.series[k].label), width)) for k in order]
 
 
 def _plain(text: str) -> str:
@@ -425,12 +423,14 @@ def _plain(text: str) -> str:
 _LETTER = re.compile(rf"(?<![\w'-])({GREEK}|lmax|[fhpqtxIKLMW])(?![\w'-])([*\u22c6]?)")
 
 
+_NAMES = {"lmax": r"\lambda_\mathrm{max}", "eps": r"\epsilon"}
+
+
 def mathtext(label: str) -> str:
     """A label whose letters matplotlib typesets; one with a dollar sign stays as it is."""
 
     def typeset(match: re.Match[str]) -> str:
-        names = {"lmax": r"\lambda_\mathrm{max}", "eps": r"\epsilon"}
-        letter = names.get(match[1], match[1] if len(match[1]) == 1 else f"\\{match[1]}")
+        letter = _NAMES.get(match[1], match[1] if len(match[1]) == 1 else f"\\{match[1]}")
         return f"${letter}^\\star$" if match[2] else f"${letter}$"
 
     return label if "$" in label else _LETTER.sub(typeset, label)

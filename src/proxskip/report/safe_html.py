@@ -19,7 +19,11 @@ _LETTER = re.compile(rf"(?<![\w&'-])({GREEK})(?![\w;'-])")
 
 def text(value: str) -> str:
     """Escaped, on one line; invisible characters and those that change the reading direction become U+FFFD."""
-    return html.escape("".join(_visible(c) for c in value), quote=True)
+    # control, surrogate, unassigned and private characters hide or reorder what is read
+    hidden = {c for c in value if c in _DIRECTION_MARKS or unicodedata.category(c) in ("Cc", "Cs", "Cn", "Co")}
+    return html.escape(
+        "".join(" " if c.isspace() else "\N{REPLACEMENT CHARACTER}" if c in hidden else c for c in value)
+    )
 
 
 def attribute(value: str) -> str:
@@ -32,15 +36,6 @@ def sentence(value: str) -> str:
     """Escaped as by ``text``; the Greek letters are shown as such, and f* with its star."""
     letters = _LETTER.sub(lambda m: f"&{'epsilon' if m[1] == 'eps' else m[1]};", text(value))
     return re.sub(r"\b([fhx])\*", r"\1&Star;", letters)
-
-
-def _visible(c: str) -> str:
-    if c.isspace():
-        return " "
-    # control, surrogate, unassigned and private characters: they hide or reorder what is read
-    if c in _DIRECTION_MARKS or unicodedata.category(c) in ("Cc", "Cs", "Cn", "Co"):
-        return "\N{REPLACEMENT CHARACTER}"
-    return c
 
 
 def block(data: Any) -> str:
@@ -98,9 +93,5 @@ def number(v: float) -> str:
         return f"{v:,.0f}"
     if not 1e-3 <= abs(v) < 1e7:
         digits, exponent = f"{v:.2e}".split("e")
-        return f"{_trim(digits)}e{int(exponent)}"
-    return _trim(f"{v:.4g}")
-
-
-def _trim(text: str) -> str:
-    return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
+        return f"{digits.rstrip('0').rstrip('.')}e{int(exponent)}"
+    return f"{v:.4g}"

@@ -13,9 +13,8 @@ A reader compares the sha256 first. Then it takes the names, dtypes and shapes o
 the header of such arrays itself, and compares the two and the size of the file before it allocates anything: whatever
 ``save`` would not have written is refused.
 
-``save`` keeps the generation before as NAME.previous and replaces both so that a crash at any moment leaves at least
-one of them whole (see ``atomic``). The old sha256 is checked first: a damaged NAME does not push out a whole
-NAME.previous.
+``save`` keeps the generation before as NAME.previous; a crash at any moment leaves at least one of them whole (see
+``atomic``). The old sha256 is checked first: a damaged NAME does not push out a whole NAME.previous.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 import numpy.typing as npt
 
-from proxskip.results.atomic import atomic_write_pieces, remove_stale, replace_keeping
+from proxskip.results.atomic import atomic_write, remove_stale
 from proxskip.results.plain import canonical, checked_plain, cut
 from proxskip.types import InputError
 
@@ -58,11 +57,7 @@ class CheckpointError(InputError):
 
 
 class _Damaged(Exception):
-    """The reason why a file is not a whole checkpoint."""
-
-
-class _OtherVersion(Exception):
-    """A whole checkpoint of a format version that is not ours."""
+    """Why a file is not a whole checkpoint, as the end of a sentence that begins with its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +94,10 @@ def save(
     (array([1., 1.]), {'round': 7}, 'current')
     """
     current, previous = _generations(folder, name)
-    pieces = _encode(arrays, meta)
-    try:
+    with in_words(current):
+        pieces = _encode(arrays, meta)
         current.parent.mkdir(parents=True, exist_ok=True)
-        replace_keeping(current, previous, pieces, _whole if keep else lambda _: False)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise CheckpointError(f"cannot save {current}: {reason}; what was saved before is intact.") from error
+        atomic_write(current, *pieces, previous=previous if keep and _whole(current) else None)
     remove_stale(current)
     return current
 
@@ -113,26 +105,32 @@ def save(
 def write_part(path: Path, arrays: Mapping[str, AnyArray]) -> str:
     """Write arrays to a file of their own, which a checkpoint lists in ``meta["parts"]``; its sha256."""
     pieces = _encode(arrays, {})
-    try:
-        atomic_write_pieces(path, pieces)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise CheckpointError(f"cannot save {path}: {reason}; what was saved before is intact.") from error
+    with in_words(path):
+        atomic_write(path, *pieces)
     return bytes(pieces[-1]).hex()
+
+
+@contextmanager
+def in_words(path: Path) -> Iterator[None]:
+    """What the system says of a folder or a disk, in one sentence."""
+    try:
+        yield
+    except OSError as error:
+        where, reason = error.filename or path, error.strerror or str(error)
+        raise CheckpointError(
+            f"cannot write {where}: {reason}; what was saved before is intact. Free some space, or give another folder."
+        ) from error
 
 
 def read_part(path: Path, sha256: str) -> dict[str, AnyArray]:
     """The arrays of ``write_part``."""
-    damage = f"{path} is another file than its checkpoint lists"
     try:
         arrays, _, digest = _read(path)
-        if digest == sha256:
-            return arrays
-    except FileNotFoundError:
-        damage = f"{path} is missing"
-    except (_Damaged, _OtherVersion, OSError) as error:
-        damage = f"{path} is damaged: {error}"
-    raise CheckpointError(f"{damage}; restore it from a copy, or start a new run.")
+        if digest != sha256:
+            raise _Damaged("is another file than its checkpoint lists")
+    except (_Damaged, OSError) as error:
+        raise CheckpointError(f"{path} {error}; restore it from a copy, or start a new run.") from None
+    return arrays
 
 
 def _check_parts(folder: Path, parts: Any) -> None:
@@ -140,49 +138,34 @@ def _check_parts(folder: Path, parts: Any) -> None:
     try:
         listed = [(folder / safe_name(n), sha256) for n, sha256 in zip(parts["name"], parts["sha256"], strict=True)]
     except (KeyError, TypeError, ValueError) as error:
-        raise _Damaged(f"its list of parts cannot be read ({type(error).__name__})") from None
+        raise _Damaged(f"is damaged: its list of parts cannot be read ({type(error).__name__})") from None
     for path, sha256 in listed:
         try:
             with _sealed(path) as (_, _, digest):
                 if digest != sha256:
-                    raise _Damaged("its sha256 is wrong")
-        except FileNotFoundError:
-            raise _Damaged(f"of its parts, {path} is missing") from None
+                    raise _Damaged("is damaged: its sha256 is wrong")
         except _Damaged as damage:
-            raise _Damaged(f"of its parts, {path} is damaged: {damage}") from None
+            raise _Damaged(f"is damaged: of its parts, {path} {damage}") from None
 
 
-def load(folder: Path, *, name: str = "checkpoint", parts: bool = False) -> Checkpoint:
-    """The newest whole generation; CheckpointError with each file and reason when there is none.
-
-    Args:
-        parts: only one of which the parts are whole too.
-    """
+def load(folder: Path, *, name: str = "checkpoint") -> Checkpoint:
+    """The newest generation that is whole, with its parts; CheckpointError with each file and reason without one."""
     current, previous = _generations(folder, name)
     reasons = []
-    missing = 0
     for path in (current, previous):
         try:
             arrays, meta, _ = _read(path)
-            if parts and "parts" in meta:
+            if "parts" in meta:
                 _check_parts(Path(folder), meta["parts"])
-        except FileNotFoundError:
-            reasons.append(f"{path} is missing")
-            missing += 1
         except _Damaged as damage:
-            reasons.append(f"{path} is damaged: {damage}")
-        except _OtherVersion as version:
-            reasons.append(f"{path} has format version {version} and this proxskip reads {VERSION}")
-            break  # it is whole: do not go back behind it
-        except OSError as error:
-            reasons.append(f"{path} cannot be read: {error.strerror or error}")
-            if error.errno != errno.EIO:  # it may well be whole
-                break
+            reasons.append(f"{path} {damage}")
+        except OSError as error:  # it may well be whole: do not go back behind it
+            raise CheckpointError(f"{path} cannot be read: {error.strerror or error}.") from None
         else:
             if path == current:
                 return Checkpoint(arrays, meta, "current", None)
             return Checkpoint(arrays, meta, "previous", f"{reasons[0]}; {path} was used instead.")
-    if missing == 2:
+    if not (current.exists() or previous.exists()):
         raise CheckpointError(f"there is no checkpoint {current}; check the folder, or start a new run.")
     raise CheckpointError("; ".join(reasons) + "; restore one of them from a copy, or start a new run.")
 
@@ -253,49 +236,43 @@ def _entries(layout: Sequence[tuple[str, str, Sequence[int]]]) -> list[dict[str,
 # ------------------------------------------------------------------------------------------------- reading
 
 
-def _open(path: Path) -> BinaryIO:
-    # O_NONBLOCK: a pipe under this name must not make us wait for its writer
-    extra = getattr(os, "O_NONBLOCK", 0)
-    try:
-        return open(path, "rb", opener=lambda name, flags: os.open(name, flags | extra))
-    except IsADirectoryError:
-        raise _Damaged("it is a folder") from None
-
-
 @contextmanager
 def _sealed(path: Path) -> Iterator[tuple[BinaryIO, int, str]]:
     """A file whose sha256 is right, opened at its beginning; its size without the sha256, and the sha256."""
-    with _open(path) as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise _Damaged("it is not a regular file")
-        size = status.st_size - _SEAL
-        if size < _PREFIX.size:
-            raise _Damaged(f"it has {status.st_size} bytes, too few for a checkpoint")
-        digest = hashlib.sha256()
-        while block := file.read(min(_CHUNK, size - file.tell())):
-            digest.update(block)
-        if file.read(_SEAL) != digest.digest():
-            raise _Damaged("its sha256 is wrong")
-        file.seek(0)
-        yield file, size, digest.hexdigest()
+    try:
+        # not blocking: a pipe under this name must not make us wait for its writer
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
+            status = os.fstat(file.fileno())
+            size = status.st_size - _SEAL
+            if not stat.S_ISREG(status.st_mode) or size < _PREFIX.size:
+                raise _Damaged(f"is damaged: it is not a regular file, or too short ({status.st_size} bytes)")
+            digest = hashlib.sha256()
+            while block := file.read(min(_CHUNK, size - file.tell())):
+                digest.update(block)
+            if file.read(_SEAL) != digest.digest():
+                raise _Damaged("is damaged: its sha256 is wrong")
+            file.seek(0)
+            yield file, size, digest.hexdigest()
+    except FileNotFoundError:
+        raise _Damaged("is missing") from None
+    except OSError as error:
+        if error.errno not in (errno.EIO, errno.EISDIR):
+            raise
+        raise _Damaged(f"is damaged: {error.strerror}") from None
 
 
 def _whole(path: Path) -> bool:
     try:
-        with _sealed(path) as (file, _, _):
-            return file.read(len(MAGIC)) == MAGIC
+        with _sealed(path):
+            return begins_like_one(path)
     except (OSError, _Damaged):
         return False
 
 
 def begins_like_one(path: Path) -> bool:
     """Whether a file begins like what ``save`` and ``write_part`` write, be it whole or not."""
-    try:
-        with _open(path) as file:
-            return file.read(len(MAGIC)) == MAGIC
-    except (OSError, _Damaged):
-        return False
+    with open(path, "rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
 
 
 def _read(path: Path) -> tuple[dict[str, AnyArray], dict[str, Any], str]:
@@ -303,17 +280,17 @@ def _read(path: Path) -> tuple[dict[str, AnyArray], dict[str, Any], str]:
     with _sealed(path) as (file, size, sha256):
         magic, version, length = _PREFIX.unpack(file.read(_PREFIX.size))
         if magic != MAGIC:
-            raise _Damaged("it does not start like a checkpoint of proxskip")
+            raise _Damaged("is damaged: it does not start like a checkpoint of proxskip")
         if version != VERSION:  # whole, and perhaps newer than what we could fall back to
-            raise _OtherVersion(version)
+            raise CheckpointError(f"{path} has format version {version} and this proxskip reads {VERSION}.")
         available = size - _PREFIX.size - length
-        if length > HEADER_LIMIT or available < 0:
-            raise _Damaged(f"its header claims {length} bytes of at most {HEADER_LIMIT}")
         try:
+            if length > HEADER_LIMIT or available < 0:
+                raise ValueError(f"it claims {length} bytes of at most {HEADER_LIMIT}")
             layout, meta = _parse_header(file.read(length), available)
             arrays = {name: _next_array(file, dtype, shape) for name, dtype, shape in layout}
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError, MemoryError) as error:
-            raise _Damaged(f"its header is not one that proxskip writes ({cut(str(error))})") from None
+            raise _Damaged(f"is damaged: its header is not one that proxskip writes ({cut(str(error))})") from None
     return arrays, meta, sha256
 
 
@@ -345,21 +322,18 @@ def _parse_header(raw: bytes, available: int) -> tuple[list[tuple[str, str, list
 
 
 def _differences(prefix: str, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[str]:
-    for key in [*wanted, *(key for key in saved if key not in wanted)]:
+    for key in dict.fromkeys([*wanted, *saved]):
         field = f"{prefix}{key}"
-        if key in saved and key in wanted and isinstance(saved[key], Mapping) and isinstance(wanted[key], Mapping):
-            yield from _differences(f"{field}.", saved[key], wanted[key])
-            continue
-        old = checked_plain(saved[key], field) if key in saved else None
-        new = checked_plain(wanted[key], field) if key in wanted else None
-        if key not in saved:
+        old, new = (checked_plain(data[key], field) if key in data else None for data in (saved, wanted))
+        if isinstance(old, dict) and isinstance(new, dict):
+            yield from _differences(f"{field}.", old, new)
+        elif key not in saved:
             yield f"{field}: not saved, now {cut(repr(new))}"
         elif key not in wanted:
             yield f"{field}: saved {cut(repr(old))}, now absent"
         elif not _same(old, new):
             a, b = repr(old), repr(new)
-            end = min(len(a), len(b))
-            start = next((k for k in range(end) if a[k] != b[k]), end)
+            start = next((k for k, (u, v) in enumerate(zip(a, b, strict=False)) if u != v), min(len(a), len(b)))
             yield f"{field}: saved {cut(a, start)}, now {cut(b, start)}"
 
 

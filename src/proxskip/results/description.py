@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from proxskip.problems.oracles import dtype_of
 from proxskip.problems.packed import Packed
 from proxskip.problems.sharded import RemoteClient, add_client, matrix_parts
 from proxskip.randomness import SAMPLING
-from proxskip.results.fields import FIELDS
+from proxskip.results.fields import FIELDS, SHOWN
 from proxskip.results.result import Status, Summary
 from proxskip.types import Array, InputError, is_sparse
 from proxskip.version import __version__
@@ -126,7 +126,7 @@ def fingerprint(problem: Problem) -> str:
     digest.update(np.ascontiguousarray(problem.weights).tobytes())
     for f in problem.clients:
         if isinstance(f, RemoteClient):
-            digest.update(f.fact.digest.encode())
+            digest.update(f.digest.encode())
         else:
             add_client(digest, f, problem.d)
     return digest.hexdigest()
@@ -253,10 +253,6 @@ def summary(
     return Summary(_setting(config, problem) | {"zeta": zeta} | _measured(problem, row) | end)
 
 
-SHOWN = ("gamma", "p", "K", "tau", "q", "chi", "eta_g", "option", "beta", "decay")
-"""Parameters that every summary has, null where a method has none of that name; a method's others follow them."""
-
-
 def _setting(config: dict[str, Any], problem: Problem) -> dict[str, Any]:
     """The first part of a summary: the problem, its constants, the method's parameters."""
     parameters, about = config["parameters"], config["problem"]
@@ -306,16 +302,8 @@ def _mixing(graph: dict[str, Any]) -> Array:
 
 def versions() -> dict[str, str]:
     """What this was computed with."""
-    return dict(_versions())
+    own = {"python": platform.python_version(), "machine": platform.machine(), "proxskip": __version__}
+    return own | {name: _version(name) for name in ("numpy", "scipy", "numba")}
 
 
-@cache
-def _versions() -> dict[str, str]:
-    """Read from the packages once, which takes milliseconds."""
-    versions = {"python": platform.python_version(), "machine": platform.machine(), "proxskip": __version__}
-    for name in ("numpy", "scipy", "numba"):
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            versions[name] = "not installed"
-    return versions
+_version = cache(version)  # reading one takes milliseconds

@@ -45,6 +45,8 @@ FIELDS = {
 }
 """What a summary takes from the last record, in the order of summary.json."""
 
+SHOWN = ("gamma", "p", "K", "tau", "q", "chi", "eta_g", "option", "beta", "decay")
+"""Parameters that every summary has, null where a method has none of that name; a method's others follow them."""
 _COLUMNS = _counts("rounds", "exchanges", "floats") | {k: FIELDS[k] for k in ("passes", "gap", "grad_norm", "seconds")}
 
 Group = tuple[str, Sequence[Mapping[str, Any]]]

@@ -1,11 +1,11 @@
-"""A run folder: spec.toml, summary.json, trace.csv and .npz, x.npy, and a checkpoint to resume from."""
+"""A run folder: spec.toml, summary.json, trace.csv, x.npy, and a checkpoint to read and to resume from."""
 
 from __future__ import annotations
 
 import io
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from proxskip.results import atomic, checkpoint
-from proxskip.results.checkpoint import AnyArray, Checkpoint
-from proxskip.results.journal import Journal, RowsState, files_of
+from proxskip.results.checkpoint import AnyArray, Checkpoint, in_words
+from proxskip.results.journal import RowsState, remove_parts, write_rows
 from proxskip.results.lock import held, refuse_if_held
 from proxskip.results.result import Result
 from proxskip.types import InputError
@@ -49,7 +49,8 @@ class Folder:
     last: float = field(default_factory=time.monotonic)
     lock: ExitStack = field(default_factory=ExitStack)
     """What holds the lock until it is closed."""
-    journal: Journal | None = None
+    listed: frozenset[str] = frozenset()
+    """The parts of the checkpoint."""
     took: float = 0.0
 
     def close(self) -> None:
@@ -68,51 +69,34 @@ class Folder:
         lists: dict[str, AnyArray] = {}
         meta = _lists_to_arrays(state.meta | {"config": self.config}, lists)
         if state.rows is not None:
-            self.journal = self.journal or Journal(self.path)
-            meta["parts"] = self.journal.write(state.rows)
+            meta["parts"] = write_rows(self.path, state.rows)
         # a generation that was passed over when this run was resumed must not push out the one that was taken
         passed_over = self.checkpoint is not None and self.checkpoint.generation == "previous"
         checkpoint.save(self.path, state.arrays | lists, meta, keep=not passed_over)
         self.checkpoint = None
-        if self.journal is not None and state.rows is not None:
-            self.journal.commit(state.rows)
+        if state.rows is not None:
+            listed = frozenset(meta["parts"]["name"])
+            remove_parts(self.path, listed | self.listed)
+            self.listed = listed
         self.last = time.monotonic()
         self.took = self.last - began
 
     def begin(self, state: State) -> None:
-        """Write the first checkpoint and then spec.toml, so that a folder with a spec.toml can be resumed."""
+        """Write a checkpoint and then spec.toml, the configuration: a folder with a spec.toml can be resumed."""
         self.save(state)
-        self.describe()
-
-    def describe(self) -> None:
-        """Write spec.toml: the configuration of the run."""
         with in_words(self.path):
             atomic.atomic_write_text(self.path / "spec.toml", to_toml(self.config))
 
     def finish(self, result: Result, state: State) -> None:
         """Write the last checkpoint and all results."""
-        self.save(state)
-        self.describe()
+        self.begin(state)
         # the summary comes last: a folder with a summary.json is complete
         with in_words(self.path):
             result.trace.to_csv(self.path / "trace.csv")
-            result.trace.to_npz(self.path / "trace.npz")
             buffer = io.BytesIO()
             np.save(buffer, result.x, allow_pickle=False)
             atomic.atomic_write(self.path / "x.npy", buffer.getvalue())
             atomic.atomic_write_json(self.path / "summary.json", dict(result.summary()))
-
-
-@contextmanager
-def in_words(path: Path) -> Iterator[None]:
-    """What the system says of a folder or a disk, in one sentence."""
-    try:
-        yield
-    except OSError as error:
-        where, reason = error.filename or path, error.strerror or str(error)
-        raise checkpoint.CheckpointError(
-            f"cannot write {where}: {reason}; free some space, or give another folder."
-        ) from error
 
 
 def create(out: str | Path, config: dict[str, Any], force: bool, every: int | None) -> Folder:
@@ -123,8 +107,9 @@ def create(out: str | Path, config: dict[str, Any], force: bool, every: int | No
         path.mkdir(parents=True, exist_ok=True)
         lock.enter_context(held(path))
         # the files of an older run are removed: a mixture of two runs must never be found in one folder
-        for file in [*(path / name for name in old), *files_of(path)]:
-            file.unlink(missing_ok=True)
+        for name in old:
+            (path / name).unlink(missing_ok=True)
+        remove_parts(path)
         return Folder(path, config, every, lock=lock.pop_all())
 
 
@@ -147,28 +132,26 @@ def check(out: str | Path, force: bool, every: int | None) -> list[str]:
 
 def reopen(path: Path) -> Folder:
     """Open the folder of a run to resume, and lock it."""
-    if not path.is_dir():
-        raise InputError(f"{path} is not a run folder; there is nothing to resume.")
     with ExitStack() as lock:
-        with in_words(path):
-            lock.enter_context(held(path))
-        return replace(read(path, parts=True), lock=lock.pop_all())
+        if path.is_dir():
+            with in_words(path):
+                lock.enter_context(held(path))
+        return replace(read(path), lock=lock.pop_all())
 
 
-def read(path: Path, parts: bool = False) -> Folder:
-    """A run's folder with its checkpoint, to look at; with ``parts``, one whose parts are whole."""
+def read(path: Path) -> Folder:
+    """A run's folder with its checkpoint, to look at."""
     if not path.is_dir():
         raise InputError(f"{path} is not a run folder; there is nothing to resume.")
-    saved = checkpoint.load(path, parts=parts)
-    if "config" not in saved.meta:
-        raise checkpoint.CheckpointError(f"{path / 'checkpoint'} is not the checkpoint of a run.")
+    saved = checkpoint.load(path)
     try:
         meta = _arrays_to_lists(saved.meta, saved.arrays)
-    except (KeyError, TypeError) as error:
-        raise checkpoint.CheckpointError(f"{path / 'checkpoint'} names an array that it lacks: {error}.") from None
-    if not isinstance(meta["config"], dict):
-        raise checkpoint.CheckpointError(f"{path / 'checkpoint'} is not the checkpoint of a run.")
-    return Folder(path, meta["config"], None, replace(saved, meta=meta))
+        if not isinstance(meta["config"], dict):
+            raise TypeError("it has no configuration")
+        listed = frozenset(meta.get("parts", {"name": ()})["name"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise checkpoint.CheckpointError(f"{path / 'checkpoint'} is not the checkpoint of a run ({error}).") from None
+    return Folder(path, meta["config"], None, replace(saved, meta=meta), listed=listed)
 
 
 def _lists_to_arrays(data: Any, lists: dict[str, AnyArray]) -> Any:

@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 
 from proxskip.results import description, folder
-from proxskip.results.journal import Journal
+from proxskip.results.checkpoint import Checkpoint, CheckpointError
+from proxskip.results.journal import read_rows
 from proxskip.results.result import Result, Results, Status, Summary
 from proxskip.results.trace import Trace
 from proxskip.types import Array, InputError, Vectors
-
-DEEPEST = 2
-"""A comparison with seeds has its runs two folders below its own."""
 
 
 def load(path: str | Path) -> Result | Results:
@@ -35,32 +33,24 @@ def load(path: str | Path) -> Result | Results:
     path = Path(path)
     if not path.is_dir():
         raise InputError(f"{path} is not a folder; give the folder of a run, a comparison or a sweep.")
-    if _is_run(path):
+    if (path / "spec.toml").is_file():
         return _result(path)
-    folders = _inside(path, DEEPEST)
-    if not folders:
+    # a comparison with seeds has its runs two folders below its own
+    runs = [file.parent for depth in ("*", "*/*") for file in path.glob(f"{depth}/spec.toml")]
+    if not runs:
         raise InputError(f"{path} holds no run: there is no spec.toml in it or in its folders.")
-    return Results(_result(p) for p in folders)
-
-
-def _is_run(path: Path) -> bool:
-    return (path / "spec.toml").is_file() or (path / "summary.json").is_file()
-
-
-def _inside(path: Path, depth: int) -> list[Path]:
-    """The run folders below, those of a comparison in its order."""
-    children = sorted((p for p in path.iterdir() if p.is_dir()), key=_natural)
     order = _compared(path)
-    children.sort(key=lambda p: order.index(p.name) if p.name in order else len(order))
-    folders = []
-    for p in children:
-        folders += [p] if _is_run(p) else _inside(p, depth - 1) if depth > 1 else []
-    return folders
+
+    def place(run: Path) -> list[Any]:
+        names = run.relative_to(path).parts
+        return [(order.index(name) if name in order else len(order), _natural(name)) for name in names]
+
+    return Results(_result(run) for run in sorted(runs, key=place))
 
 
-def _natural(path: Path) -> list[tuple[int, str]]:
+def _natural(name: str) -> list[tuple[int, str]]:
     """So that seed-10 follows seed-9."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name) if part]
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name) if part]
 
 
 def _compared(path: Path) -> list[str]:
@@ -75,15 +65,15 @@ def _compared(path: Path) -> list[str]:
 def _result(path: Path) -> Result:
     about = _summary(path)
     saved = folder.read(path)
-    assert saved.checkpoint is not None
-    arrays = saved.checkpoint.arrays
+    checkpoint = _current(saved)
+    arrays = checkpoint.arrays
 
     def part(name: str) -> Vectors:
         return {k[len(name) :]: v for k, v in arrays.items() if k.startswith(name)}
 
     server, memory, participated = part("server."), part("memory."), arrays.get("line.participated")
-    if "parts" in saved.checkpoint.meta:
-        rows = Journal(path).read(saved.checkpoint.meta["parts"], int(about["clients"]), arrays["x0"])
+    if "parts" in checkpoint.meta:
+        rows = read_rows(path, checkpoint.meta["parts"], int(about["clients"]), arrays["x0"])
         memory = {k: rows.store.view(k) for k in rows.store.arrays}  # type: ignore[misc]
         participated = rows.numbers["participated"]
     assert participated is not None
@@ -91,21 +81,33 @@ def _result(path: Path) -> Result:
         h = description.revive(saved.config)[0].controls(server, memory)
     except InputError:  # a method from outside the package that is not registered here
         h = memory.get("h")
-    status = Status[about["status"]]
     return Result(
-        _x(path), status, bool(about["success"]), str(about["message"]), Trace.from_npz(path / "trace.npz"), h, server,
-        memory, participated.copy(), tuple(about["warnings"]), about,
+        _x(path), Status[about["status"]], bool(about["success"]), str(about["message"]),
+        Trace.from_arrays(arrays, "trace."), h, server, memory, participated.copy(), tuple(about["warnings"]), about,
     )  # fmt: skip
 
 
+def trace_of(path: Path) -> Trace:
+    """The trace of a finished run."""
+    return Trace.from_arrays(_current(folder.read(path)).arrays, "trace.")
+
+
+def _current(saved: folder.Folder) -> Checkpoint:
+    """The newest checkpoint: an older one does not belong to the summary."""
+    assert saved.checkpoint is not None
+    if saved.checkpoint.note is not None:
+        raise CheckpointError(f"{saved.checkpoint.note} Continue the run with proxskip.resume, then load it.")
+    return saved.checkpoint
+
+
 def _summary(path: Path) -> Summary:
-    if not (path / "summary.json").is_file():
-        raise InputError(
-            f"{path} holds a run that has not ended; continue it with proxskip.resume, or `proxskip resume`."
-        )
     try:
         about: Any = json.loads((path / "summary.json").read_text(encoding="utf-8"))
         Status[about["status"]], about["success"], about["message"], about["warnings"]
+    except FileNotFoundError:
+        raise InputError(
+            f"{path} holds a run that has not ended; continue it with proxskip.resume, or `proxskip resume`."
+        ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path / 'summary.json'} is not the summary of a run ({type(error).__name__}).") from None
     return Summary(about)

@@ -67,9 +67,8 @@ def _refuse_other_files(path: Path) -> None:
 
 def _number(holder: Path) -> str:
     """The process that holds the lock; empty if it has not said so yet."""
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        number = holder.read_text(encoding="ascii")
-        return number if number.isdigit() else ""
+    with contextlib.suppress(OSError, ValueError):
+        return str(int(holder.read_text(encoding="ascii")))
     return ""
 
 

@@ -59,11 +59,8 @@ def _plain(value: Any, field: str, *how: bool) -> Any:
 
 
 def _is_text(text: str) -> bool:
-    try:
-        text.encode("utf-8")  # no lone surrogates: two of them would come back as one character
-    except UnicodeEncodeError:
-        return False
-    return True
+    """No lone surrogates: two of them would come back as one character."""
+    return not any("\ud800" <= c <= "\udfff" for c in text)
 
 
 def cut(text: str, around: int = 0) -> str:

@@ -42,9 +42,6 @@ class Status(IntEnum):
         return format(int(self), spec) if spec else str(self)
 
 
-_PARAMETERS = ("gamma", "p", "K", "tau", "q", "cohort", "graph")
-
-
 class Summary(dict[str, Any]):
     """The content of summary.json; prints as two columns."""
 
@@ -52,7 +49,8 @@ class Summary(dict[str, Any]):
         # what does not apply is left out of the print, not out of the file
         shown = {k: v for k, v in self.items() if v is not None and not isinstance(v, dict)}
         width = max(map(len, shown))
-        return "\n".join(f"{k:<{width}}  {_text(v)}" for k, v in shown.items())
+        texts = {k: f"{v:.6g}" if isinstance(v, float) else str(v) for k, v in shown.items()}
+        return "\n".join(f"{k:<{width}}  {v}" for k, v in texts.items())
 
 
 @dataclass(frozen=True)
@@ -78,31 +76,15 @@ class Result:
         return display.text(*self._described())
 
     def _repr_html_(self) -> str:
-        return display.html(*self._described(), self._sparkline())
-
-    def _sparkline(self, width: int = 240, height: int = 42, caption: bool = True) -> str:
-        """f - f* over the records; the gradient norm where f* is unknown."""
-        curves = (
-            display.sparkline(self.trace[y], name, width=width, height=height, caption=caption)
-            for y, name in (("gap", "f - f*"), ("grad_norm", "gradient norm"))
-            if y in self.trace
-        )
-        return next(filter(None, curves), "")
+        # f - f* over the records; the gradient norm where f* is unknown
+        names = (("gap", "f - f*"), ("grad_norm", "gradient norm"))
+        curves = (display.sparkline(self.trace[y], name) for y, name in names if y in self.trace)
+        return display.html(*self._described(), next(filter(None, curves), ""))
 
     def _described(self) -> tuple[str, list[tuple[str, str]]]:
-        s, rows = self.about, []
-        if s:
-            parameters = ", ".join(display.parameter(k, s[k]) for k in _PARAMETERS if s.get(k) is not None)
-            rows.append(("method", f"{s['method']}, {parameters}, seed = {s['seed']}"))
-            who = "one client" if s["clients"] == 1 else f"{s['clients']:,} clients"
-            rows.append(("problem", f"{s['data'] or s['loss']}, {who}, {s['d']:,} unknowns"))
-            floats = f"{display.count(s['floats_up'])} floats up, {display.count(s['floats_down'])} down"
-            costs = f"{s['rounds']:,} rounds, {floats}, {s['iterations']:,} iterations, {s['seconds'] or 0:.2g} s"
-            rows.append(("cost", costs))
-            if "sim_seconds" in s:
-                rows.append(("network", f"{s['network']}, {display.duration(s['sim_seconds'])} simulated"))
-            known = "f* is unknown" if s["gap"] is None else f"f - f* = {display.gap(s['gap'])}"
-            rows.append(("reached", f"{known}, gradient norm {display.gap(s['grad_norm'])}"))
+        from proxskip.results import run_text  # here, since a worker has no use for it
+
+        rows = [("method", str(self.about["method"])), *run_text.rows(self.about)] if self.about else []
         rows.append(("x", np.array2string(self.x, precision=4, threshold=6, edgeitems=3)))
         rows += [("warning", note) for note in self.warnings[:3]]
         return f"Result: {self.status.name}, {self.message}", rows
@@ -117,22 +99,14 @@ class Result:
         return int(self.about["rounds"])
 
 
-def _text(v: Any) -> str:
-    return f"{v:.6g}" if isinstance(v, float) else str(v)
-
-
 class Results(list[Result]):
     """Results in a list that prints as a table; those of one method and several seeds follow each other."""
 
     def __repr__(self) -> str:
-        return "\n".join([self._title(), *display.columns(*self._table())])
+        return "\n".join([f"{len(self)} results", *display.columns(*self._table())])
 
     def _repr_html_(self) -> str:
-        pictures = [r._sparkline(120, 26, caption=False) for r in self]
-        return display.table(*self._table(), self._title(), pictures)
-
-    def _title(self) -> str:
-        return f"{len(self)} results"
+        return display.table(*self._table(), f"{len(self)} results")
 
     def _table(self) -> tuple[list[str], list[list[str]]]:
         head, rows = fields.table([(str(r.about["method"]), [r.about]) for r in self])

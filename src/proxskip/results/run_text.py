@@ -1,4 +1,4 @@
-"""A run as text: a report of a few lines."""
+"""A run as text: a few lines for the terminal, and for the repr of a result."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from proxskip.display import duration, gap, parameter
 from proxskip.methods.built_in import BUILT_IN
 from proxskip.registry import METHODS
-from proxskip.results.description import SHOWN
+from proxskip.results.fields import SHOWN
 
 STATUS_WORDS = {
     "CONVERGED": "converged",
@@ -24,10 +24,20 @@ STATUS_WORDS = {
 _LOSSES = {"logistic": "logistic loss", "squared": "squared loss", "softmax": "softmax loss"}
 
 
-# -- one run -----------------------------------------------------------------------------------------------------------
 def report(s: Mapping[str, Any], labels: Mapping[str, int] | None = None, out: str | None = None) -> str:
     """A run in a few lines: problem, parameters, cost, result, status, and its files."""
-    lines = [
+    lines = [*rows(s), ("status", f"{s['status']}: {s['message']}")]
+    if labels:
+        mapping = ", ".join(f"{label} became {'+1' if to > 0 else '-1'}" for label, to in labels.items())
+        lines.insert(2, ("labels", mapping))
+    if out is not None:
+        lines.append(("files", out))
+    return "\n".join([str(s["method"]), *(f"  {name:<11}{line}" for name, line in lines)])
+
+
+def rows(s: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What a run solved, how, and at what cost."""
+    return [
         ("problem", _data(s)),
         ("", _function(s)),
         ("parameters", _parameters(s)),
@@ -35,14 +45,7 @@ def report(s: Mapping[str, Any], labels: Mapping[str, int] | None = None, out: s
         *([("forecast", s["forecast"])] if "forecast" in s else []),
         *([("network", _network(s))] if "sim_seconds" in s else []),
         ("result", _result(s)),
-        ("status", f"{s['status']}: {s['message']}"),
     ]
-    if labels:
-        mapping = ", ".join(f"{label} became {'+1' if to > 0 else '-1'}" for label, to in labels.items())
-        lines.insert(2, ("labels", mapping))
-    if out is not None:
-        lines.append(("files", out))
-    return "\n".join([str(s["method"]), *(f"  {name:<11}{text}" for name, text in lines)])
 
 
 def _data(s: Mapping[str, Any]) -> str:

@@ -1,14 +1,12 @@
-"""The trace of a run: an append-only table of numbers. Its NPZ file is read back; its CSV file is for people."""
+"""The trace of a run: an append-only table of numbers. A checkpoint holds it; its CSV file is for people."""
 
 from __future__ import annotations
 
 import contextlib
 import csv
 import io
-import os
 import re
 import textwrap
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from proxskip import display
-from proxskip.results.atomic import atomic_write, atomic_write_text
+from proxskip.results.atomic import atomic_write_text
 from proxskip.types import Array, InputError
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
@@ -48,10 +46,9 @@ class Trace:
         if not isinstance(columns, tuple) or not columns:
             raise InputError("a trace needs a tuple with at least one column name.")
         for name in columns:
-            if not isinstance(name, str) or not _NAME.fullmatch(name) or name.endswith(".npy"):
+            if not isinstance(name, str) or not _NAME.fullmatch(name):
                 raise InputError(
-                    f"{name!r:.80} cannot be a column: use a letter or _, then up to 63 of A-Z a-z 0-9 _ . - "
-                    "(and no .npy at the end)."
+                    f"{name!r:.80} cannot be a column: use 1 to 64 of A-Z a-z 0-9 _ . - and begin with a letter or _."
                 )
         self._position = {name: k for k, name in enumerate(columns)}
         if len(self._position) != len(columns):
@@ -79,25 +76,18 @@ class Trace:
         return view
 
     def __repr__(self) -> str:
-        return display.text(f"Trace: {self._length} records, {len(self._position)} columns", self._rows())
+        return display.text(*self._described())
 
     def _repr_html_(self) -> str:
-        title = f"Trace: {self._length} records, {len(self._position)} columns"
-        y = next((name for name in ("gap", "grad_norm", "certificate") if self._drawable(name)), None)
-        return display.html(title, self._rows(), "" if y is None else display.sparkline(self[y], y))
+        pictures = (display.sparkline(self[y], y) for y in ("gap", "grad_norm", "certificate") if y in self)
+        return display.html(*self._described(), next(filter(None, pictures), ""))
 
-    def _drawable(self, name: str) -> bool:
-        return name in self._position and int(np.count_nonzero(self[name] > 0)) > 1
-
-    def _rows(self) -> list[tuple[str, str]]:
-        """The columns that people look at first, from the first record to the last; the names of the others."""
-        if not self._length:
-            return [("columns", ", ".join(self._position))]
-        shown = [name for name in _FIRST if name in self._position and np.isfinite(self[name]).any()]
-        shown = shown or list(self._position)[:6]
-        others = [name for name in self._position if name not in shown]
+    def _described(self) -> tuple[str, list[tuple[str, str]]]:
+        """The columns that people look at first, from the first record to the last; the names of all columns."""
+        shown = [name for name in _FIRST if name in self and np.isfinite(self[name]).any()]
         ends = [(name, f"{self[name][0]:.6g} ... {self[name][-1]:.6g}") for name in shown]
-        return ends + ([("others", textwrap.shorten(", ".join(others), 100, placeholder=" ..."))] if others else [])
+        names = textwrap.shorten(", ".join(self._position), 100, placeholder=" ...")
+        return f"Trace: {self._length} records, {len(self._position)} columns", [*ends, ("columns", names)]
 
     def to_frame(self) -> Any:
         """The trace as a pandas DataFrame, one row per record."""
@@ -115,9 +105,7 @@ class Trace:
                 raise InputError(f"there is no column {name!r}; there are {', '.join(self._position)}.")
             values[self._position[name]] = _number(name, value)
         if self._length == self._table.shape[1]:  # full: double it, so that appending costs O(1) on average
-            bigger = np.empty((len(values), 2 * self._length))
-            bigger[:, : self._length] = self._table
-            self._table = bigger
+            self._table = np.hstack([self._table, np.empty((len(values), max(16, self._length)))])
         self._table[:, self._length] = values
         self._length += 1
 
@@ -139,19 +127,12 @@ class Trace:
         """The trace whose ``to_arrays(prefix)`` is among ``arrays``."""
         columns = {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
         trace = cls(tuple(columns))
-        lengths = set()
         for name, array in columns.items():
             if array.dtype != np.float64 or array.ndim != 1:
-                raise InputError(
-                    f"column {name} must be 1-D float64, and it is {array.ndim}-D {array.dtype}: convert it."
-                )
-            lengths.add(len(array))
-        if len(lengths) != 1:
+                raise InputError(f"column {name} must be 1-D float64, and it is {array.ndim}-D {array.dtype}.")
+        if len(lengths := {len(array) for array in columns.values()}) != 1:
             raise InputError(f"columns must have one length, and these have {sorted(lengths)}.")
-        trace._length = lengths.pop()
-        trace._table = np.empty((len(columns), max(16, trace._length)))
-        for name, array in columns.items():
-            trace._table[trace._position[name], : trace._length] = array
+        trace._table, trace._length = np.stack(list(columns.values())), lengths.pop()
         return trace
 
     # --------------------------------------------------------------------------------------------- CSV
@@ -163,34 +144,6 @@ class Trace:
         writer.writerow(self._position)  # no name begins like a formula of a spreadsheet
         writer.writerows([_cell(x) for x in row] for row in self._table[:, : self._length].T.tolist())
         atomic_write_text(Path(path), text.getvalue())
-
-    # --------------------------------------------------------------------------------------------- NPZ
-
-    def to_npz(self, path: Path) -> None:
-        """Write an uncompressed ``.npz`` with one array per column; equal traces give equal files."""
-        buffer = io.BytesIO()
-        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-            for name in self._position:
-                member = io.BytesIO()
-                column = np.ascontiguousarray(self[name], dtype="<f8")
-                np.lib.format.write_array(member, column, version=(1, 0), allow_pickle=False)
-                archive.writestr(zipfile.ZipInfo(f"{name}.npy"), member.getvalue())  # ZipInfo: no clock
-        atomic_write(Path(path), buffer.getvalue())
-
-    @classmethod
-    def from_npz(cls, path: Path) -> Trace:
-        """Read what ``to_npz`` wrote, without trusting any size in it."""
-        from proxskip.data.tables import open_npz  # here, since most runs read no file
-
-        with open_npz(path, Path(path).stat().st_size) as (arrays, _):
-            columns = {name: arrays[name] for name in arrays.files}
-        with open(path, "rb") as file:
-            file.seek(-22, os.SEEK_END)
-            end = file.read()
-        # zipfile would lose columns of a directory that is cut
-        if end[:4] != b"PK\5\6" or int.from_bytes(end[10:12], "little") != len(columns):
-            raise InputError(f"{path} is damaged: its directory is cut.")
-        return cls.from_arrays(columns)
 
 
 def _number(name: str, value: Any) -> float:

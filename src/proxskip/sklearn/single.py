@@ -24,10 +24,67 @@ from proxskip.sklearn.conventions import (
 )
 from proxskip.types import Array
 
-ADVICE = "Raise max_iter or tol, or scale the features."
+
+class ProxEstimator(SparseEstimator):
+    """The parameters of both estimators, and their fit by ``minimize``."""
+
+    intercept_: Any
+
+    def __init__(
+        self,
+        penalty: Any = None,
+        *,
+        l2: float = 1e-3,
+        fit_intercept: bool = True,
+        method: str = "fista-restart",
+        tol: float = 1e-6,
+        max_iter: int = 20_000,
+        warm_start: bool = False,
+        random_state: Any = None,
+    ) -> None:
+        self.penalty = penalty
+        self.l2 = l2
+        self.fit_intercept = fit_intercept
+        self.method = method
+        self.tol = tol
+        self.max_iter = max_iter
+        self.warm_start = warm_start
+        self.random_state = random_state
+
+    def _solve(self, model: LinearModel, rows: int) -> Array:
+        """The coefficients, one row per class with the intercept last if the model has one."""
+        width, free = model.d // rows, int(model.intercept)
+        slope = float(np.linalg.norm(model.gradient(np.zeros(model.d))))
+        psi, start = self._penalty(rows, width - free, free), self._start(rows, width - free, free)
+        result: Minimum = minimize(
+            model, psi, start, self.method, tol=self.tol * (slope or 1.0), seed=seed_of(self), max_iter=self.max_iter,
+            progress=False,
+        )  # fmt: skip
+        self.result_ = result
+        self.n_iter_ = max(1, result.nit)  # scikit-learn asks for at least one iteration
+        warn_unless(result.success, result.message, "Raise max_iter or tol, or scale the features.")
+        return result.x.reshape(rows, width)
+
+    def _penalty(self, rows: int, d: int, free: int) -> Any:
+        """The penalty of each class's coefficients; copies, since some operators remember their last call."""
+        psi = as_prox(self.penalty)
+        if psi is None or (rows == 1 and not free):
+            return copy.deepcopy(psi)
+        # unknowns are laid out class by class, the intercept after its coefficients and free
+        parts = [part for _ in range(rows) for part in [copy.deepcopy(psi), *[Zero()] * free]]
+        return Blocks(parts, [d, *[1] * free] * rows)
+
+    def _start(self, rows: int, d: int, free: int) -> Array | None:
+        """The coefficients of the last fit, if a warm start is asked for and they fit."""
+        coef = getattr(self, "coef_", None) if self.warm_start else None
+        if coef is None or np.atleast_2d(coef).shape != (rows, d):
+            return None
+        # without an intercept none of this column is taken
+        intercept = np.atleast_1d(self.intercept_)[:, None]
+        return np.hstack([np.atleast_2d(coef), intercept[:, :free]]).ravel()
 
 
-class ProxClassifier(LinearClassifier):
+class ProxClassifier(LinearClassifier, ProxEstimator):
     """Logistic regression (softmax for several classes) with any penalty that has a prox.
 
     The objective is  mean_j loss(a_j' w + c, b_j) + l2/2 |w|^2 + penalty(w).  The intercept c is not penalized, and the
@@ -56,40 +113,19 @@ class ProxClassifier(LinearClassifier):
     (True, True)
     """
 
-    def __init__(
-        self,
-        penalty: Any = None,
-        *,
-        l2: float = 1e-3,
-        fit_intercept: bool = True,
-        method: str = "fista-restart",
-        tol: float = 1e-6,
-        max_iter: int = 20_000,
-        warm_start: bool = False,
-        random_state: Any = None,
-    ) -> None:
-        self.penalty = penalty
-        self.l2 = l2
-        self.fit_intercept = fit_intercept
-        self.method = method
-        self.tol = tol
-        self.max_iter = max_iter
-        self.warm_start = warm_start
-        self.random_state = random_state
-
     def fit(self, X: Any, y: Any) -> ProxClassifier:
         """Fit the coefficients to the rows of X and their labels."""
         X, codes = classified(self, X, y)
         kind: Any = Logistic if len(self.classes_) == 2 else Softmax
         model = kind(X, codes, l2=self.l2, intercept=self.fit_intercept)
         rows = 1 if kind is Logistic else len(self.classes_)
-        W = _solved(self, model, rows)
+        W = self._solve(model, rows)
         self.coef_ = W[:, : X.shape[1]]
         self.intercept_ = W[:, -1] if self.fit_intercept else np.zeros(rows)
         return self
 
 
-class ProxRegressor(RegressorMixin, SparseEstimator):
+class ProxRegressor(RegressorMixin, ProxEstimator):
     """Least squares with any penalty that has a prox.
 
     The objective is  mean_j (a_j' w + c - b_j)^2 / 2 + l2/2 |w|^2 + penalty(w);  the intercept c is not penalized.
@@ -118,14 +154,10 @@ class ProxRegressor(RegressorMixin, SparseEstimator):
         warm_start: bool = False,
         random_state: Any = None,
     ) -> None:
-        self.penalty = penalty
-        self.l2 = l2
-        self.fit_intercept = fit_intercept
-        self.method = method
-        self.tol = tol
-        self.max_iter = max_iter
-        self.warm_start = warm_start
-        self.random_state = random_state
+        super().__init__(
+            penalty, l2=l2, fit_intercept=fit_intercept, method=method, tol=tol, max_iter=max_iter,
+            warm_start=warm_start, random_state=random_state,
+        )  # fmt: skip
 
     def fit(self, X: Any, y: Any) -> ProxRegressor:
         """Fit the coefficients to the rows of X and their targets."""
@@ -140,7 +172,7 @@ class ProxRegressor(RegressorMixin, SparseEstimator):
             l2=self.l2,
             intercept=self.fit_intercept and not centred,
         )
-        (w,) = _solved(self, model, 1)
+        (w,) = self._solve(model, 1)
         self.coef_ = w[: X.shape[1]]
         if centred:
             # the fitted plane passes through the means
@@ -154,45 +186,3 @@ class ProxRegressor(RegressorMixin, SparseEstimator):
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
         return np.asarray(X @ self.coef_) + self.intercept_
-
-
-def _solved(estimator: Any, model: LinearModel, rows: int) -> Array:
-    """The coefficients, one row per class with the intercept last if the model has one."""
-    width = model.d // rows
-    free = int(model.intercept)
-    slope = float(np.linalg.norm(model.gradient(np.zeros(model.d))))
-    result: Minimum = minimize(
-        model,
-        _penalty(estimator.penalty, rows, width - free, free),
-        _start(estimator, rows, width, free),
-        estimator.method,
-        tol=estimator.tol * (slope or 1.0),
-        seed=seed_of(estimator),
-        max_iter=estimator.max_iter,
-        progress=False,
-    )
-    estimator.result_ = result
-    # scikit-learn asks for at least one iteration
-    estimator.n_iter_ = max(1, result.nit)
-    warn_unless(result.success, result.message, ADVICE)
-    return result.x.reshape(rows, width)
-
-
-def _penalty(penalty: Any, rows: int, d: int, free: int) -> Any:
-    """The penalty of each class's coefficients; copies, since some operators remember their last call."""
-    psi = as_prox(penalty)
-    if psi is None or (rows == 1 and not free):
-        return copy.deepcopy(psi)
-    # unknowns are laid out class by class, the intercept after its coefficients and free
-    parts = [part for _ in range(rows) for part in [copy.deepcopy(psi), *[Zero()] * free]]
-    return Blocks(parts, [d, *[1] * free] * rows)
-
-
-def _start(estimator: Any, rows: int, width: int, free: int) -> Array | None:
-    """The coefficients of the last fit, if a warm start is asked for and they fit."""
-    coef = getattr(estimator, "coef_", None) if estimator.warm_start else None
-    if coef is None or np.atleast_2d(coef).shape != (rows, width - free):
-        return None
-    # without an intercept none of this column is taken
-    old = np.atleast_1d(estimator.intercept_)[:, None]
-    return np.hstack([np.atleast_2d(coef), old[:, :free]]).ravel()

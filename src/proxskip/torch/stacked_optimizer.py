@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,18 +31,73 @@ def optimizers_of(make: Make, params: list[Parameter]) -> list[torch.optim.Optim
     return optimizers
 
 
+class StackedMuon:
+    """The step of ``torch.optim.Muon`` for the matrices of many clients at once, to the rounding of bfloat16."""
+
+    def __init__(self, muon: Any) -> None:
+        self.param_groups = muon.param_groups
+        self.buffers: dict[int, Tensor] = {}
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def step(self) -> None:
+        """Momentum, Newton and Schulz's iteration, decay, and the step."""
+        for group in self.param_groups:
+            lr, momentum = float(group["lr"]), group["momentum"]
+            for q in group["params"]:
+                if id(q) not in self.buffers:
+                    self.buffers[id(q)] = torch.zeros_like(q.grad)
+                buffer = self.buffers[id(q)]
+                buffer.lerp_(q.grad, 1 - momentum)
+                update = q.grad.lerp(buffer, momentum) if group["nesterov"] else buffer
+                A, B = q.shape[-2:]
+                rms = group["adjust_lr_fn"] == "match_rms_adamw"
+                ratio = 0.2 * math.sqrt(max(A, B)) if rms else math.sqrt(max(1, A / B))
+                q.mul_(1 - lr * group["weight_decay"])
+                q.add_(_orthogonalized(update, group), alpha=-lr * ratio)
+
+
+def _orthogonalized(update: Tensor, group: dict[str, Any]) -> Tensor:
+    (a, b, c), is_tall = group["ns_coefficients"], update.shape[-2] > update.shape[-1]
+    X = update.bfloat16()
+    X = X.mT if is_tall else X
+    X = X / X.norm(dim=(-2, -1), keepdim=True).clamp(min=group["eps"])
+    for _ in range(group["ns_steps"]):
+        gram = X @ X.mT
+        X = torch.baddbmm(X, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), X, beta=a)
+    return (X.mT if is_tall else X).to(update.dtype)
+
+
+def _stacked(make: Make, parts: list[Tensor]) -> tuple[list[Parameter], list[Any]]:
+    """Optimizers over stacked parameters, in the groups that ``make`` has for the parameters of one client."""
+    single = [Parameter(v[0].clone()) for v in parts]
+    optimizers = optimizers_of(make, single)
+    params = [Parameter(v) for v in parts]
+    if any(o.state for o in optimizers):  # such as Adagrad's, which is made before the first step
+        return params, optimizers_of(make, params)
+    stacked = {id(q): v for q, v in zip(single, params, strict=True)}
+    for o in optimizers:
+        for group in o.param_groups:
+            group["params"] = [stacked[id(q)] for q in group["params"]]
+    return params, [StackedMuon(o) if type(o) is getattr(torch.optim, "Muon", None) else o for o in optimizers]
+
+
 class StackedOptimizer:
     """The local optimizers of all clients, on ``(c, ...)`` tensors that hold a parameter of each.
 
     An optimizer that acts entry by entry, such as SGD or AdamW, takes the step of all clients at once; that it does is
-    tried out. Others, such as Muon, take it client by client.
+    tried out. So does Muon, by a step of ours. Others take it client by client.
     """
 
     def __init__(self, make: Make, parts: list[Tensor], by_entry: bool) -> None:
         self.parts, self.by_entry = parts, by_entry
-        rows = [parts] if by_entry else [[v[i] for v in parts] for i in range(len(parts[0]))]
-        self.params = [[Parameter(v) for v in row] for row in rows]
-        self.optimizers = [optimizers_of(make, params) for params in self.params]
+        self.params: list[list[Parameter]]
+        self.optimizers: list[list[Any]]
+        if by_entry:
+            params, optimizers = _stacked(make, parts)
+            self.params, self.optimizers = [params], [optimizers]
+        else:
+            self.params = [[Parameter(v[i]) for v in parts] for i in range(len(parts[0]))]
+            self.optimizers = [optimizers_of(make, params) for params in self.params]
         for group in self._groups():
             if parts[0].is_cuda and "capturable" in group:
                 group["capturable"] = True  # so that a CUDA graph may hold a step
@@ -91,4 +147,7 @@ def acts_by_entry(make: Make, parts: list[Tensor]) -> bool:
             return False
         ends.append(values)
     close = 100 * torch.finfo(parts[0].dtype).eps
+    muons = [o for o in optimizer.optimizers[0] if isinstance(o, StackedMuon)]
+    # steps of Muon are about as long as lr, and rounded to bfloat16
+    close += sum(0.1 * float(group["lr"]) for o in muons for group in o.param_groups)
     return all(torch.allclose(a, b, rtol=close, atol=close) for a, b in zip(*ends, strict=True))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import io
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,13 +23,17 @@ from proxskip.engines.torch.network_objective import weighted_losses
 from proxskip.engines.torch.stacked_functions import Networks, Parts, portions
 from proxskip.engines.torch.stacked_steps import StackedSteps, repeatable
 from proxskip.links.cohorts import as_participation
+from proxskip.links.network import Network
 from proxskip.loop.listen import Record, check_callbacks, heard_by, tell_record
 from proxskip.loop.progress import shown
+from proxskip.plotting import plot
 from proxskip.problems.federated import Problem
 from proxskip.problems.split import arrangement
 from proxskip.problems.torch_model import Model
 from proxskip.randomness import stream
-from proxskip.results.result import Status
+from proxskip.results import folder
+from proxskip.results.atomic import atomic_write
+from proxskip.results.result import Status, Summary
 from proxskip.results.trace import Trace
 from proxskip.torch.flat_parameters import local_steps
 from proxskip.torch.optimizer import check_settings
@@ -82,6 +89,7 @@ class Trained:
         trace: a record after every round, or every ``every`` rounds: costs, ``f`` (the mean loss of the clients on all
             their rows) and the metrics.
         h: the control variates, one row for each client.
+        settings: what ``train`` was called with, as far as it is plain.
     """
 
     module: torch.nn.Module = field(repr=False)
@@ -91,21 +99,21 @@ class Trained:
     trace: Trace
     h: Array = field(repr=False)
     warnings: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def rounds(self) -> int:
         """Communication rounds done."""
         return int(self.trace["round"][-1])
 
-    def plot(self, y: str = "f", x: str = "round", ax: Any = None, **style: Any) -> Any:
-        """Draw a column of the trace against another one, such as ``bytes_up``."""
-        if ax is None:
-            from matplotlib import pyplot
+    def summary(self) -> Summary:
+        """The settings, the status and the last record."""
+        about = {**self.settings, "status": self.status.name, "success": False, "message": self.message}
+        return Summary({**about, "warnings": list(self.warnings), "rounds": self.rounds, **self.trace.last()})
 
-            ax = pyplot.figure(figsize=(6.4, 4.2), layout="constrained").add_subplot()
-        ax.plot(self.trace[x], self.trace[y], **style)
-        ax.set(xlabel=x, ylabel=y)
-        return ax
+    def plot(self, y: str = "f", x: str = "rounds", ax: Any = None) -> Any:
+        """Draw a column of the trace, as ``proxskip.plot`` does."""
+        return plot([self], x, y, ax)
 
 
 def train(
@@ -115,6 +123,7 @@ def train(
     seconds: float | None = None, every: int = 1, test: tuple[Any, Any] | None = None,
     metrics: Mapping[str, Callable[..., Any]] | None = None, device: str | torch.device | None = None,
     clients_at_once: int | None = None, callbacks: Sequence[Any] = (), progress: bool | None = None,
+    network: Network | str | None = None, out: str | Path | None = None,
 ) -> Trained:  # fmt: skip
     """Train a module on virtual clients, all of them at once on one device.
 
@@ -142,6 +151,10 @@ def train(
         device: "cuda" if there is one, otherwise "cpu".
         clients_at_once: clients whose gradients are computed at once, if not as many as fit.
         callbacks, progress: as in ``proxskip.run``.
+        network: a Network without losses, or the name of one: the trace gains ``sim_seconds``, the time over it.
+        out: a new folder for the trace, the summary and the weights (``weights.npz``, an array for each name of the
+            module's state). ``proxskip.load`` and ``proxskip.plot`` read it. A training that was broken off is not
+            resumed: begin it again, in another folder.
     """
     if rounds is None and seconds is None:
         raise InputError("No stopping rule: pass rounds= or seconds=.")
@@ -160,10 +173,46 @@ def train(
         optimizers_of(outer, names)
     participation = as_participation(cohort)
     participation.check(problem.n)
+    network = Network.named(network) if isinstance(network, str) else network
+    if network is not None:
+        network.check(problem.n)
+        if not network.reliable:
+            raise InputError("train takes a network on which every client answers in every round; use proxskip.run.")
     state = Training(problem, optimizer, p, period, control, outer, chi, codec, seed, place, clients_at_once)
-    config = {"stop": {"rounds": rounds, "seconds": seconds}, "method": f"train, control = {control}", "seed": seed}
-    with shown("train", progress) as bars:
-        return _Run(state, participation, rounds, seconds, every, (*callbacks, *bars), config).go()
+    named = {"p": p} if period is None else {"period": period}
+    settings: dict[str, Any] = {
+        "method": " + ".join(_optimizer_names(optimizer, names)),
+        "control": control,
+        **named,
+        "batch": batch,
+    }
+    settings |= {"clients": problem.n, "chi": chi, "codec": codec, "cohort": None if cohort is None else str(cohort)}
+    settings |= {"outer": outer and " + ".join(_optimizer_names(outer, names)), "seed": seed}
+    settings |= {"network": network and (network.name or "a Network")}
+    config = {"stop": {"rounds": rounds, "seconds": seconds}, **settings}
+    # under a name that no method has, so that nobody resumes it
+    described = config | {"method": "proxskip.torch.train", "parameters": {}, "optimizer": settings["method"]}
+    keep = None if out is None else folder.create(out, described, False, None)
+    with closing(keep) if keep else nullcontext(), shown("train", progress) as bars:
+        result = _Run(state, participation, rounds, seconds, every, (*callbacks, *bars), config, network).go()
+        if keep is not None:
+            _write(keep, result, state)
+    return result
+
+
+def _write(keep: folder.Folder, result: Trained, state: Training) -> None:
+    """The run folder of a training; the weights come first, since the summary says that all is there."""
+    buffer = io.BytesIO()
+    arrays = {k: v.detach().cpu() for k, v in result.module.state_dict().items()}
+    # numpy has no bfloat16
+    plain = {k: (v.float() if v.dtype == torch.bfloat16 else v).numpy() for k, v in arrays.items()}
+    np.savez(buffer, **plain)
+    with folder.in_words(keep.path):
+        atomic_write(keep.path / "weights.npz", buffer.getvalue())
+    vectors: dict[str, Any] = {"x0": np.asarray(state.model.start()), "server.x": result.x, "memory.h": result.h}
+    vectors["line.participated"] = state.participated
+    finished: Any = result
+    keep.finish(finished, folder.State(vectors, {"round": result.rounds}))
 
 
 def _problem(
@@ -178,10 +227,14 @@ def _problem(
         inputs, targets = (torch.as_tensor(v).to(device) for v in pair)
         models.append(Model(module, loss, inputs, targets, metrics=metrics, test=moved))
     problem = Problem(models)
-    taken = [name for name in models[0].metrics if name in COLUMNS]
+    taken = [name for name in models[0].metrics if name in (*COLUMNS, "sim_seconds")]
     if taken:
         raise InputError(f"the metric {taken[0]} has the name of a column that every trace has; give it another.")
     return problem if batch is None else problem.with_batch(batch)
+
+
+def _optimizer_names(make: Make, params: list[Any]) -> list[str]:
+    return [type(optimizer).__name__ for optimizer in optimizers_of(make, params)]
 
 
 class Training:
@@ -205,6 +258,7 @@ class Training:
         self.members: Indices = np.zeros(0, dtype=np.int64)
         self.y: Parts = []
         self.round = self.local_steps = self.grad_evals = self.vectors = self.bytes_up = 0
+        self.participated = np.zeros(problem.n, dtype=np.int64)
 
     def _copies(self, c: int) -> Parts:
         """The parameters of c clients that stand at x."""
@@ -257,6 +311,7 @@ class Training:
         self.round, self.local_steps = self.round + 1, self.local_steps + K
         self.grad_evals += int(len(members) * rows * K)
         self.vectors += len(members) * (len(vectors) + (self.control == "anchor"))
+        self.participated[members] += 1
         return True
 
     def _step(self, batch: Any) -> None:
@@ -346,13 +401,14 @@ class _Run:
 
     def __init__(
         self, state: Training, participation: Any, rounds: int | None, seconds: float | None, every: int,
-        callbacks: Sequence[Any], config: dict[str, Any],
+        callbacks: Sequence[Any], config: dict[str, Any], network: Network | None,
     ) -> None:  # fmt: skip
         self.state, self.participation, self.rounds, self.seconds, self.every = (
             state, participation, rounds, seconds, every
         )  # fmt: skip
-        self.callbacks, self.config, self.spent = callbacks, config, 0.0
-        self.trace = Trace(COLUMNS + tuple(state.model.metrics))
+        self.callbacks, self.config, self.spent, self.network, self.simulated = callbacks, config, 0.0, network, 0.0
+        more = () if network is None else ("sim_seconds",)
+        self.trace = Trace(COLUMNS + more + tuple(state.model.metrics))
         self.best: tuple[float, int, Array] = (np.inf, 0, state.vector())
         self.notes: list[str] = []
         if not state.by_entry:
@@ -377,12 +433,14 @@ class _Run:
     def _round(self) -> tuple[Status, str] | None:
         state, began = self.state, time.perf_counter()
         members = self.participation.draw(stream(state.seed, state.round, "cohort"), state.problem.n, state.round)
+        before = state.local_steps, state.bytes_up
         finite = state.go_round(members)
         if state.device.type == "cuda":
             torch.cuda.synchronize(state.device)
         self.spent += time.perf_counter() - began
         if not finite:
             return Status.DIVERGED, self._advice()
+        self._go_over_network(members, state.local_steps - before[0], (state.bytes_up - before[1]) / len(members))
         end = None
         if self.rounds is not None and state.round >= self.rounds:
             end = Status.MAX_ROUNDS, f"reached the limit of {self.rounds} rounds."
@@ -391,9 +449,28 @@ class _Run:
         recorded = self._record() if end is not None or state.round % self.every == 0 else None
         return recorded or end
 
+    def _go_over_network(self, members: Indices, K: int, up: float) -> None:
+        """Simulated time: the slowest member's steps and ways; an anchor takes an exchange of its own, and a pass."""
+        if self.network is None:
+            return
+        problem, traits = self.state.problem, self.network.traits(self.state.seed, members)
+        share = self.network.server / len(members)
+        vector = problem.d * self.state.x.element_size()
+
+        def exchange(down: float, up: float, gradients: float) -> float:
+            ways = down / np.minimum(traits.down, share) + up / np.minimum(traits.up, share)
+            return float(np.max(2 * traits.latency + ways + gradients * traits.gradient))
+
+        if self.state.control == "anchor":
+            rows = self.state.family.sizes.mean()
+            self.simulated += exchange(vector, vector, max(1.0, rows / problem.batch) if problem.batch else 1.0)
+            up -= vector
+        self.simulated += exchange(vector * (2 if self.state.control == "gradient" else 1), up, K)
+
     def _record(self) -> tuple[Status, str] | None:
         """Measure and tell; why the training ends, if it does."""
         numbers = self.state.measured() | {"seconds": self.spent}
+        numbers |= {} if self.network is None else {"sim_seconds": self.simulated}
         x = self.state.vector()
         self.trace.append(numbers)
         if not np.isfinite(numbers["f"]):
@@ -418,4 +495,5 @@ class _Run:
         x = self.best[2] if status is Status.DIVERGED else self.state.vector()
         module = self.state.model.module_at(x)
         h = self.state.h.to("cpu", torch.float64).numpy()
-        return Trained(module, x, status, message, self.trace, h, tuple(self.notes))
+        settings = {k: v for k, v in self.config.items() if k != "stop"}
+        return Trained(module, x, status, message, self.trace, h, tuple(self.notes), settings)

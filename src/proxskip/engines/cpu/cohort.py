@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from proxskip.engines.cpu.lazy import Lazy, as_stack, numbers
-from proxskip.engines.cpu.lazy_kernels import KEPT, TEMPORARY
-from proxskip.engines.local import Sender, key_of, pull_to_zero, pulled_steps
+from proxskip.engines.cpu.lazy_kernels import KEPT, LINE
+from proxskip.engines.local import OneClient, Sender, key_of, pull_to_zero, pulled_steps
 from proxskip.interfaces import Anchor, Pull, Request, look
 from proxskip.links.codecs import Key
 from proxskip.types import Array, Indices
@@ -42,84 +42,70 @@ class Cohort(Sender):
         engine, shape = self.engine, (len(self.members), self.engine.problem.d)
         steps = np.full(shape[0], K, dtype=np.int64)
         gammas = np.full(shape[0], gamma if type(gamma) is float else np.ravel(gamma), dtype=np.float64)
-        x0 = np.atleast_2d(self.plain(x))
-        H = as_stack(self.plain(h), shape)
-        no_momentum = type(momentum) is float and momentum == 0.0
-        more = pull_to_zero(pull) if pull is None or engine.shards is not None else None
-        plain = more is not None and anchor is None and until is None and no_momentum
-        if anchor is not None and pull is None and no_momentum and until is None and engine.has_anchors():
-            held = self._held(anchor)
+        x0, H = np.atleast_2d(self.plain(x)), as_stack(self.plain(h), shape)
+        plain = type(momentum) is float and momentum == 0.0 and until is None
+        if anchor is not None and pull is None and plain and engine.has_anchors():
+            held = self.plain(anchor[0]), self.plain(anchor[1]), np.array(numbers(anchor[2], shape[0]))
             return engine.descend_anchored(self.members, x0, H, gammas, steps, held, self, self.request)
-        if not plain and (engine.shards is None or anchor is not None or until is not None):
+        if engine.shards is None or anchor is not None or until is not None:
             return self._one_by_one(np.broadcast_to(x0, shape), H, gammas, steps, pull, momentum, anchor, until)
-        batch = engine.problem.batch
+        batch, to_zero = engine.problem.batch, pull_to_zero(pull)
         self.gradients += batch * int(steps.sum()) if batch else int(steps @ engine.rows[self.members])
-        if plain:
+        if plain and to_zero is not None:
             round, halt, first = self.request.round, self.request.halt, self.step
             self.step = first + (K if isinstance(K, int) else steps)
-            return engine.descend(self.members, x0, H, gammas, steps, round, first, halt, more or 0.0)
+            return engine.descend(self.members, x0, H, gammas, steps, round, first, halt, to_zero)
         near = None if pull is None else (pull[0], self.plain(pull[1]))
         return pulled_steps(self._one_step, np.array(np.broadcast_to(x0, shape)), H, gammas, steps, near, momentum)
 
-    def _held(self, anchor: Anchor) -> tuple[Array, Array, Array]:
-        """New arrays of w, gw and q, one row or number for each member."""
-        shape = (len(self.members), self.engine.problem.d)
-        w, gw = (np.array(np.broadcast_to(self.plain(v), shape), order="C") for v in anchor[:2])
-        return w, gw, np.array(numbers(anchor[2], shape[0]))
-
     def _one_step(self, z: Array, H: Array, gammas: Array, active: Indices) -> Array:
-        halt = self.request.halt
+        halt, step0 = self.request.halt, self.step
         look(halt)
-        out: Array = self.engine.descend(self.members, z, H, gammas, active, self.request.round, self.step, halt)
         self.step = self.step + active
-        return out
+        y: Array = self.engine.descend(self.members, z, H, gammas, active, self.request.round, step0, halt)
+        return y
 
     def _one_by_one(
         self, X: Array, H: Array, gammas: Array, K: Indices, pull: Any, momentum: Any, anchor: Any, until: Any
     ) -> Any:
         """Work for which there is no kernel: member after member, as on the reference engine, spread over threads."""
-        shape, first = X.shape, np.broadcast_to(self.step, (len(X),))
-        clients = [self.engine.one(int(i), self.request, j) for j, i in enumerate(self.members)]
-        out: list[Any] = [None] * len(X)
-        # written-down vectors are computed here: the threads below could not wait for others to do it
-        near = None if pull is None else (numbers(pull[0], shape[0]), np.broadcast_to(self.plain(pull[1]), shape))
-        held = None if anchor is None else tuple(np.broadcast_to(self.plain(v), shape) for v in anchor[:2])
-        moved = None if anchor is None else numbers(anchor[2], shape[0])
-        momenta = numbers(momentum, shape[0])
-        ends = None if until is None else numbers(until, shape[0])
+        e, n, first = self.engine, len(X), np.broadcast_to(self.step, (len(X),))
+        clients = [OneClient(e.problem, int(i), e.seed, self.request, j, e.number0) for j, i in enumerate(self.members)]
+        # lazy vectors are computed here: the threads below could not wait for others to do it
+        options: dict[str, Any] = {"momentum": numbers(momentum, n)}
+        if pull is not None:
+            centres = np.broadcast_to(self.plain(pull[1]), X.shape)
+            options["pull"] = list(zip(numbers(pull[0], n), centres, strict=True))
+        if anchor is not None:
+            w, gw = (np.broadcast_to(self.plain(v), X.shape) for v in anchor[:2])
+            options["anchor"] = list(zip(w, gw, numbers(anchor[2], n), strict=True))
+        if until is not None:
+            options["until"] = numbers(until, n)
+        ends: list[Any] = [None] * n
 
         def one(j: int, _: int) -> None:
-            c = clients[j]
-            c.step = int(first[j])
-            out[j] = c.descend(
-                X[j].copy(), H[j], float(gammas[j]), int(K[j]),
-                pull=None if near is None else (near[0][j], near[1][j]), momentum=momenta[j],
-                anchor=None if held is None or moved is None else (held[0][j], held[1][j], moved[j]),
-                until=None if ends is None else ends[j],
-            )  # fmt: skip
+            clients[j].step = int(first[j])
+            mine = {name: v[j] for name, v in options.items()}
+            ends[j] = clients[j].descend(X[j].copy(), H[j], float(gammas[j]), int(K[j]), **mine)
 
-        self.engine.each(one, len(X))
+        e.each(one, n)
         self.gradients += sum(c.gradients for c in clients)
         self.step = np.array([c.step for c in clients])
         if until is not None:
             self.had_criterion = True
-            return np.stack([y for y, _ in out]), np.array([[steps] for _, steps in out], dtype=np.int64)
+            return np.stack([y for y, _ in ends]), np.array([[steps] for _, steps in ends], dtype=np.int64)
         if anchor is not None:
-            return tuple(np.stack([np.broadcast_to(o[k], shape[1:]) for o in out]) for k in range(3))
-        return np.stack(out)
+            return tuple(np.stack([np.broadcast_to(end[k], X.shape[1:]) for end in ends]) for k in range(3))
+        return np.stack(ends)
 
     def plain(self, v: Any) -> Any:
-        """A vector that is already there as it is; one that is written down, computed."""
+        """A vector as an array; a lazy one is computed."""
         if not isinstance(v, Lazy):
             return v
         if v.kind == KEPT:
             at = self.engine.rows_of(self.members)
             return v.value if self.engine._is_whole(at) else v.value[at]
-        if v.kind != TEMPORARY:
-            return v.value
-        out = np.empty((len(self.members), self.engine.problem.d))
-        self.engine.compute(v, out, self.members)
-        return out
+        return v.value if v.kind != LINE else self.engine.compute(v, self.members)
 
     def gradient(self, x: Array, where: Any = None) -> Array:
         """The members' full gradients, one row each; zeros where they are not wanted."""
@@ -131,8 +117,10 @@ class Cohort(Sender):
 
     def own(self, values: Any) -> Any:
         """The members' entries as a column, or their rows."""
-        values = self.engine.as_array(values) if isinstance(values, tuple) else values
-        if isinstance(values, float) or np.ndim(values) == 0:
+        numbers = self.engine.number0 + self.members
+        if isinstance(values, tuple):
+            return np.array([values[i] for i in numbers.tolist()])[:, None]
+        if np.ndim(values) == 0:
             return values
-        mine = np.asarray(values)[self.engine.number0 + self.members]
+        mine = np.asarray(values)[numbers]
         return mine if mine.ndim == 2 else mine[:, None]

@@ -4,18 +4,16 @@ Every kernel does, for each client j in [lo, hi) of the cohort,
 
     K[j] times:  x_j <- x_j - gamma_j * (g(x_j) - h_j),   g(x) = A_j' c + reg * x,   c_r = scale_r * slope(A_j x, b_j)
 
-which is the local step of the method (``docs/notation.md``): the margins A x, the slopes c of the loss at them, the
-gradient A' c, the step.
+which is the local step of the method (``docs/notation.md``).
 
-* Sparse shards, full gradients: *tiles*. Rows are sorted by length and taken eight at a time, columns four entries at
-  a time, so the inner loops are straight lines of independent additions whose trip count hardly ever changes; the
-  margins read rows, the gradient gathers columns, nothing is scattered. Rows without entries are left out and equal
-  rows are merged. A minibatch of most of the rows is a full gradient whose other rows have weight zero.
+* Sparse shards, full gradients: *tiles*. Rows are sorted by length and read eight at a time, columns four entries at a
+  time; the margins read rows, the gradient gathers columns, nothing is scattered. Rows without entries are left out and
+  equal rows are merged. A minibatch of most of the rows is a full gradient whose other rows have weight zero.
 * Sparse shards with few entries per column, and small minibatches: row after row, scattered.
 * Dense shards: four rows at a time, margins and gradient in one pass.
 
-A client's arithmetic depends on its own shard alone: not on the other clients, nor on the number of threads. ``shards``
-packs the data, with unsigned indices because numba checks a signed one at every access.
+A client's arithmetic depends on its own shard alone. ``shards`` packs the data, with unsigned indices because numba
+checks a signed one at every access.
 """
 
 import math
@@ -23,9 +21,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from proxskip.engines.cpu.minibatches import draw_rows, weigh_rows
+from proxskip.engines.cpu.minibatches import draw_rows, philox, weigh_rows
 from proxskip.lazy.compilation import njit
+from proxskip.randomness import STREAMS
 
+ROWS_PER_TILE, ENTRIES_PER_TILE = 8, 4
+"""Rows are read eight at a time, and the entries of a column four at a time."""
 LOGISTIC, SQUARED = 0, 1
 """Losses of one margin per row."""
 DENSE, SPARSE, SOFTMAX = 0, 1, 2
@@ -43,10 +44,10 @@ _FAST = {
 }
 # for ``slopes``: reassociation would cancel the magic number that rounds there
 _IN_ORDER = {**_FAST, "fastmath": {"contract"}}
-NO_PICKS = np.zeros(0, np.uint32)
-"""All rows, in their order."""
 SAFE_MARGIN = 690.0
 """Margins below it in size need no clamp: exp neither overflows nor underflows."""
+_COIN = 0x80000000 | STREAMS["anchor"]
+"""The first word of the counter of ``randomness.anchor_coin``."""
 
 
 class Steps(NamedTuple):
@@ -54,12 +55,21 @@ class Steps(NamedTuple):
 
     clients: Any
     X0: Any
-    """Where they begin: a row for each member, or one for all."""
+    """Where they begin: a row for each member, or one for all. Those of ``spread`` begin in X."""
     X: Any
     """Where they lead."""
     H: Any
     gamma: Any
     K: Any
+
+
+class Anchors(NamedTuple):
+    """By member the anchor w of L-SVRG, the full gradient there, the probability that w moves, and how often it has."""
+
+    W: Any
+    GW: Any
+    q: Any
+    moved: Any
 
 
 class RowData(NamedTuple):
@@ -165,10 +175,9 @@ def slopes(loss, z, b, scale, m, safe, bits, power):
 
 
 # -- sparse, full gradients: tiles -------------------------------------------------------------------------------------
-# Eight rows side by side: entry e of all eight lies in one line of ``index`` and ``values``, so that memory is read
-# from front to back. Eight sums that do not depend on each other hide the latency of the additions. A row that is
-# shorter than the longest of its group is filled up with index d, where x is zero. Where all stored values are one,
-# ``values`` is empty and nothing is multiplied.
+# Entry e of eight rows lies in one line of ``index`` and ``values``: memory is read from front to back, and eight sums
+# hide the latency of the additions. A row that is shorter than the longest of its group is filled up with index d,
+# where x is zero. Where all stored values are one, ``values`` is empty and nothing is multiplied.
 @njit(**_FAST)
 def margins(x, n, first, tiles, index, values, z):
     """z <- A x for n groups of eight rows each, from ``first`` on."""
@@ -211,8 +220,7 @@ def margins(x, n, first, tiles, index, values, z):
 def gather_columns(z, lo, hi, at, tiles, rows, values, g):
     """g <- A' z for columns lo .. hi-1, whose tiles begin with number ``at``.
 
-    Four entries of a column at a time, filled up with the row after the last, where z is zero. Gathering columns stores
-    each g[c] once, where scattering rows would load and store it for every entry of the matrix.
+    Four entries of a column at a time, filled up with the row after the last, where z is zero.
     """
     unit = values.shape[0] == 0
     for c in range(lo, hi):
@@ -424,19 +432,28 @@ def block_gradient(k, blocks, taken, picks, first, x, data, factor, g, p):
 
 
 @njit(**_FAST)
-def descend_rows(lo, hi, steps, data, draws, work):
-    """The steps of members lo .. hi-1: dense shards, minibatches, softmax, and sparse shards with few entries a column.
+def rows_gradient(rows, factor, picks, first, x, data, g, part, p):
+    """g <- ``factor`` times the sum of the gradients of these rows without the regularizer, block after block.
 
     A large client's gradient is the sum of the gradients of blocks of rows, in their order, whoever computes them.
     """
+    blocks = max(1, rows // data.per_block)
+    block_gradient(0, blocks, rows, picks, first, x, data, factor, g, p)
+    for u in range(1, blocks):
+        block_gradient(u, blocks, rows, picks, first, x, data, factor, part, p)
+        for c in range(g.shape[0]):
+            g[c] += part[c]
+
+
+@njit(**_FAST)
+def descend_rows(lo, hi, steps, data, draws, work):
+    """The steps of members lo .. hi-1: dense shards, minibatches, softmax, and sparse shards with thin columns."""
     clients, X0, X, H, gamma, K = steps
     d, batch = X.shape[1], draws.batch
-    g, total, picks, p, room = work
+    part, total, picks, p, room = work
     for j in range(lo, hi):
         i = clients[j]
         first, m = data.row0[i], data.row0[i + 1] - data.row0[i]
-        taken = batch if batch > 0 else m
-        blocks, factor = max(1, taken // data.per_block), data.share[i]
         x, start = X[j], X0[j if X0.shape[0] > 1 else 0]
         for c in range(d):
             x[c] = start[c]
@@ -444,13 +461,46 @@ def descend_rows(lo, hi, steps, data, draws, work):
             if batch > 0:
                 number = draws.step0[j] + k
                 draw_rows(draws.seed, draws.number0 + i, draws.round, number, first, m, batch, picks, room)
-            # the first block's gradient into ``total``, the others' added one after another
-            block_gradient(0, blocks, taken, picks, first, x, data, factor, total, p)
-            for q in range(1, blocks):
-                block_gradient(q, blocks, taken, picks, first, x, data, factor, g, p)
-                for c in range(d):
-                    total[c] += g[c]
+            rows_gradient(batch if batch > 0 else m, data.share[i], picks, first, x, data, total, part, p)
             step(x, 0, d, gamma[j], total, data.reg, H[j])
+
+
+@njit(nogil=True, cache=True, borrows=True)
+def coin(seed, client, round, step):
+    """``randomness.anchor_coin``."""
+    words = philox(np.uint32(_COIN), np.uint32(step), np.uint32(round), np.uint32(client), np.uint64(seed))
+    return words[0] / 4294967296.0
+
+
+@njit(**_FAST)
+def descend_anchored(lo, hi, steps, anchors, data, draws, work):
+    """The steps of L-SVRG; X and the anchors are changed in their place. With the same minibatch at both points,
+
+    K[j] times:  z = x_j;  x_j <- z - gamma_j (g(z) - g(w_j) + gw_j - h_j);  and with probability q_j  w_j <- z
+    """
+    clients, _, X, H, gamma, K = steps
+    reg, batch, d = data.reg, draws.batch, X.shape[1]
+    at_x, at_w, part, picks, everything, p, room = work
+    for j in range(lo, hi):
+        i = clients[j]
+        first, m = data.row0[i], data.row0[i + 1] - data.row0[i]
+        x, w, gw, h = X[j], anchors.W[j], anchors.GW[j], H[j]
+        for k in range(K[j]):
+            number = draws.step0[j] + k
+            draw_rows(draws.seed, draws.number0 + i, draws.round, number, first, m, batch, picks, room)
+            rows_gradient(batch, data.share[i], picks, first, x, data, at_x, part, p)
+            rows_gradient(batch, data.share[i], picks, first, w, data, at_w, part, p)
+            moves = coin(draws.seed, draws.number0 + i, draws.round, number) < anchors.q[j]
+            for c in range(d):
+                slope = at_x[c] - at_w[c] + reg[c] * (x[c] - w[c]) + gw[c] - h[c]
+                if moves:
+                    w[c] = x[c]
+                x[c] -= gamma[j] * slope
+            if moves:
+                rows_gradient(m, 1.0 / m, everything, first, w, data, gw, part, p)
+                for c in range(d):
+                    gw[c] += reg[c] * w[c]
+                anchors.moved[j] += 1
 
 
 # -- large clients: their blocks on several threads, step after step --------------------------------------------------
@@ -492,6 +542,35 @@ def step_by_parts(k, starts, K, parts, factor, X, gamma, reg, H, total):
                 for c in range(d):
                     total[c] *= factor[j]
             step(X[j], 0, d, gamma[j], total, reg, H[j])
+
+
+# -- tiles are filled --------------------------------------------------------------------------------------------------
+@njit(nogil=True, cache=True, borrows=True, error_model="numpy")
+def fill_tiles(rows, slot, block, place, indptr, indices, values, d, row_start, by_row, at, by_column):
+    """Every entry of these rows into both tilings.
+
+    Entry k of the row in ``slot`` goes to line k of its group, in the row's lane. Entries of a column are appended in
+    the order of the slots; ``at[u d + c]`` is the place of the next one.
+
+    Args:
+        block, place: the block of each row, and the row's place there.
+        by_row, by_column: indices and values; no values where all are one.
+    """
+    index, stored = by_row
+    row_of, stored_by_column = by_column
+    unit = stored.shape[0] == 0
+    for q in range(rows.shape[0]):
+        line, lane, first = row_start[slot[q] // ROWS_PER_TILE], slot[q] % ROWS_PER_TILE, indptr[rows[q]]
+        for k in range(indptr[rows[q] + 1] - first):
+            c = indices[first + k]
+            where = at[block[q] * d + c]
+            at[block[q] * d + c] += 1
+            tile, entry = where // ENTRIES_PER_TILE, where % ENTRIES_PER_TILE
+            index[line + k, lane] = c
+            row_of[tile, entry] = place[q]
+            if not unit:
+                stored[line + k, lane] = values[first + k]
+                stored_by_column[tile, entry] = values[first + k]
 
 
 # -- sums over clients -------------------------------------------------------------------------------------------------

@@ -20,12 +20,10 @@ _PHILOX_M0, _PHILOX_M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _PHILOX_W0, _PHILOX_W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 _u32, _u64 = np.uint32, np.uint64
 _REDRAW = np.uint32(REDRAW)
-# the top six bits of this constant times 2^k tell k: a de Bruijn sequence (Leiserson, Prokop, Randall 1998)
-_DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
-_PLACES = np.zeros(64, np.uint64)
-_PLACES[[((int(_DE_BRUIJN) << _k) & (2**64 - 1)) >> 58 for _k in range(64)]] = range(64)
+NO_PICKS = np.zeros(0, np.uint32)
+"""All rows, in their order."""
 ROWS_PER_PICK = 16
-"""A minibatch of fewer rows is read in the order of the draws: looking through a bit for each row would take longer."""
+"""A minibatch of fewer rows is read in the order of the draws: looking at every row would take longer."""
 
 
 class Draws(NamedTuple):
@@ -41,10 +39,16 @@ class Draws(NamedTuple):
     """By member the number of its first step: member j draws that of its local step k as that of step0[j] + k."""
 
 
-@njit(inline="always")
-def _trailing_zeros(v):
-    """The number of zeros below the lowest one of a 64-bit word that is not zero."""
-    return _PLACES[((v & (~v + _u64(1))) * _DE_BRUIJN) >> _u64(58)]
+def room_for(batch: int, rows: int, place: Any = NO_PICKS) -> tuple[Any, Any]:
+    """Room for a minibatch and for drawing it: ``picks``, and the ``room`` of ``draw_rows``.
+
+    Args:
+        batch: rows of a minibatch; 0 for none: all rows are read.
+        rows: the most that a client has.
+        place: where each row of all clients lies among its client's; without entries, where its number says.
+    """
+    picks = np.empty(batch + 3, np.uint32) if batch else NO_PICKS
+    return picks, (np.zeros(rows if batch else 0, np.uint8), place)
 
 
 @njit(nogil=True, cache=True, borrows=True, forceinline=True)
@@ -72,8 +76,8 @@ def _redrawn(product, side, i, step, round, client, seed):
 
 
 @njit(nogil=True, cache=True, borrows=True)
-def numbers_below(seed, client, round, step, m, n, out):
-    """Floyd's numbers for n rows of m into ``out``, which has room for three more: the i-th is at most m - n + i."""
+def subset(seed, client, round, step, m, n, seen, out):
+    """n different rows of m into ``out``, which has room for three more; ``seen`` holds m zeros, and does again."""
     seed = _u64(seed)
     blocks = (n + 3) // 4
     for q in range(blocks):
@@ -88,12 +92,6 @@ def numbers_below(seed, client, round, step, m, n, out):
                 out[i] = _u32(_redrawn(product, side, i, step, round, client, seed))
             else:
                 out[i] = _u32(product >> _32)
-
-
-@njit(nogil=True, cache=True, borrows=True)
-def subset(seed, client, round, step, m, n, seen, out):
-    """n different rows of m into ``out``, which has room for three more; ``seen`` holds m zeros, and does again."""
-    numbers_below(seed, client, round, step, m, n, out)
     # Floyd: a number that was drawn already becomes the last one that could be drawn, which was not
     for i in range(n):
         row = out[i]
@@ -108,42 +106,29 @@ def subset(seed, client, round, step, m, n, seen, out):
 def draw_rows(seed, client, round, step, first, m, b, out, room):
     """The places of b of the client's m rows into ``out``, which has room for three more.
 
+    In ascending order, for rows that are neighbours in memory, unless they are few of many.
+
     Args:
         first: the number of the client's first row among all clients'.
-        room: m zero bytes, a word of zeros for every 64 rows, both zero again afterwards; and where each row of all
-            clients lies among its client's, or no entries if it lies where its number says (``drawing.Drawing``).
+        room: m zero bytes, zero again afterwards, and the rows' places: see ``room_for``.
     """
-    seen, marks, places = room
+    seen, places = room
     place = places[first : first + m]
     rest, placed = 2 * b > m, place.shape[0] > 0
     n = m - b if rest else b
+    subset(seed, client, round, step, m, n, seen, out)
+    if placed:
+        for i in range(n):
+            out[i] = place[out[i]]
     if not rest and m > ROWS_PER_PICK * b:
-        subset(seed, client, round, step, m, n, seen, out)
-        if placed:
-            for i in range(n):
-                out[i] = place[out[i]]
         return
-    # Floyd's algorithm with a bit for each place: one pass draws and sorts
-    numbers_below(seed, client, round, step, m, n, out)
     for i in range(n):
-        row, last = out[i], _u32(m - n + i)
-        at, other = (place[row], place[last]) if placed else (row, last)
-        word, bit = marks[at >> _u32(6)], _u64(1) << _u64(at & _u32(63))
-        if word & bit != 0:
-            marks[other >> _u32(6)] |= _u64(1) << _u64(other & _u32(63))
-        else:
-            marks[at >> _u32(6)] = word | bit
-    # in the order of their places: neighbours in memory, and where these are sorted by length, rows of equal length
-    flip, at = _u64(0xFFFFFFFFFFFFFFFF) if rest else _u64(0), 0
-    for v in range((m + 63) // 64):
-        bits = marks[v] ^ flip
-        marks[v] = 0
-        if m - 64 * v < 64:
-            bits &= (_u64(1) << _u64(m - 64 * v)) - _u64(1)
-        while bits != 0:
-            out[at] = _u32(64 * v) + _u32(_trailing_zeros(bits))
-            bits &= bits - _u64(1)
-            at += 1
+        seen[out[i]] = 1
+    at = 0
+    for r in range(m):
+        out[at] = _u32(r)  # the next one overwrites it unless it is taken
+        at += seen[r] != rest
+        seen[r] = 0
 
 
 @njit(nogil=True, cache=True, borrows=True, error_model="numpy")

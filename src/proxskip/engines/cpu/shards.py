@@ -9,19 +9,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import scipy
 
-from proxskip.engines import packing
-from proxskip.engines.cpu import anchored, kernels
-from proxskip.engines.cpu.anchored import Anchors
-from proxskip.engines.cpu.drawing import Drawing
-from proxskip.engines.cpu.kernels import NO_PICKS, RowData, Steps, TileData
-from proxskip.engines.cpu.minibatches import Draws, draw_rows, weigh_rows
-from proxskip.engines.packing import ENTRIES_PER_TILE, ROWS_PER_TILE
+from proxskip.engines.cpu import kernels
+from proxskip.engines.cpu.kernels import ENTRIES_PER_TILE, ROWS_PER_TILE, Anchors, RowData, Steps, TileData
+from proxskip.engines.cpu.minibatches import NO_PICKS, Draws, draw_rows, room_for, weigh_rows
 from proxskip.engines.sparse_rows import merged_rows, offsets, ranges
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
@@ -144,22 +141,45 @@ def with_pull(shards: Rows | Tiles, tau: float) -> Rows | Tiles:
 class Shards:
     """What both layouts have: ``data`` for the kernels, how minibatches are drawn, and ``work``, the cost of a step."""
 
+    data: Any
     work: Array
     most_blocks: int
+    _by_blocks: Any
+    block_counts: Any
 
     def __init__(self, problem: Problem, model: LinearModel, number0: int) -> None:
         sizes = problem.rows_each
         self.dtype, self.d, self.number0, self.batch = model.dtype, problem.d, number0, problem.batch or 0
         self.loss = kernels.LOGISTIC if model.loss == "logistic" else kernels.SQUARED
         self.reg = model.reg.astype(self.dtype)
-        self.drawing = Drawing(self.batch, int(sizes.max()))
+        self.most_rows, self.place = int(sizes.max()), NO_PICKS
         self.row0 = offsets(sizes)
+
+    def _drawing(self) -> tuple[Any, Any]:
+        return room_for(self.batch, self.most_rows, self.place)
 
     def draws(self, seed: int, round: int, step0: int | Indices, members: int) -> Draws:
         """What the members' minibatches are drawn by; ``step0`` is one number for all, or one per member."""
-        first = np.empty(members, np.int64)
-        first[:] = step0
-        return Draws(self.batch, seed, round, self.number0, first)
+        return Draws(self.batch, seed, round, self.number0, np.full(members, step0, np.int64))
+
+    def spread(self, steps: Steps, draws: Draws, share: Callable[[RangeTask, Array], None]) -> None:
+        """All steps from X into X, the blocks of all members spread over threads; the sums of ``descend``.
+
+        Args:
+            share: calls a task for ranges of blocks, of which it is told the loads.
+        """
+        X, K, counts = steps.X, steps.K, self.block_counts(steps.clients)
+        owner, starts = np.repeat(np.arange(len(counts)), counts), offsets(counts)
+        parts, total = np.empty((len(owner), self.d), self.dtype), np.empty(self.d, self.dtype)
+        x = np.append(X, np.zeros((len(X), 1), self.dtype), axis=1)  # with the zero that tiles read
+        loads, draw, add = self._by_blocks(steps._replace(X=x), draws, owner, starts, parts)
+        factor = np.ones(len(X), self.dtype)
+        for k in range(int(K.max())):
+            for j in np.flatnonzero(k < K) if self.batch else ():
+                factor[j] = draw(int(j), int(draws.step0[j]) + k)
+            share(partial(add, k), loads)
+            kernels.step_by_parts(k, starts, K, parts, factor, x, steps.gamma, self.data.reg, steps.H, total)
+        X[:] = x[:, :-1]
 
 
 class Rows(Shards):
@@ -202,72 +222,49 @@ class Rows(Shards):
         length = np.diff(indptr)
         owner = np.repeat(np.arange(len(self.row0) - 1), np.diff(self.row0))
         order = np.lexsort((length, owner))
-        place = np.empty(len(order), np.uint32)
-        place[order] = np.arange(len(order)) - self.row0[owner]
-        self.drawing = replace(self.drawing, place=place)
+        self.place = np.empty(len(order), np.uint32)
+        self.place[order] = np.arange(len(order)) - self.row0[owner]
         self.b = self.b[order]
         entry = ranges(indptr[order], length[order])
         return offsets(length[order]), indices[entry], values[entry]
 
-    def descend(
-        self, cohort: Indices, X0: Array, X: Array, H: Array, gamma: Array, K: Indices, seed: int, round: int,
-        step0: int | Indices = 0,
-    ) -> RangeTask:  # fmt: skip
-        """``f(lo, hi)`` does all the steps of members lo to hi-1, from X0 (one row per member, or one for all) into X.
-
-        Args:
-            step0: the number of the first step among the round's minibatches: one for all members, or one per member.
-        """
-        steps, draws = Steps(cohort, X0, X, H, gamma, K), self.draws(seed, round, step0, len(cohort))
+    def descend(self, steps: Steps, draws: Draws) -> RangeTask:
+        """``f(lo, hi)`` does all the steps of members lo to hi-1."""
         return lambda lo, hi: kernels.descend_rows(lo, hi, steps, self.data, draws, self._buffers())
 
-    def descend_anchored(
-        self, cohort: Indices, X: Array, H: Array, gamma: Array, K: Indices, anchor: tuple[Array, Array, Array],
-        moved: Indices, seed: int, round: int, step0: int | Indices,
-    ) -> RangeTask:  # fmt: skip
+    def descend_anchored(self, steps: Steps, anchors: Anchors, draws: Draws) -> RangeTask:
         """The same with the gradients of L-SVRG; X and the anchors are changed in their place."""
-        steps, anchors = Steps(cohort, X, X, H, gamma, K), Anchors(*anchor, moved)
-        draws = self.draws(seed, round, step0, len(cohort))
 
         def work(lo: int, hi: int) -> None:
             g, part, picks, p, room = self._buffers()
             buffers = g, np.empty_like(g), part, picks, NO_PICKS, p, room
-            anchored.descend_anchored(lo, hi, steps, anchors, self.data, draws, buffers)
+            kernels.descend_anchored(lo, hi, steps, anchors, self.data, draws, buffers)
 
         return work
 
     def _buffers(self) -> tuple[Any, ...]:
         g = np.empty((2, self.d), self.dtype)
-        return g[0], g[1], self.drawing.picks(), np.empty(max(1, self.data.C)), self.drawing.room()
+        picks, room = self._drawing()
+        return g[0], g[1], picks, np.empty(max(1, self.data.C)), room
 
-    def spread(
-        self, cohort: Indices, X: Array, H: Array, gamma: Array, K: Indices, seed: int, round: int,
-        share: Callable[[RangeTask, Array], None], step0: int | Indices = 0,
-    ) -> None:  # fmt: skip
-        """All the steps of the members together, their blocks of rows spread over threads; the sums of ``descend``.
-
-        Args:
-            share: calls a task for ranges of blocks, of which it is told the loads.
-        """
+    def _by_blocks(self, steps: Steps, draws: Draws, owner: Indices, starts: Indices, parts: Array) -> Any:
+        """For ``spread``: the loads of the blocks, ``draw(j, number)`` for a minibatch, ``add(k, lo, hi)`` for sums."""
+        cohort, X, K = steps.clients, steps.X, steps.K
         first, m = self.row0[cohort], np.diff(self.row0)[cohort]
         taken = np.full_like(m, self.batch) if self.batch else m
-        counts = self.block_counts(cohort)
-        owner, starts = _owners(counts)
-        parts, total = np.empty((len(owner), self.d), self.dtype), np.empty(self.d, self.dtype)
-        picks, room = np.stack([self.drawing.picks() for _ in cohort]), self.drawing.room()
-        numbers, one = self.draws(seed, round, step0, len(cohort)).step0, np.ones(len(cohort), self.dtype)
-        factor = self.data.share[cohort]
-        for k in range(int(K.max())):
-            for j in np.flatnonzero(k < K) if self.batch else ():
-                who, number = self.number0 + int(cohort[j]), int(numbers[j]) + k
-                draw_rows(seed, who, round, number, int(first[j]), int(m[j]), self.batch, picks[j], room)
+        one_minibatch, room = self._drawing()
+        picks, factor = np.tile(one_minibatch, (len(cohort), 1)), self.data.share[cohort]
 
-            def blocks(lo: int, hi: int, k: int = k) -> None:
-                p = np.empty(max(1, self.data.C))
-                kernels.sum_rows(lo, hi, k, owner, starts, K, X, taken, factor, picks, first, self.data, p, parts)
+        def draw(j: int, number: int) -> float:
+            who = self.number0 + int(cohort[j])
+            draw_rows(draws.seed, who, draws.round, number, int(first[j]), int(m[j]), self.batch, picks[j], room)
+            return 1.0
 
-            share(blocks, (taken / counts)[owner])
-            kernels.step_by_parts(k, starts, K, parts, one, X, gamma, self.data.reg, H, total)
+        def add(k: int, lo: int, hi: int) -> None:
+            p = np.empty(max(1, self.data.C))
+            kernels.sum_rows(lo, hi, k, owner, starts, K, X, taken, factor, picks, first, self.data, p, parts)
+
+        return (taken / np.diff(starts))[owner], draw, add
 
     def block_counts(self, cohort: Indices) -> Indices:
         """The number of blocks of rows of each member."""
@@ -345,15 +342,15 @@ class Tiles(Shards):
         indptr, indices, values = matrix
         longest = np.zeros(int(self.groups[-1]), np.int64)
         np.maximum.at(longest, slot // ROWS_PER_TILE, length)
-        entries = np.zeros(int(self.blocks[-1]) * self.d, np.int64)
-        packing.count_columns(rows, block, indptr, indices, self.d, entries)
+        columns = np.repeat(block * self.d, length) + indices[ranges(indptr[rows], length)]
+        entries = np.bincount(columns, minlength=int(self.blocks[-1]) * self.d)
         row_start, column_start = offsets(longest), offsets(-(-entries // ENTRIES_PER_TILE))
         blank = ROWS_PER_TILE * np.diff(self.groups)
         by_row = np.full((row_start[-1], ROWS_PER_TILE), self.d, width(self.d))
         by_column = np.empty((column_start[-1], ENTRIES_PER_TILE), width(int(blank.max())))
         by_column[:] = np.repeat(np.repeat(blank, self.d), np.diff(column_start))[:, None]
         stored = [np.zeros((0 if unit else len(u), u.shape[1]), self.dtype) for u in (by_row, by_column)]
-        packing.fill_tiles(
+        kernels.fill_tiles(
             rows, slot, block, place, indptr, indices, values, self.d, row_start, (by_row, stored[0]),
             ENTRIES_PER_TILE * column_start[:-1], (by_column, stored[1]),
         )  # fmt: skip
@@ -367,16 +364,8 @@ class Tiles(Shards):
         place[live] = slot - first[client]
         return place
 
-    def descend(
-        self, cohort: Indices, X0: Array, X: Array, H: Array, gamma: Array, K: Indices, seed: int, round: int,
-        step0: int | Indices = 0,
-    ) -> RangeTask:  # fmt: skip
-        """``f(lo, hi)`` does all the steps of members lo to hi-1, from X0 (one row per member, or one for all) into X.
-
-        Args:
-            step0: the number of the first step among the round's minibatches: one for all members, or one per member.
-        """
-        steps, draws = Steps(cohort, X0, X, H, gamma, K), self.draws(seed, round, step0, len(cohort))
+    def descend(self, steps: Steps, draws: Draws) -> RangeTask:
+        """``f(lo, hi)`` does all the steps of members lo to hi-1."""
         return lambda lo, hi: kernels.descend_tiles(
             lo, hi, steps, self.data, draws, self.tiled, self._buffers(), self._drawn()
         )
@@ -384,7 +373,7 @@ class Tiles(Shards):
     def _drawn(self) -> tuple[Any, ...]:
         """Room for a minibatch: the weights of its rows, and what they are drawn in."""
         room = np.empty(self.most + 1 if self.batch else 0, self.dtype)
-        return room, self.drawing.picks(), self.drawing.room()
+        return room, *self._drawing()
 
     def _buffers(self) -> tuple[Any, ...]:
         # ``power`` is ``bits`` read as doubles: see ``kernels.slopes``
@@ -392,42 +381,27 @@ class Tiles(Shards):
         x, z = np.empty(self.d + 1, self.dtype), np.empty(self.room, self.dtype)
         return x, z, g[0], g[1], bits, bits.view(np.float64)
 
-    def spread(
-        self, cohort: Indices, X: Array, H: Array, gamma: Array, K: Indices, seed: int, round: int,
-        share: Callable[[RangeTask, Array], None], step0: int | Indices = 0,
-    ) -> None:  # fmt: skip
-        """As ``Rows.spread``."""
-        counts = self.block_counts(cohort)
-        owner, starts = _owners(counts)
-        block, load = ranges(self.blocks[cohort], counts), np.diff(self.data.row_start[self.groups].astype(np.float64))
-        parts, total = np.empty((len(owner), self.d), self.dtype), np.empty(self.d, self.dtype)
-        Y = np.append(X, np.zeros((len(X), 1), self.dtype), axis=1)
-        draws, (weights, picks, room) = self.draws(seed, round, step0, len(cohort)), self._drawn()
+    def _by_blocks(self, steps: Steps, draws: Draws, owner: Indices, starts: Indices, parts: Array) -> Any:
+        """As ``Rows._by_blocks``."""
+        cohort, X, K, first = steps.clients, steps.X, steps.K, self.groups[self.blocks]
+        block = ranges(self.blocks[cohort], np.diff(starts))
+        weights, picks, room = self._drawn()
         # a minibatch's weights are those of one client alone, from its first group on
         own = np.empty((len(cohort) if self.batch else 0, len(weights)), self.dtype)
-        at = self.groups[self.blocks[cohort]] if self.batch else np.zeros_like(cohort)
-        factor = np.ones(len(cohort), self.dtype)
-        for k in range(int(K.max())):
-            for j in np.flatnonzero(k < K) if self.batch else ():
-                slots = [ROWS_PER_TILE * int(self.groups[self.blocks[cohort[j] + e]]) for e in (0, 1)]
-                number = int(draws.step0[j]) + k
-                factor[j] = weigh_rows(int(cohort[j]), number, *slots, self.tiled, draws, own[j], picks, room)
+        at = first[cohort] if self.batch else np.zeros_like(cohort)
 
-            def blocks(lo: int, hi: int, k: int = k) -> None:
-                kernels.sum_tiles(lo, hi, k, owner, block, at, K, Y, self.data, own, self._buffers(), parts)
+        def draw(j: int, number: int) -> Any:
+            lo, hi = (ROWS_PER_TILE * first[cohort[j] : cohort[j] + 2]).tolist()
+            return weigh_rows(int(cohort[j]), number, lo, hi, self.tiled, draws, own[j], picks, room)
 
-            share(blocks, load[block])
-            kernels.step_by_parts(k, starts, K, parts, factor, Y, gamma, self.data.reg, H, total)
-        X[:] = Y[:, :-1]
+        def add(k: int, lo: int, hi: int) -> None:
+            kernels.sum_tiles(lo, hi, k, owner, block, at, K, X, self.data, own, self._buffers(), parts)
+
+        return np.diff(self.data.row_start[self.groups].astype(np.float64))[block], draw, add
 
     def block_counts(self, cohort: Indices) -> Indices:
         """The number of blocks of rows of each member."""
         return np.diff(self.blocks)[cohort]
-
-
-def _owners(counts: Indices) -> tuple[Indices, Indices]:
-    """Whose each of all blocks is, and each member's first one."""
-    return np.repeat(np.arange(len(counts)), counts), offsets(counts)
 
 
 def stacked(matrices: list[Any]) -> tuple[Indices, Any, Any]:

@@ -2,7 +2,7 @@
 
 Local steps are ``common.cu``, ``group.cu`` (the thread blocks that work on one client), ``tiles.cu`` or ``rows.cu``
 (how a client's data are read) and ``descend.cu`` (the kernel), one after another. ``draw.cu`` draws minibatches, and
-``server.cu`` has what the server does. CuPy keeps the compiled forms on disk for the next process.
+``server.cu`` has what the server does, with the bytes of the CPU. CuPy keeps the compiled forms for the next process.
 """
 
 from __future__ import annotations
@@ -15,6 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from proxskip.links.sums import SUM_BLOCK
+
+THREADS = 64
+"""Of a block of the server's kernels."""
 LOSSES = {"logistic": 0, "squared": 1, "softmax": 2}
 NULL = np.uint64(0)
 """A null pointer, as an argument of a kernel."""
@@ -64,3 +68,34 @@ def _compiled(parts: tuple[str, ...], name: str, cooperative: bool, options: tup
     # all on-chip memory as shared memory, as the local steps have it: a change stalls the card
     function.preferred_shared_memory_carveout = 100
     return function
+
+
+def weighted_sum(w: Any, U: Any) -> Any:
+    """``sum_i w_i U_i`` in the order of ``links.sums.weighted_sum``: blocks of clients, then the blocks."""
+    import cupy
+
+    (n, d), total = U.shape, cupy.empty(U.shape[1])
+    if n <= SUM_BLOCK:
+        _block_sums(w, U, n, total)
+    else:
+        blocks = cupy.empty((-(-n // SUM_BLOCK), d))
+        _block_sums(w, U, SUM_BLOCK, blocks)
+        _block_sums(NULL, blocks, len(blocks), total)
+    return total
+
+
+def _block_sums(w: Any, U: Any, block: int, sums: Any) -> None:
+    n, d = U.shape
+    arguments = w, U, np.int32(n), np.int32(d), np.int32(block), sums
+    kernel("server", "block_sums")((-(-d // THREADS), -(-n // block)), (THREADS,), arguments)
+
+
+def mixed(indptr: Any, indices: Any, weights: Any, U: Any) -> Any:
+    """One gossip step: row i of the result is ``sum_j W_ij U_j`` over the neighbours j of i."""
+    import cupy
+
+    n, d = U.shape
+    mixed_rows = cupy.empty((n, d))
+    arguments = indptr, indices, weights, U, np.int32(n), np.int32(d), mixed_rows
+    kernel("server", "mix")((-(-d // THREADS), n), (THREADS,), arguments)
+    return mixed_rows

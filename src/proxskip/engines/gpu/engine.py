@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.engines.gpu.cohort import CardCohort
-from proxskip.engines.gpu.device import OracleSteps, need_cupy
+from proxskip.engines.gpu.cuda import mixed, weighted_sum
+from proxskip.engines.gpu.device import need_cupy
+from proxskip.engines.gpu.device_cohort import CardCohort
 from proxskip.engines.gpu.launch import LocalSteps, steps_on_card
-from proxskip.engines.gpu.server_kernels import mixed, weighted_sum
 from proxskip.interfaces import Engine, Mixed, Request, SettleHalf, Work
 from proxskip.links.gossip import Mixer
 from proxskip.links.graphs import Graph
@@ -41,16 +41,16 @@ class GpuEngine(Engine):
     def open(self, problem: Problem, memory: Vectors, seed: int) -> None:
         """Bring data and memory to the card."""
         self.problem, self.seed, self.rows = problem, seed, problem.rows_each
-        self.all_rows = int(self.rows.sum())
         self.far = problem.psi is None  # a prox is computed by numpy, so its argument has to come down
         self.kept = {k: self.cupy.array(v) for k, v in memory.items()}
-        if LocalSteps.fit(problem):
-            self.steps: Any = steps_on_card(problem)
-        else:
-            self.steps = OracleSteps(self.cupy, problem)
+        if not LocalSteps.fit(problem):
+            raise InputError(
+                "the gpu engine runs linear models (Logistic, LeastSquares, Softmax) of one loss and dtype; "
+                'use engine="cpu", or "torch" for torch modules.'
+            )
+        self.steps: Any = steps_on_card(problem)
         self.sent: dict[int, tuple[Any, Any]] = {}
         self.members: tuple[Any, Any] = None, None
-        self.last: tuple[Any, dict[str, Any]] = None, {}  # a cohort, and its rows of the memory
 
     # -- the two verbs -------------------------------------------------------------------------------------------------
     def run(self, request: Request) -> Work:
@@ -68,21 +68,13 @@ class GpuEngine(Engine):
         self._keep(cohort, half(client, self._memory_of(cohort), *(self.place(v) for v in outcome)))
 
     def _memory_of(self, cohort: Indices) -> dict[str, Any]:
-        """The cohort's rows, which a round reads twice."""
-        if len(cohort) == self.problem.n:
-            return dict(self.kept)
-        if self.last[0] is not cohort:
-            self.last = cohort, {k: self.rows_of(v, cohort) for k, v in self.kept.items()}
-        return dict(self.last[1])
+        return {k: self.rows_of(v, cohort) for k, v in self.kept.items()}
 
     def _keep(self, cohort: Indices, memory: Vectors) -> None:
         shape = len(cohort), self.problem.d
-        if shape[0] == self.problem.n:
-            self.last = None, {}
         for name, v in memory.items():
             rows: Any = v if v.shape == shape else self.cupy.broadcast_to(v, shape)
             if shape[0] < self.problem.n:
-                self.last[1][name] = rows
                 self.kept[name][self.numbers(cohort)] = rows
             elif rows is not v or any(v is other for k, other in self.kept.items() if k != name):
                 self.kept[name] = self.cupy.array(rows)  # no two names share an array: cohorts write in place
@@ -115,7 +107,7 @@ class GpuEngine(Engine):
 
     def close(self) -> None:
         """Give the card's memory back, except for the data of the problem."""
-        self.steps, self.kept, self.sent, self.members, self.last = None, {}, {}, (None, None), (None, {})
+        self.steps, self.kept, self.sent, self.members = None, {}, {}, (None, None)
         self.cupy.get_default_memory_pool().free_all_blocks()
 
     # -- between host and card -----------------------------------------------------------------------------------------
@@ -150,10 +142,6 @@ class GpuEngine(Engine):
         if self.members[0] is not members:
             self.members = members, self.cupy.asarray(members.astype(np.int32))
         return self.members[1]
-
-    def row_count(self, members: Indices) -> int:
-        """The data rows of these clients."""
-        return self.all_rows if len(members) == self.problem.n else int(self.rows[members].sum())
 
     def rows_of(self, v: Any, members: Indices) -> Any:
         """The members' rows of everybody's: the array itself where they are all."""

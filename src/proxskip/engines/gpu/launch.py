@@ -5,10 +5,9 @@ How a launch is chosen, once per problem:
 * Full gradients read tiles. A client's blocks form a cluster, as large as lets all clients be on the card at once, but
   with enough entries for each block; larger where the shards do not fit into shared memory otherwise.
 * Where no cluster holds a client, or few clients have many entries each, its blocks are a share of the whole card and
-  meet in global memory (``grid``). What does not fit into shared memory then stays in global memory: x and h if they
-  alone are too large; the data if they do not fit beside them and z; and then z, if need be.
-* Small minibatches go row by row, since every step reads other rows; so do many clients of a few rows each. A minibatch
-  of many of a client's rows reads tiles, with weight zero for the other rows.
+  meet in global memory (``grid``). Global memory then holds what does not fit: x and h, the data, and z, in this order.
+* Small minibatches, and many clients of a few rows each, go row by row. A minibatch of many of a client's rows reads
+  tiles, with weight zero for the other rows.
 
 The minibatches of up to ``STEPS_DRAWN`` steps are drawn by a launch of their own, before the launch of these steps.
 """
@@ -376,11 +375,8 @@ def steps_on_card(problem: Problem) -> LocalSteps:
 
 
 def many(v: Any) -> bool:
-    """Whether it has an entry for each member; quick, since every round asks many times."""
-    if isinstance(v, (int, float)):
-        return False
-    ndim: int = v.ndim if hasattr(v, "ndim") else np.ndim(v)
-    return ndim > 0
+    """Whether it has an entry for each member."""
+    return not isinstance(v, (int, float)) and np.ndim(v) > 0
 
 
 def _plan_table(plan: dict[str, Any]) -> Any:

@@ -23,17 +23,3 @@ extern "C" __global__ void mix(const long long* indptr, const long long* indices
         total = __dadd_rn(total, __dmul_rn(weights[e], X[indices[e] * d + c]));
     out[(long long)i * d + c] = total;
 }
-
-// one of the two powers of two around v[t], by the random bits of words[t]: links.codecs.Natural, in whole numbers
-extern "C" __global__ void natural(const double* v, const unsigned long long* words, long long size, double* out) {
-    const long long t = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-    if (t >= size) return;
-    const unsigned long long raw = __double_as_longlong(v[t]), word = words[t];
-    const unsigned long long exponent = raw >> 52 & 0x7FF, mantissa = raw & 0xFFFFFFFFFFFFFull;
-    unsigned long long power = exponent + ((word >> 12) < mantissa);
-    if (exponent == 2047 || power > 1150) power = 2047;  // not finite, or rounded to 2^128
-    // below 2^-126 there is no power of two left but 0 and 2^-126 itself
-    const double above = fabs(v[t]) * 8.507059173023462e37, drawn = (double)(word >> 11) * 1.1102230246251565e-16;
-    if (exponent <= 896) power = drawn < above ? 897 : 0;
-    out[t] = __longlong_as_double((raw >> 63) << 63 | power << 52);
-}

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from proxskip.engines.sparse_rows import merged_rows, ranges
+from proxskip.engines.sparse_rows import merged_rows, offsets, ranges
 from proxskip.types import Array, Indices
 
 PACK = 4
@@ -39,11 +39,10 @@ class ClientRows:
 
     @staticmethod
     def of(models: list[Any], sizes: Indices) -> ClientRows:
-        """From linear models that hold the rows of clients of these sizes; dense data become rows without gaps."""
-        matrices = [f.A if scipy.sparse.issparse(f.A) else _full(f.A) for f in models]
+        """From linear models that hold the rows of clients of these sizes."""
         return ClientRows(
             clients=len(sizes),
-            A=scipy.sparse.vstack(matrices, format="csr").astype(np.float64),
+            A=scipy.sparse.vstack([scipy.sparse.csr_matrix(f.A) for f in models], format="csr").astype(np.float64),
             owner=np.repeat(np.arange(len(sizes)), sizes),
             labels=np.concatenate([f.b for f in models]).astype(np.float64),
             shares=np.concatenate([f.s for f in models]).astype(np.float64),
@@ -121,7 +120,7 @@ class LaneTiles:
         t_owner, t_log = o_owner[first], o_log[first]
         # tiles lie in the order in which the warps read them
         warp, final = _schedule(slices, t_owner, packs * PACK + extra + 3 * t_log, warps)
-        start = _starts(packs[final])
+        start = offsets(packs[final])
         tile0 = np.searchsorted(t_owner[final], np.arange(slices + 1))
         pack0 = start[tile0]
         where = _scattered(final, start[:-1])
@@ -182,7 +181,7 @@ class Layout:
         columns = LaneTiles.of(S, np.repeat(np.arange(S), F), by_column, m, warps, 4.0, index, kind)
         colmap = np.zeros((S, -(-F // 8) * 8), dtype=index)
         colmap[np.repeat(np.arange(S), F), columns.place] = np.tile(np.arange(F), S)
-        row0 = _starts(-(-m // 4) * 4)
+        row0 = offsets(-(-m // 4) * 4)
         labels, shares = np.zeros(int(row0[-1]), dtype=kind), np.zeros(int(row0[-1]), dtype=kind)
         numbers, at = np.zeros(int(row0[-1]), dtype=np.uint32), row0[slice_of] + rows.place
         labels[at], shares[at], numbers[at] = data.labels, data.shares, data.numbers
@@ -242,11 +241,6 @@ def untangle(pack0: Indices, packs: Any, idx: Any, banks: int) -> Indices:
     return order
 
 
-def _starts(counts: Any) -> Indices:
-    """0, and the sums of the first 1, 2, ... counts."""
-    return np.concatenate([[0], np.cumsum(np.asarray(counts, dtype=np.int64))]).astype(np.int64)
-
-
 def _scattered(order: Indices, values: Any) -> Indices:
     """The array whose entry order[j] is values[j]."""
     out = np.empty(len(order), dtype=np.int64)
@@ -258,13 +252,6 @@ def _back_and_forth(rank: Indices, hands: int) -> Indices:
     """Who is dealt the card of this rank where the hands take turns 0, 1, ... h-1, h-1, ... 0, 0, ..."""
     turn, hand = rank // hands % 2, rank % hands
     return np.where(turn == 0, hand, hands - 1 - hand)
-
-
-def _full(A: Array) -> Any:
-    """A dense matrix as CSR with every entry stored, zeros too."""
-    N, F = A.shape
-    every = np.tile(np.arange(F), N)
-    return scipy.sparse.csr_matrix((np.ascontiguousarray(A).ravel(), every, np.arange(N + 1) * F), shape=(N, F))
 
 
 def _schedule(slices: int, owner: Indices, cost: Array, warps: int) -> tuple[Indices, Indices]:

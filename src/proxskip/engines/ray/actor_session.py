@@ -16,11 +16,11 @@ import numpy as np
 import ray
 
 from proxskip.engines.cpu.shards import Census
-from proxskip.engines.ray.pool import ENDED, MIN_STORE_BYTES, Parcel, Pool, put, submit_all
+from proxskip.engines.ray.pool import MIN_STORE_BYTES, Parcel, Pool, submit_all
 from proxskip.engines.ray.worker import Message, Op
 from proxskip.interfaces import Request
 from proxskip.problems.federated import Problem
-from proxskip.types import Indices, Vectors
+from proxskip.types import Vectors
 
 REPLAY_SECONDS = 5.0
 """Local work after which a snapshot is taken, so that redoing takes no longer than this and one round."""
@@ -62,39 +62,6 @@ class Log:
         self.waiting = []
 
 
-class Timing:
-    """Where the time of the calls went.
-
-    Args:
-        actors: how many there are.
-    """
-
-    def __init__(self, actors: int) -> None:
-        self.calls, self.wall, self.local, self.waiting = 0, 0.0, 0.0, 0.0
-        self.busy, self.slowest_in = np.zeros(actors), np.zeros(actors, dtype=np.int64)
-
-    def add(self, wall: float, seconds: Mapping[int, float]) -> float:
-        """Count a call by the local work of each actor that was asked; that of the slowest."""
-        slowest = max(seconds, key=lambda a: seconds[a])
-        mean = sum(seconds.values()) / len(seconds)
-        self.calls, self.wall, self.local = self.calls + 1, self.wall + wall, self.local + mean
-        self.waiting += seconds[slowest] - mean
-        self.slowest_in[slowest] += 1
-        for a, s in seconds.items():
-            self.busy[a] += s
-        return seconds[slowest]
-
-    def shares(self) -> dict[str, float]:
-        """Of the time spent in calls."""
-        if not self.wall:
-            return {}
-        return {
-            "share_local": self.local / self.wall,
-            "share_waiting": self.waiting / self.wall,
-            "share_communication": max(0.0, 1.0 - (self.local + self.waiting) / self.wall),
-        }
-
-
 class ActorSession:
     """From the first operation of a run to its last."""
 
@@ -110,11 +77,10 @@ class ActorSession:
         self.packed = lru_cache(MAX_HALVES)(_packed)
         self.rounds_since, self.seconds_since, self.bytes_since = 0, 0.0, 0  # the last snapshot
         self.round = 0
-        self.timing = Timing(len(pool.all))
-        self.next_cohort: Indices | None = None
-        """The next round's cohort, where the actors read its rows from disk."""
-        self.recoveries, pool.rebuilt = pool.rebuilt, []
-        pool.nodes |= pool.call(self.begin, pool.all, "did not begin", self.mend)
+        self.calls, self.seconds, self.local_seconds, self.waiting_seconds = 0, 0.0, 0.0, 0.0
+        self.recoveries = pool.recoveries
+        pool.call(self.begin, pool.all, "did not begin")
+        pool.run = self
 
     def memory(self) -> Vectors:
         """What the clients remember; the snapshot is made new where it is old."""
@@ -134,11 +100,15 @@ class ActorSession:
             lo, hi = int(cuts[a]), int(cuts[a + 1])
             if lo == hi:
                 continue
-            members = None if hi - lo == bounds[a + 1] - bounds[a] else cohort[lo:hi] - bounds[a]
-            vectors = tuple(v if v.ndim == 1 else v[lo:hi] for v in request.down)
-            own = {name: v[lo:hi] for name, v in request.own.items()}
-            steps = request.K if np.ndim(request.K) == 0 else request.K[lo:hi]
-            ops[a] = Op(verb, half, members, vectors, request.round, steps, own, request.exchange, lo, len(cohort))
+            members: Any = None if hi - lo == bounds[a + 1] - bounds[a] else cohort[lo:hi] - bounds[a]
+            part = replace(
+                request, half=half, cohort=members,
+                down=tuple(v if v.ndim == 1 else v[lo:hi] for v in request.down),
+                own={name: v[lo:hi] for name, v in request.own.items()},
+                K=request.K if np.ndim(request.K) == 0 else request.K[lo:hi],
+                first=lo, asked=len(cohort), halt=None, weights=(),
+            )  # fmt: skip
+            ops[a] = Op(verb, part)
         return ops
 
     def ask(self, request: Request) -> dict[int, Any]:
@@ -156,9 +126,11 @@ class ActorSession:
             replies = self.send(news, snapshot=due)
         finally:
             self.pool.halt = None
-        seconds = {a: replies[a].seconds for a in ops}
-        self.seconds_since += self.timing.add(time.perf_counter() - began, seconds)
-        self.rounds_since += 1
+        seconds = [replies[a].seconds for a in ops]
+        mean, slowest = sum(seconds) / len(seconds), max(seconds)
+        self.calls, self.seconds = self.calls + 1, self.seconds + time.perf_counter() - began
+        self.local_seconds, self.waiting_seconds = self.local_seconds + mean, self.waiting_seconds + slowest - mean
+        self.rounds_since, self.seconds_since = self.rounds_since + 1, self.seconds_since + slowest
         return {a: replies[a] for a in ops}
 
     def tell(self, request: Request) -> None:
@@ -173,7 +145,7 @@ class ActorSession:
         def submit(a: int) -> Any:
             return self.post(a, self.logs[a].count, ops[a], parcel, snapshot)
 
-        replies: dict[int, Any] = self.pool.call(submit, news, f"did not finish round {self.round}", self.mend)
+        replies: dict[int, Any] = self.pool.call(submit, news, f"did not finish round {self.round}")
         for a, reply in replies.items():
             self.logs[a].answered(ops[a], snapshot)
             for k, rows in (reply.memory or {}).items():
@@ -184,12 +156,8 @@ class ActorSession:
 
     def post(self, a: int, start: int, ops: list[Op], parcel: Parcel, snapshot: bool = False) -> Any:
         """Submit a message to one actor."""
-        sent = [replace(op, vectors=tuple(parcel.of(v) for v in op.vectors)) for op in ops]
-        lo, hi = self.pool.bounds[a], self.pool.bounds[a + 1]
-        cohort = self.next_cohort
-        if cohort is not None:
-            cohort = cohort[slice(*np.searchsorted(cohort, (lo, hi)))] - lo
-        return self.pool.handles[a].step.remote(Message(self.run_id, start, sent, snapshot, cohort))
+        sent = [Op(verb, replace(r, down=tuple(parcel.of(v) for v in r.down))) for verb, r in ops]
+        return self.pool.handles[a].step.remote(Message(self.run_id, start, sent, snapshot))
 
     # -- faults --------------------------------------------------------------------------------------------------------
     def begin(self, a: int) -> Any:
@@ -201,46 +169,21 @@ class ActorSession:
             self.run_id, self.logs[a].start, self.seed, d, batch, self.census, memory
         )
 
-    def mend(self, dead: dict[int, str]) -> set[int]:
-        """Bring actors back to where they stood; which."""
-        lost, records = self.pool.persist(self.rebuild, "while it was rebuilt", dead, self.round)
-        self.recoveries += records
-        return lost
-
-    def rebuild(self, lost: Mapping[int, str], until: float) -> None:
-        """New processes for those that died; the snapshot and the log for all that lost their place."""
-        pool, died = self.pool, {a: why for a, why in lost.items() if why}
-        if died:
-            away = {pool.nodes[a] for a, why in died.items() if why != ENDED and a in pool.nodes}
-            pool.start(died, away, until)
-            pool.supply(died, until)
-        pool.nodes |= pool.gather(submit_all(self.begin, lost), until, "did not begin")
+    def restore(self, lost: Mapping[int, str], until: float) -> None:
+        """Bring actors back to where they stood: the snapshot, and the log since."""
+        self.pool.gather(submit_all(self.begin, lost), until, "did not begin")
         parcel, logs = Parcel(), {a: self.logs[a] for a in lost if self.logs[a].done}
         refs = submit_all(lambda a: self.post(a, logs[a].start, logs[a].done, parcel), logs)
-        pool.gather(refs, until, f"did not redo its part up to round {self.round}")
+        self.pool.gather(refs, until, f"did not redo its part up to round {self.round}")
 
     # -- what happened -------------------------------------------------------------------------------------------------
-    def pulse(self) -> dict[str, float]:
-        """Where the time goes, as shares of the time spent in calls."""
-        shares = self.timing.shares()
-        return shares | {"slowest_actor": float(np.argmax(self.timing.busy))} if shares else {}
-
     def report(self) -> tuple[dict[str, Any], list[str]]:
         """For the result: the actors, where the time went, and every recovery; the latter also as sentences."""
-        timing = self.timing
-        slowest, mean = int(np.argmax(timing.busy)), float(timing.busy.mean())
-        about = {
-            "actors": len(self.pool.all),
-            "rounds_per_second": timing.calls / timing.wall if timing.wall else None,
-            **timing.shares(),
-            "slowest_actor": {
-                "actor": slowest,
-                "clients": self.pool.clients(slowest),
-                "times_the_mean": float(timing.busy[slowest]) / mean if mean else None,
-                "slowest_in_rounds": int(timing.slowest_in[slowest]),
-            },
-            "recoveries": [dict(r) for r in self.recoveries],
-        }
+        about: dict[str, Any] = {"actors": len(self.pool.all), "recoveries": [dict(r) for r in self.recoveries]}
+        if self.seconds:
+            local, waiting = self.local_seconds / self.seconds, self.waiting_seconds / self.seconds
+            about |= {"rounds_per_second": self.calls / self.seconds, "share_local": local, "share_waiting": waiting}
+            about |= {"share_communication": max(0.0, 1.0 - local - waiting)}
         notes = [
             f"the actor with {r['clients']} was lost {_when(r['round'])} ({r['cause']}) and rebuilt in "
             f"{r['seconds']:.1f} seconds; nothing of the trajectory changed."
@@ -264,4 +207,4 @@ def _packed(half: Any) -> Any:
         if name != "__main__" and hasattr(module, "__file__") and PathFinder.find_spec(name) is None:
             ray.cloudpickle.register_pickle_by_value(module)  # its module was loaded from a file
     packed = ray.cloudpickle.dumps(half)
-    return packed if len(packed) < MIN_STORE_BYTES else put(half)
+    return packed if len(packed) < MIN_STORE_BYTES else ray.put(half)

@@ -10,7 +10,7 @@ import gc
 import os
 import socket
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 from weakref import WeakSet
@@ -136,21 +136,20 @@ def ask_head(seconds: float, act: Callable[[], Any], look: Callable[[], None] | 
     return within(seconds, act, silent, look)
 
 
-def room(seconds: float) -> tuple[Mapping[str, float], Mapping[str, float]]:
-    """The cluster's resources, and those that are free."""
-    resources: tuple[Any, Any] = ask_head(seconds, lambda: (ray.cluster_resources(), ray.available_resources()))
-    return resources
+def cpus(seconds: float) -> float:
+    """How many CPUs the cluster has."""
+    return float(ask_head(seconds, ray.cluster_resources).get("CPU", 1))
 
 
-def check_room(actors: int, cores: int, memory: int | None, has: Mapping[str, float]) -> str | None:
+def check_room(need: int, has: float) -> None:
     """Check that all actors can run: an error on the Ray started here, a warning on a cluster, which may grow."""
-    for name, each, unit in (("CPU", cores, "CPUs"), ("memory", memory or 0, "bytes of memory")):
-        if actors * each > has.get(name, 0.0):
-            said = f"{actors} actors need {actors * each} {unit} and the cluster has {has.get(name, 0.0):.12g}"
-            if OURS.runs():
-                raise InputError(f"{said}; use fewer actors, or shut down the engines that use this Ray first.")
-            return f"{said}; some wait for machines to join, until the deadline."
-    return None
+    if need <= has:
+        return
+    lack = f"the actors need {need} CPUs and the cluster has {has:.12g}"
+    if OURS.runs():
+        raise InputError(f"{lack}; use fewer actors, or shut down the engines that use this Ray first.")
+    note = f"{lack}; some wait for machines to join, until the deadline."
+    warnings.warn(note, FullClusterWarning, stacklevel=5)
 
 
 @contextmanager
@@ -183,12 +182,14 @@ def start_here(**options: Any) -> None:
         raise EngineError(f"Ray did not start on this machine ({first}); try again, or end other programs.") from None
 
 
-def exposed(gcs: str, environment: Mapping[str, str]) -> str | None:
-    """A warning where the cluster listens beyond this machine without token authentication."""
+def warn_if_exposed() -> None:
+    """Warn where the cluster listens beyond this machine without token authentication."""
+    gcs = ray.get_runtime_context().gcs_address
     host = gcs.rsplit(":", 1)[0].strip("[]")
-    if is_loopback(host) or environment.get("RAY_AUTH_MODE") == "token":
-        return None
-    return (
+    if is_loopback(host) or os.environ.get("RAY_AUTH_MODE") == "token":
+        return
+    note = (
         f"the Ray cluster at {gcs} is not local and has no token authentication: whoever reaches it can run code on "
         "all its machines; set RAY_AUTH_MODE=token on every one of them."
     )
+    warnings.warn(note, UnsafeClusterWarning, stacklevel=5)

@@ -11,8 +11,6 @@ What clients gossip is mixed by the driver.
 
 from __future__ import annotations
 
-import os
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -24,9 +22,9 @@ from proxskip.engines.sparse_rows import balanced
 from proxskip.interfaces import BrokenOff, Engine, Request, SettleHalf, Size, Work
 from proxskip.links.sums import SUM_BLOCK, sum_in_order
 from proxskip.problems.federated import LKind, Problem
-from proxskip.problems.glm import LinearModel, Logistic
+from proxskip.problems.glm import LinearModel
 from proxskip.problems.packed import Packed
-from proxskip.problems.sharded import Elsewhere, Files, RemoteClient, Sharded, agree, as_source
+from proxskip.problems.sharded import Elsewhere, Sharded, Shards
 from proxskip.problems.stored import Stored
 from proxskip.types import Array, Indices, InputError, Vectors
 
@@ -39,7 +37,6 @@ class RayEngine(Engine):
         address: of a running cluster, ``"auto"`` for the one this machine belongs to; None starts Ray on this machine,
             with a CPU for each that the actors need (or uses the Ray that this process has started already).
         cores: CPUs, and threads, of each actor.
-        memory: bytes that each actor may hold while it loads its shards (Linux); one that does not fit is refused.
         deadline: seconds after which a call that was not answered ends the run with an EngineError.
         snapshot_every: rounds after which the clients' memory is copied to the driver at the latest.
         stay: keep the actors and their shards after a run for the next one on the same problem, until ``shutdown``.
@@ -53,46 +50,36 @@ class RayEngine(Engine):
         address: str | None = None,
         *,
         cores: int = 1,
-        memory: int | None = None,
         deadline: float = 600.0,
         snapshot_every: int = 50,
         stay: bool = False,
     ) -> None:
-        for what, v in (("actors", actors), ("cores", cores), ("memory", memory), ("snapshot_every", snapshot_every)):
+        for what, v in (("actors", actors), ("cores", cores), ("snapshot_every", snapshot_every)):
             if v is not None and (isinstance(v, bool) or not isinstance(v, (int, np.integer)) or v < 1):
                 raise InputError(f"{what} = {v!r} must be a whole number of at least 1.")
         if not 0 < deadline < float("inf"):
             raise InputError(f"deadline = {deadline} must be positive and finite.")
         need_ray()
-        self.actors, self.address, self.cores, self.memory_limit = actors, address, cores, memory
+        self.actors, self.address, self.cores = actors, address, cores
         self.deadline, self.snapshot_every, self.stay = float(deadline), snapshot_every, stay
         self.pool: Any = None
         self.holds: Any = None
         self.loaded = False
         self.session: Any = None
-        self.warned: list[str] = []
 
     # -- the cluster ---------------------------------------------------------------------------------------------------
     def _pool(self, load: Array, names: Callable[[int], str] | None) -> Any:
         """Actors over contiguous clients of about equal load, not yet made."""
-        import ray
-
         from proxskip.engines.ray import cluster
         from proxskip.engines.ray.pool import Pool
 
         self._check_pool()
         cluster.connect(self.address, self, (self.actors or 1) * self.cores, self.deadline)
-        note = cluster.exposed(ray.get_runtime_context().gcs_address, os.environ)
-        if note is not None and note not in self.warned:
-            self.warned.append(note)
-            warnings.warn(note, cluster.UnsafeClusterWarning, stacklevel=4)
-        has, _ = cluster.room(self.deadline)
-        parts = balanced(load, self.actors or max(1, int(has.get("CPU", 1)) // self.cores))
-        bounds = [0, *(hi for lo, hi in parts if hi > lo)]
-        pool = Pool(bounds, self.cores, self.memory_limit, self.deadline, names)
-        note = cluster.check_room(len(pool.all), self.cores, self.memory_limit, has)
-        if note is not None:
-            warnings.warn(note, cluster.FullClusterWarning, stacklevel=4)
+        cluster.warn_if_exposed()
+        cpus = cluster.cpus(self.deadline)
+        parts = balanced(load, self.actors or max(1, int(cpus) // self.cores))
+        pool = Pool([0, *(hi for lo, hi in parts if hi > lo)], self.cores, self.deadline, names)
+        cluster.check_room(len(pool.all) * self.cores, cpus)
         if self.pool is not None:
             pool.adopt(self.pool)
         self.pool, self.holds, self.session = pool, None, None
@@ -100,14 +87,9 @@ class RayEngine(Engine):
 
     def load(
         self,
-        shards: Any,
-        model: type[LinearModel] = Logistic,
+        load_shard: Callable[[int], Any],
+        n: int = 0,
         *,
-        n: int | None = None,
-        l2: float = 0.0,
-        intercept: bool = False,
-        dtype: Any = "float64",
-        features: int | None = None,
         weights: Any = "rows",
         L: LKind = "max",
         batch: int | None = None,
@@ -116,24 +98,19 @@ class RayEngine(Engine):
         """A problem whose shards are loaded by the actors that hold them; no data pass through this process.
 
         Args:
-            shards: a list of svmlight or npz files, one per client, at the same path on every machine; or a function
-                ``load_shard(i)`` that gives client i, a linear model or any oracle.
-            n: the number of clients, for a function.
-            features: columns of the data; without it the largest index that occurs in a file.
+            load_shard: a function that makes client i, a linear model or any oracle, from data that its actor reads.
+            n: the number of clients.
             weights: "rows", "equal", or a number a client.
         """
         if isinstance(weights, str) and weights not in ("rows", "equal"):
             raise InputError(f'weights = "{weights}" is not known; use "rows" or "equal".')
-        kind = str(np.dtype(dtype))
-        source = as_source(shards, n, model=model, l2=l2, intercept=intercept, dtype=kind, features=features)
+        source = Shards(load_shard, n)
         try:
             facts = self._facts(source)
             if isinstance(weights, str):
-                sizes = [f.N for f in facts]
-                weights = sizes if weights == "rows" and None not in sizes else None
+                weights = [f.N for f in facts] if weights == "rows" and all(f.has_rows for f in facts) else None
             about = {"split": "shards", "data": f"{source.n} shards"}
-            remotes = [RemoteClient(f) for f in facts]
-            problem = Sharded(remotes, weights, psi, None, batch, L, info=about, holder=self, source=source)
+            problem = Sharded(facts, weights, psi, None, batch, L, info=about, holder=self, source=source)
         except BaseException:
             self.shutdown_pool()
             raise
@@ -142,25 +119,11 @@ class RayEngine(Engine):
 
     def _facts(self, source: Any) -> list[Any]:
         """Let the actors load their shards; what they say of them."""
-        pool = self._pool(_sizes(source), source.name)
+        pool = self._pool(np.ones(source.n), source.name)
         bounds = pool.bounds
-        pool.data = [("look", lambda a: (source, bounds[a], bounds[a + 1]))]
-        width, classes = agree(source, self._supplied("look"))
-        pool.data.append(("build", lambda a: (source, width, classes)))
-        facts = self._supplied("build")
+        facts: list[Any] = pool.supply("load", lambda a: (source, bounds[a], bounds[a + 1]))
         pool.digests = [f.digest for f in facts]
         return facts
-
-    def _supplied(self, verb: str) -> list[Any]:
-        """Give all actors their data; what they answer to one of the calls. If some die, all are made anew."""
-        pool, answers = self.pool, {}  # type: Any, dict[int, Any]
-
-        def act(lost: dict[int, str], until: float) -> None:
-            pool.start([a for a in pool.all if lost or pool.handles[a] is None], until=until)
-            answers.update(pool.supply(pool.all, until)[verb])
-
-        pool.persist(act, "while it was loaded", {})
-        return [v for a in pool.all for v in answers[a] or ()]
 
     def evaluate(self, x: Array, clients: Any) -> tuple[list[float], Array]:
         """f_i(x) and grad f_i(x) of every one of these clients, computed where they are."""
@@ -188,9 +151,8 @@ class RayEngine(Engine):
         from proxskip.engines.ray.pool import Parcel
 
         parcel = Parcel()
-        mend = self.pool.refill if self.session is None else self.session.mend
         submit = lambda a: getattr(self.pool.handles[a], verb).remote(*arguments(parcel))  # noqa: E731
-        answers: dict[int, Any] = self.pool.call(submit, self.pool.all, "did not answer", mend)
+        answers: dict[int, Any] = self.pool.call(submit, self.pool.all, "did not answer")
         return answers
 
     # -- an engine's verbs ---------------------------------------------------------------------------------------------
@@ -206,7 +168,7 @@ class RayEngine(Engine):
             self._still_holds(problem.clients)
         elif self.pool is None or self.holds is not problem.clients:
             self._place(problem)
-        self.problem = problem
+        self.pool.run = None
         self.session = self._guarded(
             lambda: ActorSession(self.pool, problem, memory, seed, self._census(problem), self.snapshot_every)
         )
@@ -220,10 +182,9 @@ class RayEngine(Engine):
         pool = self._pool(_load(problem), None)
         bounds, clients = pool.bounds, problem.clients
         some = clients.part if isinstance(clients, Stored) else lambda lo, hi: clients[lo:hi]
-        pool.data = [("take", lambda a: (bounds[a], some(bounds[a], bounds[a + 1])))]
         self.holds, self.loaded = problem.clients, False
         try:
-            self._supplied("take")
+            pool.supply("take", lambda a: (bounds[a], some(bounds[a], bounds[a + 1])))
         except BaseException:
             self.shutdown_pool()
             raise
@@ -241,11 +202,6 @@ class RayEngine(Engine):
         """Nothing yet: it travels with the next message."""
         self.session.tell(Request(half, cohort, 0, down=outcome))  # type: ignore[arg-type]
 
-    def expect(self, cohort: Callable[[], Indices]) -> None:
-        """Tell the actors with this round's message whose rows to read, if they are on disk."""
-        if isinstance(self.problem.clients, Stored):
-            self.session.next_cohort = cohort()
-
     def sum(self, w: Array, U: Array) -> Array:
         """In client order."""
         blocks = np.empty((-(-len(U) // SUM_BLOCK), U.shape[1]))
@@ -260,6 +216,8 @@ class RayEngine(Engine):
         """End the actors, unless they hold loaded shards or are to stay."""
         if not (self.stay or self.loaded):
             self.shutdown()
+        elif self.pool is not None:
+            self.pool.recoveries = []  # those to come are the next run's
 
     def shutdown_pool(self) -> None:
         """End the actors."""
@@ -292,15 +250,10 @@ class RayEngine(Engine):
         recoveries: list[dict[str, Any]] = self.session.recoveries
         return recoveries
 
-    def pulse(self) -> dict[str, float]:
-        """Where the time goes, as shares of the time spent in calls."""
-        shares: dict[str, float] = self.session.pulse()
-        return shares
-
     def report(self) -> tuple[dict[str, Any], list[str]]:
         """For the result: the actors, where the time went, and every recovery; the latter also as sentences."""
-        about, notes = self.session.report()
-        return about, [*self.warned, *notes]
+        report: tuple[dict[str, Any], list[str]] = self.session.report()
+        return report
 
 
 def need_ray() -> None:
@@ -318,11 +271,3 @@ def _load(problem: Problem) -> Array:
     return np.array(
         [float(getattr(f.A, "nnz", f.A.size)) if isinstance(f, LinearModel) else 1.0 for f in problem.clients]
     )
-
-
-def _sizes(source: Any) -> Array:
-    """About how large each shard is: its file's size, where it can be seen from here."""
-    if not isinstance(source, Files):
-        return np.ones(source.n)
-    sizes = [float(os.path.getsize(p)) if os.path.isfile(p) else 0.0 for p in source.paths]
-    return np.array(sizes) if min(sizes) > 0 else np.ones(source.n)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from typing import Any
 
 import ray
 
 from proxskip.engines.ray import private
+from proxskip.timeouts import within
 from proxskip.types import EngineError
 
 SECONDS_BETWEEN_LOOKS = 1.0
@@ -25,18 +24,15 @@ class Heartbeat:
     """Looks after Ray's own processes, at little cost while all is well."""
 
     def __init__(self) -> None:
-        self.next = 0.0
+        self.next_look, self.next_enquiry = 0.0, time.monotonic() + SECONDS_BETWEEN_ENQUIRIES
         self.me = ray.get_runtime_context().get_node_id()
-        self.enquiry: threading.Thread | None = None
-        self.nodes: list[Any] = []
-        self.asked = time.monotonic()
 
     def look(self) -> None:
         """Raise an error if one of Ray's processes that were started here has ended."""
         now = time.monotonic()
-        if now < self.next:
+        if now < self.next_look:
             return
-        self.next = now + SECONDS_BETWEEN_LOOKS
+        self.next_look = now + SECONDS_BETWEEN_LOOKS
         for kind in private.ended_processes():
             if kind in NEEDED:
                 raise lost(f"its {NEEDED[kind]} has ended")
@@ -44,21 +40,13 @@ class Heartbeat:
     def enquire(self) -> None:
         """``look``, and ask the head whether this machine's raylet lives; for a driver that waits."""
         self.look()
-        now = time.monotonic()
-        if self.enquiry is None:
-            if now >= self.asked + SECONDS_BETWEEN_ENQUIRIES:
-                self.asked, self.nodes = now, []
-                self.enquiry = threading.Thread(target=self._ask, daemon=True)
-                self.enquiry.start()
-        elif not self.enquiry.is_alive():
-            self.enquiry = None
-            if any(n["NodeID"] == self.me and not n["Alive"] for n in self.nodes):
-                raise lost("the raylet of this machine has ended")
-        elif now > self.asked + HEAD_SECONDS:
-            raise lost(f"its head did not answer for {HEAD_SECONDS:g} seconds")
-
-    def _ask(self) -> None:
-        self.nodes = ray.nodes()
+        if time.monotonic() < self.next_enquiry:
+            return
+        silent = lost(f"its head did not answer for {HEAD_SECONDS:g} seconds")
+        nodes = within(HEAD_SECONDS, ray.nodes, silent, self.look)
+        if any(n["NodeID"] == self.me and not n["Alive"] for n in nodes):
+            raise lost("the raylet of this machine has ended")
+        self.next_enquiry = time.monotonic() + SECONDS_BETWEEN_ENQUIRIES
 
 
 def lost(what: str) -> EngineError:

@@ -6,7 +6,6 @@
 ``ray._private.ray_constants``             ``ENABLE_RAY_CLUSTER``, see ``on_loopback``. Without it Ray is not started
                                            here, since it might listen on all interfaces.
 ``ray.init(_node_ip_address=)``            the loopback. The same.
-``NodeAffinitySchedulingStrategy``         ``_spill_on_unavailable``: a preference for a machine. Without it, none.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from proxskip.types import EngineError
 
@@ -49,14 +47,6 @@ class Processes:
         """End all of them."""
         with suppress(AttributeError):
             self.node.kill_all_processes(check_alive=False, allow_graceful=False)
-
-
-def prefer(node: str) -> Any:
-    """Where an actor should run; where that machine has no room, Ray may choose another."""
-    try:
-        return NodeAffinitySchedulingStrategy(node, True, _spill_on_unavailable=True)
-    except TypeError:
-        return "DEFAULT"
 
 
 @contextmanager

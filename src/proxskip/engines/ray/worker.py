@@ -1,7 +1,6 @@
 """What runs inside a Ray actor: some clients' shards and memory, and the operations asked of them, each done once.
 
-An actor is told operations in order (``Message``). It counts them, refuses any other order, and gives the reply of the
-last message again if it is asked again, so that a retried call changes nothing.
+An actor is told operations in order (``Message``). It counts them, and refuses any other order.
 """
 
 from __future__ import annotations
@@ -9,9 +8,10 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import ray
@@ -20,15 +20,13 @@ from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.cpu.shards import Census
 from proxskip.interfaces import Request, Size, Work, look
 from proxskip.lazy.compilation import without_numba
-from proxskip.problems import spectrum
 from proxskip.problems.clients import checked_gradient
 from proxskip.problems.federated import Problem
 from proxskip.problems.oracles import in_double
-from proxskip.problems.stored import StoredPart
 from proxskip.types import Array, Indices, Vectors
 
 if TYPE_CHECKING:  # an actor that is given its clients reads no shards, and does without what reads them
-    from proxskip.problems.sharded import Fact, ShardSummary, Source
+    from proxskip.problems.sharded import RemoteClient, Shards
 
 MAX_HALVES = 16
 """Halves that an actor keeps; it fetches one that it has forgotten again."""
@@ -38,26 +36,17 @@ class Lost(Exception):
     """The actor is not where the message takes it to be; it has to be set there first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Op:
-    """One half on some of the actor's clients."""
+class Op(NamedTuple):
+    """One half on some of the actor's clients.
+
+    Args:
+        verb: ``run`` or ``tell``.
+        request: its half as bytes or a reference into the object store, its cohort numbered within the actor (None for
+            all), and its large vectors as references.
+    """
 
     verb: str
-    """``run`` or ``tell``."""
-    half: Any
-    """The half: bytes, or a reference into the object store."""
-    members: Indices | None
-    """The clients, numbered within the actor; None for all."""
-    vectors: tuple[Any, ...] = ()
-    """What goes down; in a message, large vectors are references into the object store."""
-    round: int = 0
-    K: Any = 0
-    own: Mapping[str, Array] = field(default_factory=dict)
-    """Numbers of each member by name."""
-    exchange: int = 0
-    first: int = 0
-    asked: int | None = None
-    """As in ``interfaces.Request``: the first member's place among all that were asked, and how many they are."""
+    request: Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +58,6 @@ class Message:
     ops: Sequence[Op]
     snapshot: bool = False
     """Whether the reply is to have a copy of what the clients remember after them."""
-    next_cohort: Indices | None = None
-    """The clients of the next round, numbered within the actor, if their rows are on disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,53 +75,28 @@ class Reply:
 class ActorWorker:
     """Clients ``first`` to ``first + m - 1`` of a problem."""
 
-    def __init__(self, number: int, cores: int = 1, memory: int | None = None) -> None:
+    def __init__(self, cores: int = 1) -> None:
         without_numba()
-        self.most = None
-        if memory is not None:
-            from proxskip.problems import sharded
-
-            spectrum.top_eigenvalue(np.eye(256) @ np.eye(256))  # BLAS takes its buffers at first use; they are no data
-            self.most = sharded.data_held() + memory
-        self.number = number
         self.first, self.clients = 0, []  # type: int, Sequence[Any]
-        self.shards: list[Any] = []
         self.engine = CpuEngine(cores)
         self.packed: Any = None
         self.run, self.done = "", -1
-        self.answered: tuple[int, int] = (-1, 0)
-        self.reply: Reply | None = None
-        self.halves: dict[Any, Any] = {}
+        self.half = lru_cache(MAX_HALVES)(_half)
         self.halted = threading.Event()
 
     # -- data ----------------------------------------------------------------------------------------------------------
-    def take(self, first: int, clients: Sequence[Any] | StoredPart) -> None:
+    def take(self, first: int, clients: Sequence[Any] | Callable[[], Any]) -> None:
         """Clients that were made elsewhere, or that are in a folder."""
         self.first, self.packed = first, None
-        self.clients = clients.open() if isinstance(clients, StoredPart) else list(clients)
+        self.clients = clients() if callable(clients) else list(clients)
 
-    def look(self, source: Source, first: int, last: int) -> list[ShardSummary]:
-        """Read the shards of clients first to last - 1, and say what they hold."""
+    def load(self, source: Shards, first: int, last: int) -> list[RemoteClient]:
+        """Load the shards of clients first to last - 1, and say what the problem needs to know about them."""
         from proxskip.problems import sharded
 
-        self.first, self.packed, self.shards = first, None, []
-        with sharded.no_more_than(self.most):
-            self.shards += (sharded.look_at(source, i) for i in range(first, last))
-        return [summary for _, summary in self.shards]
-
-    def build(self, source: Source, d: int, classes: tuple[Any, ...] | None) -> list[Fact]:
-        """Make clients of what was read, and say what the problem needs to know about them."""
-        from proxskip.problems import sharded
-
-        clients: list[Any] = []
-        self.clients = clients
-        facts = []
-        with sharded.no_more_than(self.most):
-            for k in range(len(self.shards)):
-                data, self.shards[k] = self.shards[k][0], None
-                clients.append(sharded.load_client(source, self.first + k, data, d, classes))
-                facts.append(sharded.fact(source, self.first + k, clients[-1]))
-        return facts
+        pairs = [sharded.loaded(source, i) for i in range(first, last)]
+        self.first, self.packed, self.clients = first, None, [f for f, _ in pairs]
+        return [about for _, about in pairs]
 
     def census(self, d: int, batch: int | None) -> Census:
         """Counts behind the kernels' layout."""
@@ -149,28 +111,23 @@ class ActorWorker:
         return values, np.stack(rows)
 
     # -- a run ---------------------------------------------------------------------------------------------------------
-    def begin(self, run: str, start: int, seed: int, d: int, batch: int | None, census: Census, memory: Vectors) -> str:
-        """Stand before operation ``start`` of a run, with this memory; on which machine."""
+    def begin(
+        self, run: str, start: int, seed: int, d: int, batch: int | None, census: Census, memory: Vectors
+    ) -> None:
+        """Stand before operation ``start`` of a run, with this memory."""
         key = (batch, census, seed)
         if self.packed != key:
             problem = Problem(self.clients, batch=batch, d=d)
             self.engine.open(problem, memory, seed, self.first, census)
             self.packed = key
         self.engine.kept = {k: np.array(v) for k, v in memory.items()}
-        self.engine.spare = None
-        self.run, self.done, self.answered, self.reply = run, start, (-1, 0), None
+        self.run, self.done = run, start
         self.halted.clear()
-        return str(ray.get_runtime_context().get_node_id())
 
     def step(self, message: Message) -> Reply:
-        """Do the operations, or give the last reply again if they are done."""
-        span = message.start, len(message.ops)
-        if message.run == self.run and span == self.answered and self.reply is not None:
-            return self.reply
+        """Do the operations."""
         if message.run != self.run or message.start != self.done:
-            raise Lost(f"actor {self.number} is at operation {self.done}, not {message.start}")
-        if (cohort := message.next_cohort) is not None:
-            self.engine.expect(lambda: cohort)
+            raise Lost(f"the actor is at operation {self.done}, not {message.start}")
         self.done = -1  # until all is done: a half-done message must not be taken for a done one
         work, gradients = Work((), 0), 0
         ops = [self._received(op) for op in message.ops]
@@ -180,33 +137,26 @@ class ActorWorker:
                 work = self._do(op)
                 gradients += work.gradients
         seconds = time.perf_counter() - started
-        self.done, self.answered = message.start + len(ops), span
+        self.done = message.start + len(ops)
         memory = self.engine.memory() if message.snapshot else None
-        self.reply = Reply(work.up, gradients, seconds, memory, work.sizes, work.steps)
-        return self.reply
+        return Reply(work.up, gradients, seconds, memory, work.sizes, work.steps)
 
     def _received(self, op: Op) -> Op:
         """The operation with its half, and with vectors of its own that may be written to."""
-        half = self.halves.pop(op.half, None)
-        if half is None:
-            half = ray.cloudpickle.loads(op.half) if isinstance(op.half, bytes) else ray.get(op.half)
-        self.halves[op.half] = half  # the most recent one is the last
-        if len(self.halves) > MAX_HALVES:
-            del self.halves[next(iter(self.halves))]
-        vectors = tuple(np.array(ray.get(v) if isinstance(v, ray.ObjectRef) else v) for v in op.vectors)
-        return replace(op, half=half, vectors=vectors)
+        cohort: Any = op.request.cohort
+        if cohort is None:
+            cohort = np.arange(len(self.clients))
+        down = tuple(np.array(ray.get(v) if isinstance(v, ray.ObjectRef) else v) for v in op.request.down)
+        half = self.half(op.request.half)
+        return Op(op.verb, replace(op.request, half=half, cohort=cohort, down=down, halt=self.halted))
 
     def _do(self, op: Op) -> Work:
-        members = np.arange(len(self.clients)) if op.members is None else op.members
+        request = op.request
         if op.verb == "tell":
-            self.engine.tell(op.half, members, op.vectors)
+            self.engine.tell(request.half, request.cohort, request.down)  # type: ignore[arg-type]
             return Work((), 0)
         look(self.halted)
-        return self.engine.run(
-            Request(
-                op.half, members, op.round, op.K, op.vectors, op.own, op.exchange, 0, op.first, op.asked, self.halted
-            )
-        )
+        return self.engine.run(request)
 
     # -- while a message is at work ------------------------------------------------------------------------------------
     @ray.method(concurrency_group="signals")
@@ -218,6 +168,10 @@ class ActorWorker:
     def where(self) -> tuple[int, str]:
         """The process and the node."""
         return os.getpid(), str(ray.get_runtime_context().get_node_id())
+
+
+def _half(packed: Any) -> Any:
+    return ray.cloudpickle.loads(packed) if isinstance(packed, bytes) else ray.get(packed)
 
 
 def actor_class() -> Any:

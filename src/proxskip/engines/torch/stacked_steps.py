@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from proxskip.engines.cpu.drawing import Drawing
-from proxskip.engines.cpu.minibatches import draw_rows, subset
+from proxskip.engines.cpu.minibatches import draw_rows, room_for, subset
 from proxskip.engines.torch.stacked_functions import Parts
 from proxskip.interfaces import look
 from proxskip.lazy.compilation import njit
@@ -64,8 +63,8 @@ def minibatches(
         step0: the number of the first step, one for all clients or one for each.
     """
     first = np.array(np.broadcast_to(np.asarray(step0, dtype=np.int64), clients.shape))
-    rows, drawing = np.empty((count, len(clients), b), dtype=np.int64), Drawing(b, int(sizes.max()))
-    _fill(rows, np.uint64(seed), round, clients, first, sizes, drawing.picks(), drawing.room())
+    rows = np.empty((count, len(clients), b), dtype=np.int64)
+    _fill(rows, np.uint64(seed), round, clients, first, sizes, *room_for(b, int(sizes.max())))
     drawn = torch.as_tensor(rows)
     # only a copy from locked memory runs beside the computation
     return (drawn.pin_memory() if device.type == "cuda" else drawn).to(device, non_blocking=True)

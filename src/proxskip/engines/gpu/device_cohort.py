@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.engines.gpu.device_codecs import read_on_card
 from proxskip.engines.gpu.launch import many
 from proxskip.engines.local import Sender, key_of, pull_to_zero, pulled_steps
 from proxskip.interfaces import Request
@@ -57,17 +56,13 @@ class CardCohort(Sender):
 
     def _rows_taken(self, K: Any) -> int:
         """Rows that K steps (a number, or one for each member) differentiate."""
-        batch, members = self.engine.problem.batch, self.members
-        if many(K):
-            return int(np.sum(np.asarray(K) * (batch or self.engine.rows[members])))
-        rows: int = batch * len(members) if batch else self.engine.row_count(members)
-        return int(K) * rows
+        rows = self.engine.problem.batch or self.engine.rows[self.members]
+        return int(np.sum(np.broadcast_to(K, len(self.members)) * rows))
 
     def gradient(self, x: Any, where: Any = None) -> Any:
         """The members' full gradients, one row each; x itself where none is wanted."""
         wanted: Any = 1 if where is None else self._sent_with(where)
-        rows = self.engine.row_count(self.members) if where is None else wanted @ self.engine.rows[self.members]
-        self.gradients += int(rows)
+        self.gradients += int(np.sum(wanted * self.engine.rows[self.members]))
         members = self.engine.numbers(self.members)
         return self.engine.steps.gradient(len(self.members), self.engine.dense(x), wanted, members=members)
 
@@ -77,8 +72,8 @@ class CardCohort(Sender):
         return np.asarray(self.request.own[name], dtype=bool).astype(np.int64)
 
     def read(self, v: Any, codec: Codec, keys: Sequence[Key]) -> Any:
-        """What the server reads: it does not leave the card."""
-        return read_on_card(self.engine.cupy, v, codec, keys, self.engine.problem.d)
+        """What the server reads, encoded and decoded on the host."""
+        return self.engine.place(super().read(self.engine.fetch(v), codec, keys))
 
     def own(self, values: Any) -> Any:
         """The members' entries as a column, or their rows."""

@@ -1,4 +1,4 @@
-"""Checks whether a round function is Scaffold or Scaffnew, by laws that every correct one obeys, on small quadratics.
+"""Is this round function Scaffold or Scaffnew? It is checked by laws that every correct one obeys, on small quadratics.
 
 >>> def scaffnew(x, h, gradients, cohort, gamma, K):
 ...     xhat = {i: x for i in cohort}
@@ -17,18 +17,54 @@ True
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from proxskip.conformance.laws import ConformanceReport, Law, law
 from proxskip.problems.federated import Problem
 from proxskip.problems.quadratic import random_quadratics
 from proxskip.randomness import generator
 from proxskip.types import Array, Indices, InputError
 
+__all__ = ["ConformanceReport", "Law", "check", "scaffold"]
+
 Round = Callable[..., tuple[Any, Any]]
 """``round(x, state, gradients, cohort, gamma, K) -> (x, state)``"""
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """One law: the measured error, the bound on it that rounding explains, and the law in words."""
+
+    name: str
+    holds: bool
+    measured: float
+    bound: float
+    says: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConformanceReport:
+    """The results for all laws."""
+
+    laws: tuple[Law, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether all laws hold."""
+        return all(law.holds for law in self.laws)
+
+    @property
+    def broken(self) -> tuple[str, ...]:
+        """The names of the laws that do not hold."""
+        return tuple(law.name for law in self.laws if not law.holds)
+
+    def __str__(self) -> str:
+        return "\n".join(
+            f"{'holds ' if law.holds else 'BROKEN'}  {law.name:<16} {law.measured:9.2e}  {law.says}"
+            for law in self.laws
+        )
 
 
 def check(
@@ -68,6 +104,11 @@ def scaffold(
         return x, (c_i, c)
 
     return act, lambda h: (h.copy(), np.zeros(h.shape[1])), lambda state, x: state[0] - state[1]
+
+
+def _law(name: str, measured: float, bound: float, says: str) -> Law:
+    """A law holds if what was measured is within the bound; nan never is."""
+    return Law(name, bool(measured <= bound), float(measured), bound, says)
 
 
 class _RoundChecker:
@@ -119,20 +160,20 @@ class _RoundChecker:
             wrong = np.maximum(np.maximum(asked - self.calls, self.calls - asked - extra), 0)
             off = np.where(asked > 0, wrong, self.calls)
             worst = max(worst, int(off.max()))
-        return law("local steps", worst, 0.0, "each client of the cohort takes K gradients, and nobody else any")
+        return _law("local steps", worst, 0.0, "each client of the cohort takes K gradients, and nobody else any")
 
     def fixed_point(self) -> Law:
         """x* with h_i = grad f_i(x*) does not move."""
         x, state = self.play(self.x, self.place(self.h), self.everybody, 0.2, 4)
         miss = max(np.abs(x - self.x).max(), np.abs(self.controls(state, x) - self.h).max())
-        return law("fixed point", miss, 1e-12 * self.scale, "x* with h_i = grad f_i(x*) stays where it is")
+        return _law("fixed point", miss, 1e-12 * self.scale, "x* with h_i = grad f_i(x*) stays where it is")
 
     def reduction(self) -> Law:
         """One local step of all clients is gradient descent, for any h."""
         x, h = self.random_state()
         new, _ = self.play(x, self.place(h), self.everybody, 0.3, 1)
         right = x - 0.3 * self.problem.gradient(x)
-        return law("reduction", np.abs(new - right).max(), 1e-12 * self.scale, "K = 1 is gradient descent")
+        return _law("reduction", np.abs(new - right).max(), 1e-12 * self.scale, "K = 1 is gradient descent")
 
     def learning(self) -> Law:
         """After one local step of all clients, h_i is the gradient of client i minus the mean gradient."""
@@ -140,7 +181,7 @@ class _RoundChecker:
         new, state = self.play(x, self.place(h), self.everybody, 0.3, 1)
         g = self.problem.client_gradients(x)
         miss = np.abs(self.controls(state, new) - (g - g.mean(axis=0))).max()
-        return law("learning", miss, 1e-11 * self.scale, "K = 1 learns h_i = grad f_i(x) - grad f(x)")
+        return _law("learning", miss, 1e-11 * self.scale, "K = 1 learns h_i = grad f_i(x) - grad f(x)")
 
     def total(self, cohorts: bool) -> Law:
         """The corrections sum to zero after every round."""
@@ -151,7 +192,7 @@ class _RoundChecker:
             x, state = self.play(x, state, cohort, 0.1, 3)
             worst = max(worst, float(np.abs(np.sum(self.controls(state, x), axis=0)).max()))
         name = "sum on cohorts" if cohorts else "sum"
-        return law(
+        return _law(
             name, worst, 1e-11 * self.scale, "sum_i h_i = 0 after every round" + " of half the clients" * cohorts
         )
 
@@ -161,7 +202,7 @@ class _RoundChecker:
         new, state = self.play(x, self.place(h), [1, 4], 0.1, 3)
         moved = (self.controls(state, new) - h)[[0, 2, 3, 5]]
         miss = np.abs(moved - moved[0]).max()
-        return law("outsiders", miss, 1e-12 * self.scale, "clients outside the cohort keep what they know")
+        return _law("outsiders", miss, 1e-12 * self.scale, "clients outside the cohort keep what they know")
 
     def rate(self, cohorts: bool) -> Law:
         """The error goes to zero, without a bias."""
@@ -174,4 +215,4 @@ class _RoundChecker:
                 x, state = self.play(x, state, cohort, gamma, K)
             miss = float(np.linalg.norm(x - self.x) / np.linalg.norm(self.x))
         name = "rate on cohorts" if cohorts else "rate"
-        return law(name, miss, 1e-6, f"after {rounds} rounds the error is gone" + " with half the clients" * cohorts)
+        return _law(name, miss, 1e-6, f"after {rounds} rounds the error is gone" + " with half the clients" * cohorts)

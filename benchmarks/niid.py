@@ -1,0 +1,267 @@
+"""NIID-Bench's setting (Li, Diao, Chen, He, ICDE 2022): MNIST on 10 clients, from iid to one label each.
+
+    python benchmarks/niid.py                 the whole table; some 20 minutes on an H200
+    python benchmarks/niid.py --part short    a part of it: published, long or short
+    python benchmarks/niid.py --quick         digits in place of MNIST, two minutes on two cores
+    python benchmarks/niid.py --speed         steps per second of ``proxskip.torch.train`` on this device
+
+A CNN with 6 and 16 channels of 5 x 5 and layers of 120 and 84, batch 64, 50 rounds, SGD 0.01 with momentum 0.9. Every
+client takes as many local steps as 10 epochs (or 1) of 6,000 rows have, and all clients weigh the same. MNIST is read by
+``proxskip.datasets.mnist``. Finished runs are kept in ``--out``, so that a second call goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import proxskip as ps
+from proxskip.processes import Processes
+from proxskip.torch import split, train
+
+CLIENTS = 10
+PUBLISHED = {"iid": 99.1, "dirichlet-0.5": 98.9, "labels-3": 98.2, "labels-2": 96.6}
+"""FedAvg's test accuracies in Flower's reproduction of NIID-Bench (niid_bench, one seed)."""
+SGD, MOMENTUM = partial(torch.optim.SGD, lr=0.1), partial(torch.optim.SGD, lr=0.01, momentum=0.9)
+METHODS: dict[str, dict[str, Any]] = {
+    "FedAvg": {"optimizer": MOMENTUM, "control": "none"},
+    "FedAvg + h": {"optimizer": MOMENTUM, "control": "gradient"},
+    "SCAFFOLD": {"optimizer": SGD, "control": "step"},
+    "Scaffnew": {"optimizer": SGD, "control": "step", "drawn": True},
+    "AdamW": {"optimizer": partial(torch.optim.AdamW, lr=1e-3), "control": "none"},
+    "AdamW + h": {"optimizer": partial(torch.optim.AdamW, lr=1e-3), "control": "gradient"},
+}
+"""SCAFFOLD, option II with everybody, is Scaffnew with a fixed number of local steps; 0.1 is 0.01/(1 - 0.9)."""
+
+
+class Cell(NamedTuple):
+    """One training."""
+
+    method: str
+    split: str
+    steps: int
+    seed: int
+    rounds: int
+    quick: bool
+
+    @property
+    def file(self) -> str:
+        return "-".join(str(v).replace(" + ", "+") for v in self) + ".json"
+
+
+def cells(part: str, quick: bool, seeds: int) -> list[Cell]:
+    """The trainings of a part."""
+    if quick:
+        methods = [("FedAvg", "iid"), ("FedAvg", "labels-2"), ("AdamW", "labels-2"), ("AdamW + h", "labels-2")]
+        return [Cell(method, how, 10, 0, 40, True) for method, how in methods]
+    parts = {
+        "published": [("FedAvg", how, 937) for how in (*PUBLISHED, "labels-1")],
+        "long": [(m, how, 937) for m in METHODS if m != "FedAvg" for how in ("labels-2", "labels-1")],
+        "short": [(m, how, K) for m in METHODS for K in (20, 94) for how in ("labels-2", "labels-1")],
+    }
+    chosen = [cell for name in ([part] if part else parts) for cell in parts[name]]
+    # the first seed of everything before the second
+    return [Cell(m, how, K, seed, 50, False) for seed in range(seeds) for m, how, K in chosen]
+
+
+# -- data and network --------------------------------------------------------------------------------------------------
+def data(quick: bool) -> list[Tensor]:
+    """Inputs and labels for training and test; pixels from 0 to 1."""
+    if quick:
+        from sklearn.datasets import load_digits
+
+        X, y = load_digits(return_X_y=True)
+        order = np.random.default_rng(0).permutation(len(y))
+        X, y, cut = (X[order].reshape(-1, 1, 8, 8) - 5) / 6, y[order], 1440
+        arrays = X[:cut], y[:cut], X[cut:], y[cut:]
+    else:
+        X, y, X_test, y_test = ps.datasets.mnist()
+        arrays = X[:, None] / np.float32(255), y, X_test[:, None] / np.float32(255), y_test
+    return [torch.tensor(v, dtype=torch.float32 if v.ndim > 1 else torch.int64) for v in arrays]
+
+
+def lenet(quick: bool, seed: int) -> nn.Module:
+    """NIID-Bench's CNN; on the digits with kernels of 3 x 3."""
+    size, flat = (3, 16 * 2 * 2) if quick else (5, 16 * 4 * 4)
+    pad = 1 if quick else 0
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return nn.Sequential(
+            nn.Conv2d(1, 6, size, padding=pad), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(6, 16, size, padding=pad), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+            nn.Linear(flat, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10),
+        )  # fmt: skip
+
+
+def clients_of(X: Tensor, y: Tensor, how: str, seed: int) -> list[tuple[Tensor, Tensor]]:
+    """NIID-Bench's partitions: "iid", "dirichlet-A", or "labels-k", in which client i has label i and k - 1 others."""
+    name, _, number = how.partition("-")
+    if name != "labels":
+        return split(X, y, CLIENTS, name, alpha=float(number or 1), seed=seed)
+    rng = np.random.default_rng(seed)
+    kinds = 10
+    mine = [
+        [i % kinds, *rng.permutation([k for k in range(kinds) if k != i % kinds])[: int(number) - 1]]
+        for i in range(CLIENTS)
+    ]
+    rows: list[list[Any]] = [[] for _ in range(CLIENTS)]
+    for k in range(kinds):
+        owners = [i for i in range(CLIENTS) if k in mine[i]]
+        for i, part in zip(
+            owners, np.array_split(rng.permutation(np.flatnonzero(y.numpy() == k)), len(owners)), strict=True
+        ):
+            rows[i].extend(part)
+    return [(X[some], y[some]) for some in map(torch.tensor, map(np.array, rows))]
+
+
+def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs.argmax(-1) == targets).float().mean()
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+def run(cell: Cell) -> dict[str, Any]:
+    """Train, and say how accurate it was."""
+    X, y, X_test, y_test = data(cell.quick)
+    words = dict(METHODS[cell.method])
+    period = {"p": 1 / cell.steps} if words.pop("drawn", False) else {"period": cell.steps}
+    torch.set_num_threads(1)
+    began = time.perf_counter()
+    result = train(
+        lenet(cell.quick, cell.seed), nn.functional.cross_entropy, clients_of(X, y, cell.split, cell.seed), **words, **period,
+        batch=32 if cell.quick else 64, rounds=cell.rounds, every=max(1, cell.rounds // 10), seed=cell.seed,
+        test=(X_test, y_test), metrics={"accuracy": accuracy}, progress=False,
+    )  # fmt: skip
+    values = result.trace["accuracy"]
+    return {
+        **cell._asdict(), "accuracy": 100 * float(values[-1]), "best": 100 * float(np.nanmax(values)),
+        "status": result.status.name, "seconds": time.perf_counter() - began,
+        "ms_a_step": 1e3 * float(result.trace["seconds"][-1]) / max(1.0, float(result.trace["local_steps"][-1])),
+    }  # fmt: skip
+
+
+def kept(work: tuple[Path, Cell]) -> dict[str, Any]:
+    """The result of a cell, from its file if it has one."""
+    folder, cell = work
+    path = folder / cell.file
+    if path.is_file():
+        known: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        return known
+    result = run(cell)
+    path.with_suffix(".part").write_text(json.dumps(result), "utf-8")
+    path.with_suffix(".part").replace(path)
+    return result
+
+
+def everything(todo: list[Cell], out: Path, jobs: int) -> Iterator[dict[str, Any]]:
+    """The results as they come."""
+    out.mkdir(parents=True, exist_ok=True)
+    work = [(out, cell) for cell in todo]
+    if jobs == 1:
+        yield from map(kept, work)
+        return
+    with Processes(jobs) as pool:
+        for _, result, _ in pool.each(kept, work[::-1]):  # which begins with the last
+            yield result
+
+
+def table(results: list[dict[str, Any]]) -> list[str]:
+    """Rows of a Markdown table: the mean over the seeds, each of them, and what was published."""
+    lines = ["| split | local steps | method | test accuracy | seeds | published |", "|---|---|---|---|---|---|"]
+    groups: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
+    for r in results:
+        groups.setdefault((r["split"], r["steps"], r["method"]), []).append(r)
+    for (how, K, method), runs in sorted(groups.items()):
+        values = [r["accuracy"] for r in runs]
+        said = f"{PUBLISHED[how]}" if method == "FedAvg" and K == 937 and how in PUBLISHED else ""
+        ends = sum(r["status"] == "DIVERGED" for r in runs)
+        each = ", ".join(f"{v:.1f}" for v in values) + (f"; {ends} diverged" if ends else "")
+        lines.append(f"| {how} | {K} | {method} | {np.mean(values):.1f} | {each} | {said} |")
+    return lines
+
+
+# -- speed -------------------------------------------------------------------------------------------------------------
+def speed() -> None:
+    """An MLP with 100 clients against a loop over them, and the CNN with 10 clients."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    draw = torch.Generator().manual_seed(0)
+    n, rows, b, K = 100, 200, 16, 20
+    clients = [(torch.randn(rows, 64, generator=draw), torch.randint(0, 10, (rows,), generator=draw)) for _ in range(n)]
+    module = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    adamw, rounds = partial(torch.optim.AdamW, lr=1e-3), 20
+    result = train(
+        module,
+        nn.functional.cross_entropy,
+        clients,
+        adamw,
+        period=K,
+        batch=b,
+        rounds=rounds,
+        every=rounds // 2,
+        progress=False,
+    )
+    seconds = result.trace["seconds"]
+    mine = (seconds[2] - seconds[1]) / (rounds / 2 * K)
+    copies = [copy.deepcopy(module).to(device) for _ in range(n)]
+    optimizers = [adamw(m.parameters()) for m in copies]
+    moved = [(X.to(device), y.to(device)) for X, y in clients]
+    for count in (1, 3):  # the first step warms up
+        began = time.perf_counter()
+        for _ in range(count):
+            for m, optimizer, (X, y) in zip(copies, optimizers, moved, strict=True):
+                picks = torch.randint(0, rows, (b,), device=device)
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(m(X[picks]), y[picks]).backward()
+                optimizer.step()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        loop = (time.perf_counter() - began) / count
+    print(
+        f"MLP 64-64-10, {n} clients, AdamW, batch {b}: {1e3 * mine:.3f} ms a step, a loop over clients {1e3 * loop:.1f} ms, {loop / mine:.0f} times"
+    )
+    X, y = torch.rand(10 * 600, 1, 28, 28, generator=draw), torch.randint(0, 10, (6000,), generator=draw)
+    for title, make in (("momentum", MOMENTUM), ("AdamW", adamw)):
+        result = train(
+            lenet(False, 0), nn.functional.cross_entropy, split(X, y, CLIENTS, "iid"), make, period=200, batch=64, rounds=4,
+            every=2, progress=False,
+        )  # fmt: skip
+        seconds = result.trace["seconds"]
+        print(f"LeNet, 10 clients, {title}, batch 64, h: {1e3 * (seconds[2] - seconds[1]) / 400:.3f} ms a step")
+
+
+def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", choices=("published", "long", "short"))
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--speed", action="store_true")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=1, help="processes that share the device")
+    parser.add_argument("--out", type=Path, default=Path("niid"))
+    o = parser.parse_args(arguments)
+    if o.speed:
+        speed()
+        return []
+    results = []
+    for r in everything(cells(o.part or "", o.quick, o.seeds), o.out, o.jobs):
+        results.append(r)
+        print(
+            f"{r['split']:14} {r['steps']:4} steps  {r['method']:10} seed {r['seed']}: {r['accuracy']:.1f} % (best {r['best']:.1f}, {r['status']}), "
+            f"{r['seconds']:.0f} s, {r['ms_a_step']:.2f} ms a step",
+            flush=True,
+        )
+    print("\n".join(table(results)))
+    return results
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
