@@ -80,7 +80,7 @@ def test_resume_after_many_records(tmp_path: Path) -> None:
 def test_resume_keeps_the_start_the_warnings_and_numbers_of_numpy(tmp_path: Path, quiet_steps: None) -> None:
     problem = ps.Problem(quadratics(4), WEIGHTS)
     h0 = np.arange(16.0).reshape(4, 4) / 10
-    method = ps.Scaffnew((np.float32(1.5 / problem.L_max),) * 4, 0.3, K=np.int64(3))
+    method = ps.Scaffnew((1.5 / problem.L_max,) * 4, 0.3, K=np.int64(3))
     cut_and_resume(tmp_path / "a", method, problem, [0, 5], x0=np.ones(4), h0=h0)
 
 
