@@ -497,7 +497,7 @@ def test_progress_says_what_runs_and_how_long_it_takes(monkeypatch: pytest.Monke
             overall("fig1b: FedLin (3 of 7), round 10", 0.5)
     lines = plain.getvalue().splitlines()
     assert lines[0] == "fig1b: Scaffold (2 of 7), round 10; 0 % done"
-    assert lines[1] == "fig1b: FedLin (3 of 7), round 10; 50 % done, 4 s left"  # half of it took two ticks
+    assert lines[1] == "fig1b: FedLin (3 of 7), round 10; 50 % done, 12 s left"  # half of it took two ticks
     assert quiet.getvalue() == ""
     assert "FedLin (3 of 7)" in screen.getvalue()
 
