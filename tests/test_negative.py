@@ -120,7 +120,7 @@ class IdleUpdate(ps.Scaffnew):
 @pytest.mark.parametrize("kind", [LazyScaffnew, ProxFormOnCohorts, IdleUpdate])
 @pytest.mark.long
 def test_wrong_updates_on_cohorts_stall_far_away(kind: Any) -> None:
-    given: dict[str, Any] = {"rounds": 1500, "cohort": 3, "every": 50, "engine": "reference"}
+    given: dict[str, Any] = {"rounds": 1500, "cohort": 3, "every": 50}
     right, wrong = (ps.run(method(1.0, 0.1), HARD, **given) for method in (ps.Scaffnew, kind))
     assert error(right, HARD) < 1e-6
     assert right.trace.last()["sum_h"] < 1e-12
