@@ -88,13 +88,13 @@ def contradicted(id: str, names: Sequence[str], by_id: Sequence[dict[str, Claim]
 def runs(reports: Sequence[ReproductionReport]) -> list[str]:
     """A table of the data sets and of what their runs took."""
     columns = ["data", "rows", "features", "L", "max_i L_i", "lambda", "f*", "command", "engine"]
-    columns += ["processes", "seconds", "CPU seconds"]
+    columns += ["processes", "seconds"]
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     for r in reports:
         a = r.about
         row = [a["data"], f"{a['rows']:,}", a["d"], *(a[k] for k in ("L_global", "L_max", "lambda"))]
         row += [f"{a['f_star']:.12g}", f"`{command(a['command'])}`", a["engine"], a["jobs"]]
-        row += [f"{a['seconds']:,.0f}", f"{a['cpu_seconds']:,.0f}"]
+        row += [f"{a['seconds']:,.0f}"]
         lines.append("| " + " | ".join(map(cell, row)) + " |")
     return lines
 
@@ -157,8 +157,7 @@ def claim(c: Claim) -> str:
 def experiment(e: Experiment, page: str = "reproduction") -> list[str]:
     """A section."""
     lines = [f"## {e.title}", "", *prose(e.sentence), "", f"![{e.title}]({page}/{e.id}.png)", ""]
-    spent = f", {e.cpu_seconds:,.0f} CPU seconds" if e.cpu_seconds else ""
-    lines += [f"`{command(e.command)}`, {e.seconds:,.0f} seconds{spent}.", ""]
+    lines += [f"`{command(e.command)}`, {e.seconds:,.0f} seconds.", ""]
     lines += [line for note in e.notes for line in prose(note, "- ")] + [""]
     for t in e.tables:
         lines += table(t) if len(t.rows) < MAX_TABLE_ROWS else []

@@ -408,7 +408,7 @@ def test_bad_input_gets_one_sentence(refused, argv, part):
     ("content", "part"),
     [
         ("1 1:1\n2 1:2\n3 2:1\n", "two classes"),
-        ("1 1:1\n-1 1:nan\n", ":2:6: "),
+        ("1 1:1\n-1 1:nan\n", ":2:4: "),
         ("1 1:1\n-1 1:1\n", "20 clients cannot share 2 rows"),
         ("", ""),
     ],

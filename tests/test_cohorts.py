@@ -32,14 +32,14 @@ def patterns(draw: Any) -> tuple[int, tuple[float, ...], list[list[int]], int]:
     return n, weights, [*cohorts, pair], draw(st.integers(0, 2**32))
 
 
-def sum_h(machine: Machine) -> tuple[float, float]:
-    """(the largest entry of sum_i w_i h_i, what rounding may make of it)."""
+def check_sum_h(machine: Machine, slack: float = 1.0) -> None:
+    """sum_i w_i h_i is zero up to rounding."""
     method: Any = machine.method
     memory = machine.memory
     h = method.controls(machine.server, memory) if hasattr(method, "controls") else memory["h"]
     p = getattr(method, "p", None) or 1.0 / method.K
     size = np.abs(h).max() + p / np.min(method.gamma) * np.abs(machine.x).max()
-    return float(np.abs(machine.problem.weights @ h).max()), float(1e-12 * size)
+    assert np.abs(machine.problem.weights @ h).max() <= slack * 1e-12 * size
 
 
 @many
@@ -53,8 +53,7 @@ def test_scaffnew_keeps_sum_h_zero_under_any_pattern(pattern: Any, own: bool, p:
     for r in range(2 * len(cohorts)):
         before = machine.memory["h"]
         machine.round(r)
-        found, allowed = sum_h(machine)
-        assert found <= allowed
+        check_sum_h(machine)
         absent = np.setdiff1d(np.arange(n), machine.line.cohort)
         assert np.array_equal(machine.memory["h"][absent], before[absent])
 
@@ -68,8 +67,7 @@ def test_scaffold_keeps_sum_h_zero_under_any_pattern(pattern: Any, option: Any, 
     machine.put(machine.method.start(problem, np.ones(problem.d)), {})
     for r in range(2 * len(cohorts)):
         machine.round(r)
-        found, allowed = sum_h(machine)
-        assert found <= allowed
+        check_sum_h(machine)
 
 
 @many
@@ -81,10 +79,9 @@ def test_with_everybody_one_round_heals_any_h0(pattern: Any, p: float) -> None:
     machine = Machine(ps.Scaffnew(tuple(1 / L for L in problem.L_i), p), problem, seed=seed)
     rng = np.random.Generator(np.random.Philox(seed))
     machine.put({"x": np.ones(problem.d)}, {"h": 1.0 + rng.standard_normal((n, problem.d))})
-    assert sum_h(machine)[0] > 1e-3
+    assert np.abs(problem.weights @ machine.memory["h"]).max() > 1e-3
     machine.round(0)
-    found, allowed = sum_h(machine)
-    assert found <= 10 * allowed + 1e-14
+    check_sum_h(machine, slack=10)
 
 
 # -- the commit --------------------------------------------------------------------------------------------------------
@@ -116,9 +113,8 @@ def test_h_is_settled_once_a_round_by_exactly_the_cohort_with_that_rounds_x(coho
         told, x = witness.told[-1]
         assert witness.ran[-1] == told == machine.line.cohort.tolist()
         assert np.array_equal(x, machine.server["x"])
-        h, xhat = machine.memory["h"], machine.memory["xhat"]
+        xhat = machine.memory["xhat"]
         assert close(problem.weights[told] @ (x - xhat[told]) + 1, np.ones(problem.d), 1e-12) or cohort is None
-        assert h.shape == (4, problem.d)
 
 
 # -- drawing -----------------------------------------------------------------------------------------------------------
@@ -141,15 +137,12 @@ def test_bernoulli_cohorts_are_never_empty_and_have_the_binomial_size() -> None:
     assert scipy.stats.chisquare(np.bincount(sizes, minlength=n + 1)[1:], expected).pvalue > 1e-3
 
 
-def test_cohorts_depend_on_seed_and_round_only() -> None:
-    """Not on the method, the engine or what was drawn before."""
-    a = Uniform(3).draw(stream(9, 41, "cohort"), 8, 41)
-    rng = stream(9, 41, "server")
-    rng.random(100)
-    assert np.array_equal(a, Uniform(3).draw(stream(9, 41, "cohort"), 8, 41))
-    assert not all(
-        np.array_equal(a, Uniform(3).draw(stream(s, r, "cohort"), 8, r)) for s, r in ((9, 42), (10, 41), (11, 41))
-    )
+def test_cohorts_depend_on_seed_and_round_alone() -> None:
+    drawn = [
+        Uniform(3).draw(stream(seed, r, "cohort"), 8, r).tolist() for seed, r in ((9, 41), (9, 41), (9, 42), (10, 41))
+    ]
+    assert drawn[0] == drawn[1]
+    assert drawn[0] not in drawn[2:]
 
 
 def test_participation_is_reported() -> None:
@@ -160,39 +153,31 @@ def test_participation_is_reported() -> None:
 
 # -- refusals ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("cohort", "says"),
+    ("name", "cohort", "says"),
     [
-        (1, "take c >= 2"),
-        ([[0], [2]], "take c >= 2"),
-        (5, "cannot be drawn from 4"),
-        (0, "cannot be drawn from 4"),
-        ([[0, 0]], "different clients"),
-        ([[0, 4]], "different clients"),
-        ([[]], "at least one"),
-        ([], "empty"),
-        ("most", "not understood"),
-        (True, "not understood"),
-        (Bernoulli(1.5), "must lie in"),
+        ("scaffnew", 1, "take c >= 2"),
+        ("scaffnew", [[0], [2]], "take c >= 2"),
+        ("scaffnew", 5, "cannot be drawn from 4"),
+        ("scaffnew", 0, "cannot be drawn from 4"),
+        ("scaffnew", [[0, 0]], "different clients"),
+        ("scaffnew", [[0, 4]], "different clients"),
+        ("scaffnew", [[]], "at least one"),
+        ("scaffnew", [], "empty"),
+        ("scaffnew", "most", "not understood"),
+        ("scaffnew", True, "not understood"),
+        ("scaffnew", Bernoulli(1.5), "must lie in"),
+        ("scaffnew-psi", 2, "needs the h of all clients"),
+        *(
+            (name, 2, "cannot run on cohorts")
+            for name in ("gd", "fedlin", "s-local-gd", "decentralized", "accelerated")
+        ),
     ],
     ids=str,
 )
-def test_impossible_cohorts_are_refused(cohort: Any, says: str) -> None:
-    problem = ps.Problem(quadratics(4))
-    with pytest.raises(InputError, match=says):
-        ps.run(ps.Scaffnew(1 / problem.L_max, 0.5), problem, rounds=1, cohort=cohort)
-
-
-@pytest.mark.parametrize("name", ["gd", "fedlin", "s-local-gd", "decentralized", "accelerated"])
-def test_methods_that_need_everybody_refuse_cohorts(name: str) -> None:
+def test_impossible_cohorts_are_refused(name: str, cohort: Any, says: str) -> None:
     problem = NAMED[name].quadratic()
-    with pytest.raises(InputError, match="cannot run on cohorts"):
-        ps.run(NAMED[name].make(problem), problem, rounds=1, cohort=2)
-
-
-def test_a_regulariser_refuses_cohorts() -> None:
-    problem = NAMED["scaffnew-psi"].quadratic()
-    with pytest.raises(InputError, match="needs the h of all clients"):
-        ps.run(ps.Scaffnew(1 / problem.L_max, 0.5), problem, rounds=1, cohort=2)
+    with pytest.raises(InputError, match=says):
+        ps.run(NAMED[name].make(problem), problem, rounds=1, cohort=cohort)
 
 
 def test_chi_above_its_bound_warns() -> None:

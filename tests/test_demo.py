@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from proxskip.cli import commands, demo_command, reproduce_command
-from proxskip.experiments.workspace import Interrupted
 
 
 def test_scaffnew_wins_the_race() -> None:
@@ -41,7 +40,7 @@ def test_after_the_race_comes_the_quick_report(monkeypatch: pytest.MonkeyPatch, 
 
     def reproduce(names: Any, options: Any, progress: Any) -> Any:
         asked.append(options)
-        raise Interrupted
+        raise KeyboardInterrupt
 
     monkeypatch.setattr(reproduce_command, "reproduce", reproduce)
     assert commands.main(["demo", "--out", str(tmp_path / "d")]) == 130

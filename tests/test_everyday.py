@@ -278,8 +278,6 @@ def test_wrong_sweeps_are_refused_before_any_work(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["gd"]
     with pytest.raises(InputError, match="given twice"):
         ps.sweep(["gd"], PROBLEM, rounds=3, seeds=[1, 1])
-    with pytest.raises(InputError, match="compare has no argument warm"):
-        ps.compare(["gd"], PROBLEM, rounds=3, warm=None)
 
     class Mine(ps.Quadratic): ...  # no other process can find this class
 

@@ -74,7 +74,7 @@ def test_a_small_run_draws_a_panel_and_judges(tmp_path: Path) -> None:
 
 def test_the_other_data_sets_belong_to_w8a(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen: list[str] = []
-    monkeypatch.setattr(family, "on_data", lambda workspace, data, upto: seen.append(data) or [tried("gd", 1, 1)])
+    monkeypatch.setattr(family, "on_data", lambda workspace, data: seen.append(data) or [tried("gd", 1, 1)])
     for data in ("w8a", "digits", "my.svm"):
         family.run(Workspace(tmp_path, data, preset=experiments.preset("family")))
     assert seen == ["w8a", "mushrooms", "a1a", "digits", "digits", "my.svm"]
@@ -154,7 +154,7 @@ def test_every_method_has_a_marker_on_the_page() -> None:
 def test_what_no_theorem_covers_is_hollow() -> None:
     runs = [tried("5gcs", 10, 90, False), tried("gd", 30, 30)]
     best = {axis: family.winners(runs, axis) for axis in family.AXES}
-    panel = family.draw("digits", best, "rounds", "gradients", 1e-6)
+    panel = family.draw("digits", best, 1e-6)
     assert [look.hollow for look in plots.curve_styles(panel.series)[:2]] == [True, False]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -334,7 +333,7 @@ def test_bad_input(problem: ps.Problem, call: Any, said: str) -> None:
 # -- forecasts ---------------------------------------------------------------------------------------------------------
 @pytest.mark.slow
 def test_the_forecast_is_the_simulation(problem: ps.Problem, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["proxskip.planner"], "MIN_SETTLING", 600.0)
+    monkeypatch.setattr("proxskip.planning.pilots.SECONDS_OF_A_PILOT", 600.0)
     network = ps.Network(latency=ps.Spread(0.05, 0.1), bandwidth=1e4, gradient=ps.Spread(0.01, 0.02), deadline=5.0)
     made = ps.plan(problem, network=network, eps=1e-4)
     assert {row.cohort for row in made.rows} == {None, 4}

@@ -37,9 +37,7 @@ def run(row: Row, problem: ps.Problem, engine: Any, rounds: int = ROUNDS, **give
 def same(a: ps.Result, b: ps.Result) -> None:
     """The bytes of the iterates, of what clients remember, and of every column of the trace but the time."""
     assert a.x.tobytes() == b.x.tobytes()
-    assert a.memory.keys() == b.memory.keys()
-    for k in b.memory:
-        assert a.memory[k].tobytes() == b.memory[k].tobytes(), k
+    assert {k: v.tobytes() for k, v in a.memory.items()} == {k: v.tobytes() for k, v in b.memory.items()}
     for column in b.trace.columns:
         assert column == "seconds" or a.trace[column].tobytes() == b.trace[column].tobytes(), column
 
@@ -67,22 +65,14 @@ def test_every_run_resumes(row: Row, tmp_path: Path) -> None:
     whole = run(row, problem, kind()())
     run(row, problem, kind()(), 3, out=tmp_path / "run")
     resumed = ps.resume(tmp_path / "run", problem, rounds=ROUNDS, engine=kind()())
-    assert resumed.x.tobytes() == whole.x.tobytes()
-    assert all(resumed.memory[k].tobytes() == v.tobytes() for k, v in whole.memory.items())
+    same(resumed, whole)
     assert resumed.summary()["engine"] == "threads"
 
 
 def test_resume_without_the_engine_says_what_is_missing(tmp_path: Path) -> None:
-    row = NAMED["scaffnew"]
-    run(row, row.quadratic(), kind()(), 3, out=tmp_path / "run")
+    run(NAMED["scaffnew"], NAMED["scaffnew"].quadratic(), kind()(), 3, out=tmp_path / "run")
     with pytest.raises(ps.InputError, match='engine "threads" is not known'):
-        ps.resume(tmp_path / "run", row.quadratic(), rounds=5)
-
-
-def test_an_engine_without_clients_says_what_is_missing() -> None:
-    row = NAMED["scaffnew"]
-    with pytest.raises(NotImplementedError, match="define client"):
-        run(row, row.quadratic(), NearEngine())
+        ps.resume(tmp_path / "run", NAMED["scaffnew"].quadratic(), rounds=5)
 
 
 class Old:
@@ -93,11 +83,19 @@ class Old:
     def run(self, half: Any, cohort: Any, round: int, K: Any, down: Any) -> Any: ...
 
 
-@pytest.mark.parametrize("engine", [Old(), Old, NearEngine])
-def test_what_is_no_engine_gets_a_sentence(engine: Any) -> None:
-    row = NAMED["scaffnew"]
-    with pytest.raises(ps.InputError, match="is not an engine; give an object whose class derives from"):
-        run(row, row.quadratic(), engine)
+@pytest.mark.parametrize(
+    ("engine", "error", "says"),
+    [
+        *(
+            (engine, ps.InputError, "is not an engine; give an object whose class")
+            for engine in (Old(), Old, NearEngine)
+        ),
+        (NearEngine(), NotImplementedError, "define client"),
+    ],
+)
+def test_what_is_no_engine_gets_a_sentence(engine: Any, error: Any, says: str) -> None:
+    with pytest.raises(error, match=says):
+        run(NAMED["scaffnew"], NAMED["scaffnew"].quadratic(), engine)
 
 
 class Placed(Float32):

@@ -155,7 +155,6 @@ def test_an_exchange_is_latency_and_bytes(problem: ps.Problem) -> None:
         (lambda p: ps.plan(p, eps=0.0), "eps"),
         (lambda p: ps.plan(p, pilot=0), "pilot"),
         (lambda p: ps.plan(p, seed="a"), "seed = 'a'"),
-        (lambda p: ps.plan(p, worth=2.0), "worth = 2"),
         (lambda p: Network(latency=-1.0), "latency"),
         (lambda p: Network(bandwidth=0.0), "bandwidth"),
     ],

@@ -32,37 +32,33 @@ seeds = st.integers(0, 10_000)
 few = settings(max_examples=draws(12))
 Step = Callable[[Array, Array], tuple[Array, Array]]
 Maps = list[tuple[float, Array]]
+Cohorts = list[tuple[float, tuple[int, ...]]]
 
 
 # -- the exact mean-square picture ---------------------------------------------------------------------------
-
-
-def quadratics(rng: np.random.Generator, clients: int, mus: Array, Ls: Array) -> Array:
+def quadratics(rng: np.random.Generator, clients: int, mus: Any, Ls: Any) -> Array:
     """One d x d Hessian per client whose extreme eigenvalues are exactly mu_i and L_i."""
-    out = []
-    for mu, L in zip(np.broadcast_to(mus, clients), np.broadcast_to(Ls, clients), strict=True):
-        Q = np.linalg.qr(rng.normal(size=(d, d)))[0]
-        out.append((Q * np.linspace(mu, L, d)) @ Q.T)
-    return np.array(out)
+    Q = np.linalg.qr(rng.normal(size=(clients, d, d)))[0]
+    spectra = np.linspace(np.broadcast_to(mus, clients), np.broadcast_to(Ls, clients), d, axis=1)
+    return np.einsum("nij,nj,nkj->nik", Q, spectra, Q)
 
 
 def matrix(step: Step, rows: int, dual: int | None = None) -> Array:
     """The matrix of a linear step (X, H) -> (X+, H+) on stacks of (rows, d) and (dual, d) errors."""
-    dual, columns = dual or rows, []
-    for e in np.eye((rows + dual) * d):
-        X, H = step(e[: rows * d].reshape(rows, d), e[rows * d :].reshape(dual, d))
+    columns = []
+    for e in np.eye((rows + (dual or rows)) * d):
+        X, H = step(*np.split(e.reshape(-1, d), [rows]))
         columns.append(np.concatenate([X.ravel(), H.ravel()]))
     return np.array(columns).T
 
 
 def form(lyapunov: Callable[[Array, Array], float], rows: int, dual: int | None = None) -> Array:
     """The matrix P of a quadratic Lyapunov function, by polarisation."""
-    dual = dual or rows
 
     def at(z: Array) -> float:
-        return lyapunov(z[: rows * d].reshape(rows, d), z[rows * d :].reshape(dual, d))
+        return lyapunov(*np.split(z.reshape(-1, d), [rows]))
 
-    E = np.eye((rows + dual) * d)
+    E = np.eye((rows + (dual or rows)) * d)
     own = [at(e) for e in E]
     return np.array([[(at(e + g) - own[i] - own[j]) / 2 for j, g in enumerate(E)] for i, e in enumerate(E)])
 
@@ -88,41 +84,43 @@ def radius(maps: Maps, basis: Array | None = None) -> float:
     return float(np.max(np.abs(np.linalg.eigvals(sum(prob * np.kron(M, M) for prob, M in small)))))
 
 
-def scaffnew_maps(A: Array, w: Array, gammas: Array, p: float, update: float = 1.0) -> Maps:
-    """Generalised Scaffnew in the prox form; an update other than 1 is a mutant of its h-update."""
-    g, c = np.reshape(gammas, (-1, 1)), np.reshape(w / gammas, (-1, 1))
+def skipping(p: float, step: Callable[[Array, Array, bool], tuple[Array, Array]], rows: int, dual: int = 0) -> Maps:
+    """The maps of a step that communicates with probability p."""
+    return [(p if talk else 1 - p, matrix(lambda X, H, t=talk: step(X, H, t), rows, dual)) for talk in (True, False)]  # type: ignore[misc]
+
+
+def scaffnew_maps(A: Array, w: Any, gammas: Any, p: float) -> Maps:
+    """Generalised Scaffnew in the prox form."""
+    g = np.reshape(np.broadcast_to(gammas, len(A)), (-1, 1))
+    c = np.reshape(w, (-1, 1)) / g
 
     def step(X: Array, H: Array, talk: bool) -> tuple[Array, Array]:
         xhat = X - g * (np.einsum("nij,nj->ni", A, X) - H)
         if not talk:
             return xhat, H
         x = np.sum(c * (xhat - g / p * H), axis=0) / np.sum(c)
-        return np.broadcast_to(x, X.shape), H + update * p / g * (x - xhat)
+        return np.broadcast_to(x, X.shape), H + p / g * (x - xhat)
 
-    return [
-        (p, matrix(lambda X, H: step(X, H, True), len(A))),
-        (1 - p, matrix(lambda X, H: step(X, H, False), len(A))),
-    ]
+    return skipping(p, step, len(A))
 
 
-def cohort_maps(A: Array, gamma: float, p: float, chi: float, cohorts: list[tuple[float, tuple[int, ...]]]) -> Maps:
+def cohort_maps(A: Array, gamma: float, p: float, chi: float, cohorts: Cohorts) -> Maps:
     """TAMUNA without compression: average a cohort, give its x to everybody, update h in the cohort only."""
 
     def step(X: Array, H: Array, cohort: tuple[int, ...] | None) -> tuple[Array, Array]:
         xhat = X - gamma * (np.einsum("nij,nj->ni", A, X) - H)
         if cohort is None:
             return xhat, H
-        x, inside, H = xhat[list(cohort)].mean(axis=0), list(cohort), H.copy()
+        inside, H = list(cohort), H.copy()
+        x = xhat[inside].mean(axis=0)
         H[inside] += p * chi / gamma * (x - xhat[inside])
         return np.broadcast_to(x, X.shape), H
 
-    maps = [(p * prob, matrix(lambda X, H, S=S: step(X, H, S), len(A))) for prob, S in cohorts]  # type: ignore[misc]
-    return [*maps, (1 - p, matrix(lambda X, H: step(X, H, None), len(A)))]
+    outcomes = [*((p * prob, S) for prob, S in cohorts), (1 - p, None)]
+    return [(prob, matrix(lambda X, H, S=S: step(X, H, S), len(A))) for prob, S in outcomes]  # type: ignore[misc]
 
 
 # -- ProxSkip and Scaffnew -----------------------------------------------------------------------------------
-
-
 @given(kappas)
 def test_the_best_p_is_one_over_the_root_of_kappa_and_gives_one_over_kappa(k: float) -> None:
     gamma = theory.largest_step(k)
@@ -154,79 +152,32 @@ def test_the_sharp_rate_is_at_least_the_theorems(k: float, fraction: float, p: f
 
 
 @few
-@given(seeds, st.floats(1.5, 50.0), st.floats(0.05, 1.95), st.floats(0.1, 1.0))
-def test_the_sharp_rate_is_exact(seed: int, k: float, fraction: float, p: float) -> None:
-    A = quadratics(np.random.default_rng(seed), n, np.ones(n), np.full(n, k))
-    gamma, star = fraction / k, np.zeros((n, d))
-    P = form(lambda X, H: theory.psi_lyapunov(X, H, star, star, gamma, p), n)
-    sharp = theory.sharp_rate(gamma, 1.0, k, p)
-    maps = scaffnew_maps(A, np.full(n, 1 / n), np.full(n, gamma), p)
-    assert worst(maps, P) == pytest.approx(1 - sharp, abs=1e-9)
-    assert radius(maps) <= 1 - sharp + 1e-7
-
-
-@few
-@given(seeds, st.floats(1.5, 50.0), st.floats(0.05, 1.95), st.floats(0.3, 1.0))
-def test_every_mutant_of_the_h_update_breaks_the_rate(seed: int, k: float, fraction: float, less: float) -> None:
-    A = quadratics(np.random.default_rng(seed), n, np.ones(n), np.full(n, k))
-    gamma, star, w = fraction / k, np.zeros((n, d)), np.full(n, 1 / n)
-    p = less * math.sqrt(theory.sharp_rate(gamma, 1.0, k, 1.0))  # the largest p at which h is not the faster one
-    P = form(lambda X, H: theory.psi_lyapunov(X, H, star, star, gamma, p), n)
-    for update in (-1.0, 0.0, 0.5, 2.0):
-        mutant = worst(scaffnew_maps(A, w, np.full(n, gamma), p, update), P)
-        assert mutant > 1 - theory.sharp_rate(gamma, 1.0, k, p) + 1e-6
-        if update < 0 and fraction <= 1:
-            assert mutant > 1 - theory.zeta(gamma, 1.0, p) + 1e-6
-
-
-@few
-@given(seeds, st.floats(0.1, 1.0), st.floats(0.3, 1.0))
-def test_scaffnew_with_weights_and_own_steps(seed: int, p: float, fraction: float) -> None:
+@given(seeds, st.floats(0.1, 1.0), st.floats(0.05, 1.95))
+def test_the_sharp_rate_is_exact_with_weights_and_own_steps(seed: int, p: float, fraction: float) -> None:
     rng = np.random.default_rng(seed)
     mus, Ls, w = rng.uniform(0.1, 1, n), rng.uniform(1, 30, n), rng.dirichlet(np.ones(n)) + 0.01
-    A, gammas, x, star = quadratics(rng, n, mus, Ls), fraction / Ls, np.zeros(d), np.zeros((n, d))
+    gammas, x, star = fraction / Ls, np.zeros(d), np.zeros((n, d))
     P = form(lambda X, H: theory.scaffnew_lyapunov(w, gammas, p, X, H, x, star), n)
     zeta = theory.scaffnew_zeta(gammas, mus, p)
     exact = min(theory.sharp_rate(g, m, L, p) for g, m, L in zip(gammas, mus, Ls, strict=True))
-    maps = scaffnew_maps(A, w, gammas, p)
+    maps = scaffnew_maps(quadratics(rng, n, mus, Ls), w, gammas, p)
     assert worst(maps, P) == pytest.approx(1 - exact, abs=1e-9)
-    assert exact >= zeta * (1 - 1e-12)
-    assert worst(scaffnew_maps(A, w, gammas, p, -1.0), P) > 1 - zeta
+    assert radius(maps) <= 1 - exact + 1e-7
+    assert exact >= zeta * (1 - 1e-12) or fraction > 1
     assert theory.scaffnew_zeta(gammas, mus, theory.scaffnew_p(gammas, mus)) == pytest.approx(min(gammas * mus))
 
 
 def test_a_small_step_is_better_served_by_the_small_step_p() -> None:
-    k, rng = 1000.0, np.random.default_rng(0)
-    A = quadratics(rng, n, np.ones(n), np.full(n, k))
+    k = 1000.0
+    A = quadratics(np.random.default_rng(0), n, 1.0, k)
 
     def per_decade(gamma: float, p: float) -> float:
-        return p * math.log(10) / -math.log(radius(scaffnew_maps(A, np.full(n, 1 / n), np.full(n, gamma), p)))
+        return p * math.log(10) / -math.log(radius(scaffnew_maps(A, 1 / n, gamma, p)))
 
-    for fraction in (0.1, 0.01):
-        gamma = fraction / k
+    for gamma in (0.1 / k, 0.01 / k):
         small, best = theory.small_step_p(gamma, 1.0, k), theory.best_p(gamma, 1.0)
         assert small < best
         assert per_decade(gamma, small) < 0.6 * per_decade(gamma, best)
-
-
-def test_the_lyapunov_functions_are_zero_at_the_solution_only() -> None:
-    rng = np.random.default_rng(1)
-    x, y, H = rng.normal(size=d), rng.normal(size=4), rng.normal(size=(n, d))
-    H -= H.mean(axis=0)
-    W = np.full((n, n), 1 / n)
-    functions = {
-        "psi": lambda e: theory.psi_lyapunov(x + e, x, x, x, 0.1, 0.5),
-        "psi h": lambda e: theory.psi_lyapunov(x, x + e, x, x, 0.1, 0.5),
-        "scaffnew one x": lambda e: theory.scaffnew_lyapunov(1 / n, 0.1, 0.5, x + e, H, x, H),
-        "scaffnew": lambda e: theory.scaffnew_lyapunov(1 / n, 0.1, 0.5, np.tile(x, (n, 1)), H + e, x, H, 0.5),
-        "split": lambda e: theory.split_lyapunov(x + e, y, x, y, 0.1, 0.5, 0.3),
-        "split y": lambda e: theory.split_lyapunov(x, y + e, x, y, 0.1, 0.5, 0.3),
-        "gossip": lambda e: theory.decentralized_lyapunov(x + e, H, x, H, 0.1, 0.5, 0.3, W),
-        "gossip h": lambda e: theory.decentralized_lyapunov(x, H + e * (H - H.mean(0)), x, H, 0.1, 0.5, 0.3, W),
-    }
-    for name, psi in functions.items():
-        assert psi(0.0) == 0, name
-        assert psi(0.1) > 0, name
 
 
 def test_scaffnews_psi_is_the_papers_divided_by_n_gamma() -> None:
@@ -237,8 +188,6 @@ def test_scaffnews_psi_is_the_papers_divided_by_n_gamma() -> None:
 
 
 # -- SProxSkip -----------------------------------------------------------------------------------------------
-
-
 @given(kappas, st.floats(1e-6, 0.9), st.floats(0, 1e3), st.floats(1e-3, 1e3))
 def test_the_stochastic_corollary_reaches_eps(A: float, eps: float, C: float, psi0: float) -> None:
     plan = theory.stochastic(eps, A, C, 1.0, psi0)
@@ -253,98 +202,65 @@ def test_the_stochastic_corollary_reaches_eps(A: float, eps: float, C: float, ps
 @few
 @given(seeds, st.floats(0.2, 1.0))
 def test_the_noise_ball_holds_the_stationary_psi(seed: int, p: float) -> None:
-    k, sigma2 = 10.0, 0.7
-    A = quadratics(np.random.default_rng(seed), n, np.ones(n), np.full(n, k))
-    gamma, star = 1 / k, np.zeros((n, d))
-    maps, C = scaffnew_maps(A, np.full(n, 1 / n), np.full(n, gamma), p), n * d * sigma2
+    k, sigma2, star = 10.0, 0.7, np.zeros((n, d))
+    gamma, C = 1 / k, n * d * sigma2
+    A = quadratics(np.random.default_rng(seed), n, 1.0, k)
+    maps = scaffnew_maps(A, 1 / n, gamma, p)
     P = form(lambda X, H: theory.psi_lyapunov(X, H, star, star, gamma, p), n)
     # noise in the gradient moves xhat by gamma e, like an error of x in a step without gradient
-    flat = np.full(n, 1 / n)
-    quiet = [M[:, : n * d] for _, M in scaffnew_maps(np.zeros_like(A), flat, np.full(n, gamma), p)]
-    noise = sum(prob * M @ (gamma**2 * sigma2 * M.T) for (prob, _), M in zip(maps, quiet, strict=True))
-    size = len(P)
-    moment = np.linalg.solve(np.eye(size**2) - sum(q * np.kron(M, M) for q, M in maps), noise.ravel())
-    stationary = np.trace(P @ moment.reshape(size, size))
-    es = theory.bounded_variance(k, C)
-    assert es == (k, C)
-    assert 0 < stationary <= theory.noise_ball(gamma, es.es_C, theory.zeta(gamma, 1.0, p)) * (1 + 1e-9)
+    quiet = [(q, M[:, : n * d]) for q, M in scaffnew_maps(np.zeros_like(A), 1 / n, gamma, p)]
+    noise = sum(q * M @ (gamma**2 * sigma2 * M.T) for q, M in quiet)
+    moment = np.linalg.solve(np.eye(P.size) - sum(q * np.kron(M, M) for q, M in maps), noise.ravel())
+    stationary = np.trace(P @ moment.reshape(P.shape))
+    assert theory.bounded_variance(k, C) == (k, C)
+    assert 0 < stationary <= theory.noise_ball(gamma, C, theory.zeta(gamma, 1.0, p)) * (1 + 1e-9)
 
 
-def finite_sum(
-    kind: str, seed: int, m: int = 5
-) -> tuple[Callable[..., Array], Callable[..., float], float, float, Array]:
-    """Per-sample gradients, Bregman divergence from x*, L, L_max and x* of a small sum of losses."""
-    rng = np.random.default_rng(seed)
-    a, b = rng.normal(size=(m, d)) * rng.uniform(0.2, 3, (m, 1)), rng.normal(size=m)
-    if kind == "logistic":
-        a, l2 = a * np.sign(b)[:, None], 0.05
-        scale = 0.25
-    else:
-        l2, scale = 0.0, 1.0
-
-    def gradients(x: Array) -> Array:
-        if kind == "logistic":
-            return -a / (1 + np.exp(a @ x))[:, None] + l2 * x
-        return a * (a @ x - b)[:, None]
-
-    def value(x: Array) -> float:
-        if kind == "logistic":
-            return float(np.mean(np.logaddexp(0, -a @ x)) + l2 / 2 * x @ x)
-        return float(np.mean((a @ x - b) ** 2) / 2)
-
-    x = np.zeros(d)
-    for _ in range(60):
-        s = 1 / (1 + np.exp(-a @ x))
-        D = s * (1 - s) if kind == "logistic" else np.ones(m)
-        x = x - np.linalg.solve(a.T @ (D[:, None] * a) / m + l2 * np.eye(d), gradients(x).mean(axis=0))
-    L = scale * float(np.linalg.eigvalsh(a.T @ a / m)[-1]) + l2
-    L_max = scale * float(np.max(np.sum(a**2, axis=1))) + l2
-    g = gradients(x).mean(axis=0)
-    return gradients, lambda y: value(y) - value(x) - float(g @ (y - x)), L, L_max, x
-
-
-@pytest.mark.parametrize("kind", ["least squares", "logistic"])
-def test_expected_smoothness_needs_its_factor_two(kind: str) -> None:
+@pytest.mark.parametrize("kind", [ps.LeastSquares, ps.Logistic])
+def test_expected_smoothness_needs_its_factor_two(kind: Any) -> None:
     m, largest, naive = 5, 0.0, 0.0
     for seed in range(25):
-        gradients, bregman, L, L_max, x_star = finite_sum(kind, seed, m)
-        g_star = gradients(x_star).mean(axis=0)
-        spread = float(np.mean(np.sum((gradients(x_star) - g_star) ** 2, axis=1)))
         rng = np.random.default_rng(seed)
+        a, b = rng.normal(size=(m, d)) * rng.uniform(0.2, 3, (m, 1)), rng.normal(size=m)
+        f = ps.Logistic(a, b > np.median(b), l2=0.05) if kind is ps.Logistic else ps.LeastSquares(a, b)
+        solution = ps.Problem([f]).solution
+        assert solution is not None
+        x_star, spread = solution.x, f.gradient_variance(solution.x)
         points = [x_star + r * rng.normal(size=d) for r in np.geomspace(1e-2, 10, 12)]
-        for b in range(1, m + 1):
-            es = theory.expected_smoothness(m, b, L, L_max, spread)
-            L_b, sigma2 = theory.minibatch_smoothness(m, b, L, L_max), theory.minibatch_variance(m, b, spread)
-            batches = [list(S) for S in itertools.combinations(range(m), b)]
-            at_star = np.mean([np.sum((gradients(x_star)[S].mean(axis=0) - g_star) ** 2) for S in batches])
-            assert at_star == pytest.approx(sigma2, abs=1e-12)
+
+        def second(x: Array, size: int, f: Any = f) -> float:
+            batches = itertools.combinations(range(m), size)
+            return float(np.mean([np.sum(f.minibatch_gradient(x, np.array(S)) ** 2) for S in batches]))
+
+        for size in range(1, m + 1):
+            es_A, es_C = theory.expected_smoothness(m, size, f.L, f.L_rows, spread)
+            L_b, sigma2 = (
+                theory.minibatch_smoothness(m, size, f.L, f.L_rows),
+                theory.minibatch_variance(m, size, spread),
+            )
+            assert second(x_star, size) == pytest.approx(sigma2, abs=1e-12)
             for x in points:
-                G = gradients(x)
-                second = np.mean([np.sum((G[S].mean(axis=0) - g_star) ** 2) for S in batches])
-                largest = max(largest, second / (2 * es.es_A * bregman(x) + es.es_C))
+                bregman, moment = f.value(x) - f.value(x_star), second(x, size)
+                largest = max(largest, moment / (2 * es_A * bregman + es_C))
                 if sigma2 > 0:
-                    naive = max(naive, second / (2 * L_b * bregman(x) + sigma2))
-        assert theory.expected_smoothness(m, m, L, L_max, spread) == (L, 0.0)
+                    naive = max(naive, moment / (2 * L_b * bregman + sigma2))
+        assert theory.expected_smoothness(m, m, f.L, f.L_rows, spread) == (f.L, 0.0)
     assert largest <= 1 + 1e-6
     assert naive > 1.2
 
 
 def test_minibatch_smoothness_goes_from_L_max_to_L() -> None:
     values = [theory.minibatch_smoothness(10, b, 1.0, 7.0) for b in range(1, 11)]
-    assert values[0] == 7.0
-    assert values[-1] == 1.0
+    assert (values[0], values[-1]) == (7.0, 1.0)
     assert values == sorted(values, reverse=True)
     m, b, L, top = 2488, 200, 0.66, 3.1  # the authors' way to write it
     other = m / (m - 1) * (1 - 1 / b) * L + (m / b - 1) / (m - 1) * top
     assert theory.minibatch_smoothness(m, b, L, top) == pytest.approx(other)
     assert theory.minibatch_smoothness(1, 1, 2.0, 2.0) == 2.0
     unknown = theory.expected_smoothness(10, 3, 1.0, 7.0, math.nan)
-    assert unknown.es_A == 2 * theory.minibatch_smoothness(10, 3, 1.0, 7.0)
+    assert unknown.es_A == 2 * values[2]
     assert math.isnan(unknown.es_C)
-    assert theory.expected_smoothness(10, 3, 1.0, 7.0, 0.0) == (
-        theory.minibatch_smoothness(10, 3, 1.0, 7.0),
-        0.0,
-    )
+    assert theory.expected_smoothness(10, 3, 1.0, 7.0, 0.0) == (values[2], 0.0)
 
 
 def test_the_decaying_step_starts_at_gamma0_and_falls_like_one_over_k() -> None:
@@ -356,15 +272,13 @@ def test_the_decaying_step_starts_at_gamma0_and_falls_like_one_over_k() -> None:
 
 
 # -- SplitSkip and gossip ------------------------------------------------------------------------------------
-
-
 @few
 @given(seeds, st.floats(0.1, 1.0), st.floats(0.2, 1.0))
 def test_splitskip_contracts_as_its_theorem_says(seed: int, p: float, fraction: float) -> None:
-    rng = np.random.default_rng(seed)
-    k, rows, dual = 8.0, 2, 1  # x in R^4, D is 2 x 4, psi the indicator of 0
-    A = scipy.linalg.block_diag(*quadratics(rng, rows, np.ones(rows), np.full(rows, k)))
-    D, gamma = rng.normal(size=(dual * d, rows * d)), 1 / k
+    """x in R^4, D is 2 x 4, psi the indicator of 0."""
+    rng, k = np.random.default_rng(seed), 8.0
+    A = scipy.linalg.block_diag(*quadratics(rng, 2, 1.0, k))
+    D, gamma = rng.normal(size=(d, 2 * d)), 1 / k
     eigenvalues = np.linalg.eigvalsh(D @ D.T)
     largest = theory.split_tau(gamma, p, eigenvalues[-1])
     assert theory.check_tau(largest, gamma, p, eigenvalues[-1]) == largest
@@ -373,17 +287,11 @@ def test_splitskip_contracts_as_its_theorem_says(seed: int, p: float, fraction: 
     def step(X: Array, Y: Array, talk: bool) -> tuple[Array, Array]:
         x, y = X.ravel(), Y.ravel()
         xhat = x - gamma * (A @ x + D.T @ y)
-        if not talk:
-            return xhat, y
-        return xhat - gamma / p * D.T @ (tau * D @ xhat), y + tau * D @ xhat
+        return (xhat - gamma / p * D.T @ (tau * D @ xhat), y + tau * D @ xhat) if talk else (xhat, y)
 
-    def phi(X: Array, Y: Array) -> float:
-        return theory.split_lyapunov(X, Y, np.zeros_like(X), np.zeros_like(Y), gamma, p, tau)
-
-    talking = matrix(lambda X, Y: step(X, Y, True), rows, dual)
-    silent = matrix(lambda X, Y: step(X, Y, False), rows, dual)
+    P = form(lambda X, Y: theory.split_lyapunov(X, Y, np.zeros_like(X), np.zeros_like(Y), gamma, p, tau), 2, 1)
     zeta = theory.split_zeta(gamma, 1.0, p, tau, eigenvalues[0])
-    assert worst([(p, talking), (1 - p, silent)], form(phi, rows, dual)) <= 1 - zeta + 1e-9
+    assert worst(skipping(p, step, 2, 1), P) <= 1 - zeta + 1e-9
 
 
 @given(kappas, st.floats(1e-4, 1.0), st.floats(0.1, 10.0))
@@ -394,44 +302,6 @@ def test_split_p_is_the_smallest_that_costs_nothing(k: float, ratio: float, norm
     assert zeta == pytest.approx(min(1 / k, ratio), rel=1e-9)
     less = theory.split_zeta(gamma, 1.0, p / 2, theory.split_tau(gamma, p / 2, norm2), lmin)
     assert less < zeta
-
-
-def ring(clients: int, lazy: float) -> Array:
-    C = np.roll(np.eye(clients), 1, axis=0)
-    return lazy * np.eye(clients) + (1 - lazy) * (C + C.T) / 2
-
-
-def gossip_maps(A: Array, W: Array, gamma: float, p: float, tau: float, sign: float = 1.0) -> Maps:
-    def step(X: Array, H: Array, talk: bool) -> tuple[Array, Array]:
-        xhat = X - gamma * (np.einsum("nij,nj->ni", A, X) - H)
-        if not talk:
-            return xhat, H
-        x = (1 - gamma * tau / p) * xhat + gamma * tau / p * (W @ xhat)
-        return x, H + sign * p / gamma * (x - xhat)
-
-    return [
-        (p, matrix(lambda X, H: step(X, H, True), len(A))),
-        (1 - p, matrix(lambda X, H: step(X, H, False), len(A))),
-    ]
-
-
-@pytest.mark.parametrize("lazy", [0.5, 0.1])
-@pytest.mark.parametrize("k", [1.3, 30.0])
-def test_decentralized_contracts_as_its_theorem_says_and_the_misprint_does_not(lazy: float, k: float) -> None:
-    clients = 4
-    A, W = quadratics(np.random.default_rng(3), clients, np.ones(1), np.full(1, k)), ring(clients, lazy)
-    gaps = np.linalg.eigvalsh(np.eye(clients) - W)
-    delta, lmax = float(gaps[1]), max(1.0, float(gaps[-1]))
-    gamma, p, tau, zeta, _ = theory.decentralized(k, 1.0, delta, lmax)
-    assert theory.check_tau(tau, gamma, p, lmax) == tau
-    x, S, pinv = np.zeros(d), np.zeros((clients, d)), theory.gossip_pinv(W)
-
-    def phi(X: Array, H: Array) -> float:
-        return theory.decentralized_lyapunov(X, H, x, S, gamma, p, tau, W, pinv)
-
-    P, basis = form(phi, clients), zero_sum(clients)
-    assert worst(gossip_maps(A, W, gamma, p, tau), P, basis) <= 1 - zeta + 1e-9
-    assert worst(gossip_maps(A, W, gamma, p, tau, sign=-1.0), P, basis) > 1 - zeta + 1e-3
 
 
 @given(kappas, st.floats(1e-6, 2.0), st.floats(1.0, 2.0))
@@ -447,9 +317,9 @@ def test_the_two_regimes_of_gossip(k: float, delta: float, lmax: float) -> None:
 
 
 def test_gossip_pinv_is_the_pseudoinverse() -> None:
-    M = np.eye(6) - ring(6, 0.5)
-    pinv = theory.gossip_pinv(ring(6, 0.5))
-    np.testing.assert_allclose(M @ pinv @ M, M, atol=1e-12)
+    W = ps.graph("ring", 6).W
+    pinv = theory.gossip_pinv(W)
+    np.testing.assert_allclose((np.eye(6) - W) @ pinv @ (np.eye(6) - W), np.eye(6) - W, atol=1e-12)
     np.testing.assert_allclose(pinv @ np.ones(6), 0, atol=1e-12)
     assert theory.gossip_pinv(np.ones((1, 1))) == 0
     with pytest.raises(InputError, match="connected"):
@@ -457,9 +327,7 @@ def test_gossip_pinv_is_the_pseudoinverse() -> None:
 
 
 # -- cohorts -------------------------------------------------------------------------------------------------
-
-
-def disagreement(clients: int, cohorts: list[tuple[float, tuple[int, ...]]]) -> tuple[float, float]:
+def disagreement(clients: int, cohorts: Cohorts) -> tuple[float, float]:
     """a and nu by enumeration, from their definitions as expectations over cohorts."""
     x = np.random.default_rng(clients).normal(size=(clients, d))
     V = np.sum((x - x.mean(axis=0)) ** 2)
@@ -469,12 +337,12 @@ def disagreement(clients: int, cohorts: list[tuple[float, tuple[int, ...]]]) -> 
     return float(a / V), float((np.sum(x**2) - spread) / V)
 
 
-def uniform(clients: int, c: int) -> list[tuple[float, tuple[int, ...]]]:
+def uniform(clients: int, c: int) -> Cohorts:
     sets = list(itertools.combinations(range(clients), c))
     return [(1 / len(sets), S) for S in sets]
 
 
-def bernoulli(clients: int, prob: float) -> list[tuple[float, tuple[int, ...]]]:
+def bernoulli(clients: int, prob: float) -> Cohorts:
     sets = [S for c in range(1, clients + 1) for S in itertools.combinations(range(clients), c)]
     weights = np.array([prob ** len(S) * (1 - prob) ** (clients - len(S)) for S in sets])
     return list(zip(weights / weights.sum(), sets, strict=True))
@@ -506,37 +374,20 @@ def test_everybody_has_constants_one() -> None:
     ("clients", "cohorts"),
     [(3, uniform(3, 2)), (4, uniform(4, 2)), (4, uniform(4, 3)), (3, bernoulli(3, 0.6)), (3, uniform(3, 3))],
 )
-def test_tamuna_contracts_by_its_zeta(clients: int, cohorts: list[tuple[float, tuple[int, ...]]]) -> None:
-    a, chi = disagreement(clients, cohorts)
-    chi, a = min(chi, 1.0), min(a, 1.0)
-    x, S = np.zeros(d), np.zeros((clients, d))
-    for k, fraction, p in ((5.0, 1.0, 0.4), (20.0, 1.7, 0.2), (3.0, 0.5, 1.0)):
-        gamma = fraction / k
-        A = quadratics(np.random.default_rng(int(k)), clients, np.ones(1), np.full(1, k))
-        for less in (1.0, 0.5):
-            P = form(
-                lambda X, H: theory.scaffnew_lyapunov(1 / clients, gamma, p, X, H, x, S, less * chi * a),  # noqa: B023
-                clients,
-            )
-            maps, basis = cohort_maps(A, gamma, p, less * chi, cohorts), zero_sum(clients)
-            zeta = theory.tamuna_zeta(gamma, 1.0, k, p, less * chi, a)
-            assert worst(maps, P, basis) <= 1 - zeta + 1e-9
-            if clients == 3:
-                assert radius(maps, basis) <= 1 - zeta + 1e-7
-            mutant = cohort_maps(A, gamma, p, -less * chi, cohorts)
-            assert worst(mutant, P, basis) > 1 - zeta + 1e-4
-
-
-def test_a_chi_above_its_bound_can_diverge() -> None:
-    k, bound = 200.0, theory.nu(3, 2)
-    slow, fast = np.diag([1.0, k]), np.diag([k, 1.0])
-    A = np.array([slow, fast, np.eye(d) * k])
-    found = {
-        chi: max(radius(cohort_maps(A, 1.0 / k, p, chi, uniform(3, 2)), zero_sum(3)) for p in (0.05, 0.3, 1.0))
-        for chi in (bound, 2.0, 4.0)
-    }
-    assert found[bound] < 1
-    assert max(found.values()) > 1
+@pytest.mark.parametrize(("k", "fraction", "p"), [(5.0, 1.0, 0.4), (20.0, 1.7, 0.2), (3.0, 0.5, 1.0)])
+@pytest.mark.parametrize("less", [1.0, 0.5])
+def test_tamuna_contracts_by_its_zeta(
+    clients: int, cohorts: Cohorts, k: float, fraction: float, p: float, less: float
+) -> None:
+    a, bound = np.minimum(disagreement(clients, cohorts), 1.0)
+    x, S, gamma, chi = np.zeros(d), np.zeros((clients, d)), fraction / k, less * bound
+    A = quadratics(np.random.default_rng(int(k)), clients, 1.0, k)
+    P = form(lambda X, H: theory.scaffnew_lyapunov(1 / clients, gamma, p, X, H, x, S, chi * a), clients)
+    maps, basis = cohort_maps(A, gamma, p, chi, cohorts), zero_sum(clients)
+    zeta = theory.tamuna_zeta(gamma, 1.0, k, p, chi, a)
+    assert worst(maps, P, basis) <= 1 - zeta + 1e-9
+    if clients == 3:
+        assert radius(maps, basis) <= 1 - zeta + 1e-7
 
 
 @given(st.integers(2, 40), st.floats(1.0, 1e6))
@@ -626,34 +477,29 @@ def test_q_of_lsvrg_is_twice_gamma_mu_up_to_the_papers_step() -> None:
 
 
 # -- step sizes and Table 1 ----------------------------------------------------------------------------------
+def momentum_radius(s: float, beta: float) -> float:
+    """Of Nesterov's step along an eigenvector that a gradient step shrinks by s."""
+    return float(np.max(np.abs(np.linalg.eigvals([[s * (1 + beta), -s * beta], [1.0, 0.0]]))))
 
 
 @given(st.floats(0.0, 1.0), st.floats(0.1, 10.0))
 def test_nesterovs_limit_is_exact_on_quadratics(beta: float, L: float) -> None:
-    def spectral(gamma: float, l: float) -> float:
-        s = 1 - gamma * l
-        return float(np.max(np.abs(np.linalg.eigvals([[s * (1 + beta), -s * beta], [1.0, 0.0]]))))
-
     limit = step_sizes.nesterov_limit(L, beta)
-    assert max(spectral(limit * (1 - 1e-4), l) for l in np.linspace(1e-3 * L, L, 30)) < 1
-    assert spectral(limit * (1 + 1e-4), L) > 1
+    below = 1 - limit * (1 - 1e-4) * np.linspace(1e-3 * L, L, 30)
+    assert max(momentum_radius(s, beta) for s in below) < 1
+    assert momentum_radius(1 - limit * (1 + 1e-4) * L, beta) > 1
 
 
 @given(kappas)
 def test_nesterovs_momentum_gives_its_rate(k: float) -> None:
     beta, zeta = step_sizes.nesterov_momentum(k, 1.0), step_sizes.nesterov_zeta(k, 1.0)
-    for l in np.geomspace(1.0, k, 9):
-        s = 1 - l / k
-        roots = np.abs(np.roots([1.0, -s * (1 + beta), s * beta]))
-        assert np.max(roots) <= 1 - zeta + 1e-6
+    assert max(momentum_radius(1 - l / k, beta) for l in np.geomspace(1.0, k, 9)) <= 1 - zeta + 1e-6
 
 
-METHODS = (
-    "GD ProxGD ProxSkip Scaffnew SplitSkip Decentralized-Scaffnew accelerated LocalGD Scaffold FedLin S-Local-GD DIGing"
-)
+STEPPING = "GD ProxGD ProxSkip Scaffnew SplitSkip accelerated LocalGD Scaffold FedLin S-Local-GD DIGing EXTRA"
 
 
-@pytest.mark.parametrize("method", [*METHODS.split(), "EXTRA"])
+@pytest.mark.parametrize("method", [*STEPPING.split(), "Decentralized-Scaffnew"])
 @pytest.mark.parametrize(("K", "eta_g"), [(1, 1.0), (2, 1.0), (100, 0.1)])
 def test_step_limits_are_in_order(method: str, K: int, eta_g: float) -> None:
     limits = step_limits(method, L=4.0, K=K, p=1 / K, eta_g=eta_g, mu=1.0, n=10, cohort=5)
@@ -683,79 +529,61 @@ def test_step_limits_by_name() -> None:
         step_limits("adam", 1.0)
 
 
-def anchored_round(A: Array, gamma: float, K: int) -> Array:
-    """One round of FedLin on quadratics, as a matrix on the error of x."""
-    mean, total = A.mean(axis=0), np.zeros((d, d))
-    for Ai in A:
-        Y = np.eye(d)
-        for _ in range(K):
-            Y = Y - gamma * (Ai @ Y - (Ai - mean))
-        total += Y / len(A)
-    return total
-
-
 @few
 @given(seeds, st.floats(2.0, 50.0), st.integers(1, 20))
 def test_fedlins_theorem_step_contracts_as_proved(seed: int, k: float, K: int) -> None:
-    A = quadratics(np.random.default_rng(seed), n, np.ones(n), np.full(n, k))
+    A = quadratics(np.random.default_rng(seed), n, 1.0, k)
+    F = A.mean(axis=0)
+
+    def one_round(gamma: float) -> Array:
+        Y = np.tile(np.eye(d), (n, 1, 1))
+        for _ in range(K):
+            Y = Y - gamma * (A @ Y - (A - F))
+        return Y.mean(axis=0)
+
     limits = step_limits("FedLin", k, K=K)
     assert limits.theorem is not None
-    F, M = A.mean(axis=0), anchored_round(A, limits.theorem, K)
-    gap = scipy.linalg.eigh(M.T @ F @ M, F, eigvals_only=True)[-1]
-    assert gap <= 1 - 1 / (6 * k) + 1e-9
-    assert np.max(np.abs(np.linalg.eigvals(anchored_round(A, limits.figure, K)))) < 1
+    M = one_round(limits.theorem)
+    assert scipy.linalg.eigh(M.T @ F @ M, F, eigvals_only=True)[-1] <= 1 - 1 / (6 * k) + 1e-9
+    assert np.max(np.abs(np.linalg.eigvals(one_round(limits.figure)))) < 1
 
 
 @few
 @given(seeds, st.floats(2.0, 30.0), st.floats(0.05, 1.0), st.floats(0.3, 1.0))
 def test_s_local_gd_converges_at_the_steps_called_measured(seed: int, k: float, p: float, q: float) -> None:
-    A = quadratics(np.random.default_rng(seed), n, np.ones(n), np.full(n, k))
-    figure, mean = step_limits("S-Local-GD", k, p=p).figure, A.mean(axis=0)
+    A = quadratics(np.random.default_rng(seed), n, 1.0, k)
+    figure = step_limits("S-Local-GD", k, p=p).figure
+    for gamma in (figure, figure / 4):
 
-    def step(gamma: float, talk: bool, refresh: bool) -> Step:
-        def go(X: Array, w: Array) -> tuple[Array, Array]:
-            X = X - gamma * (np.einsum("nij,nj->ni", A, X - w) + mean @ w[0])
+        def step(X: Array, w: Array, talk: bool, refresh: bool, gamma: float = gamma) -> tuple[Array, Array]:
+            X = X - gamma * (np.einsum("nij,nj->ni", A, X - w) + A.mean(axis=0) @ w[0])
             X = np.broadcast_to(X.mean(axis=0), X.shape) if talk else X
             return X, X[:1] if refresh else w
 
-        return go
-
-    for gamma in (figure, figure / 4):
-        maps = [
-            (p * q, matrix(step(gamma, True, True), n, 1)),
-            (p * (1 - q), matrix(step(gamma, True, False), n, 1)),
-            (1 - p, matrix(step(gamma, False, False), n, 1)),
-        ]
+        coins = ((p * q, True, True), (p * (1 - q), True, False), (1 - p, False, False))
+        maps = [(prob, matrix(lambda X, w, c=c: step(X, w, *c), n, 1)) for prob, *c in coins]  # type: ignore[misc]
         assert radius(maps) < 1
 
 
 @given(st.floats(1.0, 1e6), st.floats(1e-8, 0.5), st.floats(1e-3, 1.0))
 def test_table1_says_what_the_paper_says(k: float, eps: float, p: float) -> None:
-    rows = {
-        r.method.split(",")[0] + ("*" if "sqrt" in r.method else ""): r for r in t1.table1(k, 1.0, eps, 10, d=7, p=p)
-    }
-    names = "GD,accelerated GD,LocalGD,Scaffold,S-Local-GD,FedLin,Scaffnew,Scaffnew*"
-    assert list(rows) == names.split(",")
-    gd, best, ours = rows["GD"], rows["Scaffnew*"], rows["Scaffnew"]
-    assert gd.rounds == pytest.approx(theory.communications(eps, 1 / k, 1.0, 1.0))
-    assert best.rounds == pytest.approx(theory.communications(eps, 1 / k, 1.0, theory.best_p(1 / k, 1.0)))
-    assert ours.rounds == pytest.approx(theory.communications(eps, 1 / k, 1.0, p))
-    assert ours.rounds is not None
-    assert best.rounds is not None
-    assert gd.rounds is not None
-    assert best.rounds <= ours.rounds * (1 + 1e-12)
-    assert best.local_steps * best.rounds == pytest.approx(gd.rounds)
-    assert best.local_steps == pytest.approx(1 / theory.best_p(1 / k, 1.0))
+    table = t1.table1(k, 1.0, eps, 10, d=7, p=p)
+    rows = {r.method.split(",")[0] + ("*" if "sqrt" in r.method else ""): r for r in table}
+    assert ",".join(rows) == "GD,accelerated GD,LocalGD,Scaffold,S-Local-GD,FedLin,Scaffnew,Scaffnew*"
+    gd, best, ours, local = rows["GD"], rows["Scaffnew*"], rows["Scaffnew"], rows["LocalGD"]
+    best_p = theory.best_p(1 / k, 1.0)
+    for row, its_p in ((gd, 1.0), (best, best_p), (ours, p)):
+        assert row.rounds == pytest.approx(theory.communications(eps, 1 / k, 1.0, its_p))
+    assert best.local_steps == pytest.approx(1 / best_p)
     for name in ("GD", "Scaffold", "S-Local-GD", "FedLin"):
-        assert rows[name].better_than_gd is False
-        assert rows[name].paper_better is False
+        assert rows[name].better_than_gd is rows[name].paper_better is False
     if k > 1.01:
         assert best.better_than_gd
     if abs(math.log(p * k)) > 1e-6 and p < 0.999:
         assert ours.better_than_gd == ours.paper_better
-    assert rows["LocalGD"].rounds is rows["LocalGD"].better_than_gd is rows["LocalGD"].total_floats is None
-    assert [r.method for r in rows.values() if not r.linear] == ["LocalGD"]
-    for row in rows.values():
+    assert local.rounds is local.better_than_gd is local.total_floats is None
+    assert [r.method for r in table if not r.linear] == ["LocalGD"]
+    for row in table:
         if row.rounds is not None:
             assert row.floats_per_round is not None
             assert row.total_floats == pytest.approx(row.rounds * row.floats_per_round)
@@ -775,7 +603,7 @@ def test_table1_counts_vectors_and_exchanges() -> None:
 
 # -- refusals ------------------------------------------------------------------------------------------------
 
-x2 = np.zeros(2)
+x2, h4 = np.zeros(2), np.zeros((4, 2))
 REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: theory.kappa(1.0, 2.0), r"mu = 2 is larger than L = 1"),
     (lambda: theory.kappa(1.0, None), r"mu is unknown .* give l2 > 0, or gamma and p yourself"),
@@ -787,14 +615,11 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: theory.kappa("big", 1.0), r"L = 'big' is not a number"),  # type: ignore[arg-type]
     (lambda: theory.kappa(1e10, 1e-310), r"kappa = L/mu overflows"),
     (lambda: theory.best_p(0.0, 1.0), r"gamma = 0 must be positive"),
-    (lambda: theory.best_p(-0.1, 1.0), r"gamma = -0.1 must be positive"),
     (lambda: theory.best_p(0.1, None), r"mu is unknown"),
     (lambda: theory.zeta(0.1, 1.0, 0.0), r"p = 0 must be positive"),
     (lambda: theory.zeta(0.1, 1.0, 1.5), r"p = 1.5 must lie in \(0, 1\]"),
-    (lambda: theory.zeta(0.1, 1.0, math.nan), r"p = nan must be positive"),
     (lambda: theory.sharp_rate(2.0, 0.5, 1.0, 0.5), r"gamma = 2 is too large: it must be below 2/L = 2"),
     (lambda: theory.iterations(1.0, 0.5), r"eps = 1 must lie in \(0, 1\)"),
-    (lambda: theory.iterations(0.0, 0.5), r"eps = 0 must be positive"),
     (lambda: theory.stochastic(0.1, 0.5, 1.0, 1.0), r"es_A = 0.5 is smaller than mu = 1"),
     (lambda: theory.stochastic(0.1, 1.0, -1.0, 1.0), r"es_C = -1 must be zero or positive"),
     (lambda: theory.stochastic(0.1, 1.0, math.nan, 1.0), r"es_C = nan must be zero or positive"),
@@ -814,26 +639,13 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: theory.uniform_cohort(0, 0), r"must be a whole number"),
     (lambda: theory.cohort_constants(5, {0: 1.0}), r"h could never learn"),
     (lambda: theory.cohort_constants(5, {2: 0.5}), r"sum 1, not 0.5"),
-    (lambda: theory.cohort_constants(5, {}), r"sum 1, not 0"),
     (lambda: theory.bernoulli_cohort(5, 0.0), r"prob = 0 must be positive"),
     (lambda: theory.tamuna_zeta(0.1, 1.0, 5.0, 0.5, 1.2, 0.5), r"chi = 1.2 must lie in \(0, 1\]"),
     (lambda: theory.tamuna_p(3.0, 1.0, 1.0, 1.0), r"gamma = 3 is larger than 1/mu = 1"),
-    (
-        lambda: theory.psi_lyapunov(x2, x2, np.zeros(3), x2, 0.1, 0.5),
-        r"shape \(2,\) is compared with shape \(3,\)",
-    ),
-    (
-        lambda: theory.scaffnew_lyapunov(1, 1, 1, np.zeros(3), np.zeros((4, 2)), x2, np.zeros((4, 2))),
-        r"does not fit",
-    ),
-    (
-        lambda: theory.scaffnew_lyapunov(1, 1, 1, x2, np.zeros((4, 2)), x2, x2),
-        r"is compared with shape \(2,\)",
-    ),
-    (
-        lambda: theory.scaffnew_lyapunov([1], 1, 1, x2, np.zeros((4, 2)), x2, np.zeros((4, 2))),
-        r"each of 4 clients",
-    ),
+    (lambda: theory.psi_lyapunov(x2, x2, np.zeros(3), x2, 0.1, 0.5), r"shape \(2,\) is compared with shape \(3,\)"),
+    (lambda: theory.scaffnew_lyapunov(1, 1, 1, np.zeros(3), h4, x2, h4), r"does not fit"),
+    (lambda: theory.scaffnew_lyapunov(1, 1, 1, x2, h4, x2, x2), r"is compared with shape \(2,\)"),
+    (lambda: theory.scaffnew_lyapunov([1], 1, 1, x2, h4, x2, h4), r"each of 4 clients"),
     (lambda: step_sizes.nesterov_limit(1.0, 1.5), r"beta = 1.5 must lie in \[0, 1\]"),
     (lambda: step_limits("Scaffold", 1.0, K=0), r"K = 0 must be a whole number"),
     (lambda: step_limits("Scaffold", 1.0, n=3, cohort=4), r"a cohort of 4 is larger than n = 3"),
@@ -849,9 +661,8 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
 def test_bad_numbers_are_refused_in_one_sentence(call: Callable[[], object], message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         call()
-    text = str(caught.value)
-    assert text.endswith(".")
-    assert "\n" not in text
+    assert str(caught.value).endswith(".")
+    assert "\n" not in str(caught.value)
 
 
 def test_rounding_between_L_and_mu_is_forgiven() -> None:

@@ -15,8 +15,9 @@ from conftest import METHODS, NAMED, Row, close, thinned
 from proxskip.randomness import minibatch
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
+from proxskip.engines.torch.client_memory import ClientMemory  # noqa: E402
 from proxskip.engines.torch.engine import TorchEngine  # noqa: E402
-from proxskip.engines.torch.stacked_functions import family_of  # noqa: E402
+from proxskip.engines.torch.stacked_functions import Networks, family_of  # noqa: E402
 from proxskip.engines.torch.stacked_steps import STEPS_BEFORE_CAPTURE, StackedSteps, minibatches  # noqa: E402
 from proxskip.torch import Model  # noqa: E402
 
@@ -40,10 +41,6 @@ FIXED = [row for row in METHODS if not row.name.endswith("-auto")]  # who adapts
 HOW = {"seed": 4, "every": 1, "allow_unsafe_step": True}
 
 
-def run(row: Row, problem: ps.Problem, engine: Any, rounds: int = 6, **given: Any) -> ps.Result:
-    return ps.run(row.make(problem), problem, rounds=rounds, engine=engine, cohort=row.cohort, **HOW, **given)
-
-
 def same(a: ps.Result, b: ps.Result, tol: float) -> None:
     """The iterates, what clients remember, f along the way, and every count."""
     assert close(a.x, b.x, tol)
@@ -63,54 +60,41 @@ def bits(result: ps.Result) -> bytes:
     return b"".join(np.ascontiguousarray(v).tobytes() for v in parts)
 
 
+def check(method: Any, problem: ps.Problem, engine: Any, tol: float, rounds: int = 3, cohort: Any = None) -> None:
+    """The engine takes the reference's way."""
+    a, b = (ps.run(method, problem, rounds=rounds, engine=e, cohort=cohort, **HOW) for e in (engine, "reference"))
+    same(a, b, tol)
+
+
 # -- the library's own problems ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("row", thinned(FIXED, 30))
 def test_every_method_takes_the_references_way(row: Row, device: str) -> None:
     problem = row.rows()
-    same(run(row, problem, TorchEngine(device)), run(row, problem, "reference"), 1e-12)
+    check(row.make(problem), problem, TorchEngine(device), 1e-12, 6, row.cohort)
 
 
 @pytest.mark.parametrize("row", thinned([r for r in FIXED if r.claims("batch")], 30))
 def test_every_method_draws_the_references_minibatches(row: Row) -> None:
     problem = row.rows(sparse=True).with_batch(6)
-    same(run(row, problem, "torch", 3), run(row, problem, "reference", 3), 1e-12)
+    check(row.make(problem), problem, "torch", 1e-12, 3, row.cohort)
 
 
 @pytest.mark.parametrize("batch", [5, pytest.param(None, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(
-    "loss", ["softmax", *(pytest.param(v, marks=pytest.mark.slow) for v in ("logistic", "squared"))]
-)
+@pytest.mark.parametrize("loss", thinned(["softmax", "logistic", "squared"]))
 def test_every_loss_and_clients_of_different_sizes(loss: str, batch: int | None) -> None:
-    problem = NAMED["scaffnew-weighted"].rows(loss).with_batch(batch)
     row = NAMED["scaffnew-weighted"]
-    same(run(row, problem, TorchEngine("cpu", clients_at_once=3)), run(row, problem, "reference"), 1e-12)
+    problem = row.rows(loss).with_batch(batch)
+    check(row.make(problem), problem, TorchEngine("cpu", clients_at_once=3), 1e-12, 6)
 
 
 @pytest.mark.parametrize("row", thinned(FIXED, 60))
 def test_every_run_resumes(row: Row, tmp_path: Path) -> None:
     problem = row.quadratic()
-    whole = run(row, problem, "torch")
-    run(row, problem, "torch", 3, out=tmp_path / "run")
-    resumed = ps.resume(tmp_path / "run", problem, rounds=6)
-    assert resumed.x.tobytes() == whole.x.tobytes()
-    assert all(resumed.memory[k].tobytes() == v.tobytes() for k, v in whole.memory.items())
-
-
-def test_what_it_cannot_run_gets_a_sentence() -> None:
-    class Mine:
-        L, mu, d = 1.0, 1.0, 2
-
-        def value(self, x: Any) -> float:
-            return float(x @ x) / 2
-
-        def gradient(self, x: Any) -> Any:
-            return x
-
-    with pytest.raises(ps.InputError, match="clients of one kind"):
-        ps.run(ps.GD(0.1), ps.Problem([Mine()]), rounds=1, engine="torch")
-    with pytest.raises(ps.InputError, match='no device "nonsense"'):
-        TorchEngine("nonsense")
+    given: dict[str, Any] = {"engine": "torch", "cohort": row.cohort, **HOW}
+    whole = ps.run(row.make(problem), problem, rounds=6, **given)
+    ps.run(row.make(problem), problem, rounds=3, out=tmp_path / "run", **given)
+    assert bits(ps.resume(tmp_path / "run", problem, rounds=6)) == bits(whole)
 
 
 # -- networks ----------------------------------------------------------------------------------------------------------
@@ -151,11 +135,7 @@ def test_networks_take_the_references_way(kind: str, batch: int | None, cohort: 
     """Five rounds of ten steps: to 1e-4 in float32 and to 1e-10 in float64."""
     for dtype, tol in ((torch.float32, 1e-4), (torch.float64, 1e-10)):
         problem = networks(kind, dtype, l2=1e-3).with_batch(batch)
-        a, b = (
-            ps.run(SCAFFNEW, problem, rounds=5, engine=e, cohort=cohort, **HOW)
-            for e in (TorchEngine(device), "reference")
-        )
-        same(a, b, tol)
+        check(SCAFFNEW, problem, TorchEngine(device), tol, 5, cohort)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -177,37 +157,32 @@ def test_what_is_remembered_is_handed_out_as_a_copy(device: str) -> None:
     assert np.array_equal(engine.memory()["h"], np.ones((problem.n, problem.d)))
 
 
+def out_of_memory(act: Any, needs: Any, most: int, seen: list[int]) -> Any:
+    """A device without room for more than this much."""
+
+    def short(*given: Any) -> Any:
+        seen.append(needs(*given))
+        if seen[-1] > most:
+            raise torch.OutOfMemoryError("no room")
+        return act(*given)
+
+    return short
+
+
 @pytest.mark.slow
 def test_fewer_clients_at_once_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """The device has room for two clients: the engine finds out, and the run is the one with two at once."""
-    from proxskip.engines.torch.stacked_functions import Networks
-    from proxskip.engines.torch.stacked_steps import StackedSteps
-
     problem = networks("mlp", n=7).with_batch(4)
     wanted = ps.run(SCAFFNEW, problem, rounds=3, engine=TorchEngine("cpu", clients_at_once=2), **HOW)
-    engine, whole, asked = TorchEngine("cpu", clients_at_once=7), StackedSteps.run, []
-
-    def short(steps: Any, Y: Any, *more: Any) -> Any:
-        asked.append(len(Y))
-        if len(Y) > 2:
-            raise torch.OutOfMemoryError("no room")
-        return whole(steps, Y, *more)
-
-    monkeypatch.setattr(StackedSteps, "run", short)
-    losses, picked = Networks.losses_at, []
-
-    def short_of_rows(family: Any, flat: Any, there: Any, picks: Any) -> Any:
-        picked.append(picks.numel())
-        if picks.numel() > 5:
-            raise torch.OutOfMemoryError("no room")
-        return losses(family, flat, there, picks)
-
-    monkeypatch.setattr(Networks, "losses_at", short_of_rows)
+    engine, asked, picked = TorchEngine("cpu", clients_at_once=7), [], []
+    steps = out_of_memory(StackedSteps.run, lambda steps, Y, *more: len(Y), 2, asked)
+    losses = out_of_memory(Networks.losses_at, lambda family, flat, there, picks: picks.numel(), 5, picked)
+    monkeypatch.setattr(StackedSteps, "run", steps)
+    monkeypatch.setattr(Networks, "losses_at", losses)
     found = ps.run(SCAFFNEW, problem, rounds=3, engine=engine, **HOW)
     assert found.x.tobytes() == wanted.x.tobytes()
     assert all(found.memory[k].tobytes() == v.tobytes() for k, v in wanted.memory.items())
-    assert asked[:3] == [7, 4, 2]
-    assert max(asked[3:]) == 2
+    assert (asked[:3], max(asked[3:])) == ([7, 4, 2], 2)
     assert close(found.trace["f"], wanted.trace["f"], 1e-5)
     assert picked[-1] <= 5
 
@@ -237,36 +212,29 @@ def test_memory_on_the_host_changes_nothing(cohort: int | None, device: str) -> 
     problem = networks(dtype=torch.float64).with_batch(4)
     for method in (ps.Scaffnew(0.05, 0.5, K=2), ps.FedLin(0.05, 2), ps.Scaffold(0.05, 2)):
         if cohort is None or "cohort" in method.handles:
-            given = {"rounds": 4, "cohort": cohort, **HOW}
-            a, b = (
-                ps.run(method, problem, engine=TorchEngine(device, keep_on_host=host), **given)
-                for host in (True, False)
-            )
-            same(a, b, 1e-13)
+            engines = (TorchEngine(device, keep_on_host=host) for host in (True, False))
+            same(*(ps.run(method, problem, rounds=4, cohort=cohort, engine=e, **HOW) for e in engines), 1e-13)
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_memory_that_spills_over(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cohort that does not fit on the device goes through it share by share."""
-    from proxskip.engines.torch.client_memory import ClientMemory
 
     class Small(ClientMemory):
         def __init__(self, *given: Any) -> None:
             super().__init__(*given)
             self.fit, self.spills = 2, True
 
-    problem, method = networks(dtype=torch.float64).with_batch(4), ps.Scaffnew(0.05, 0.5, K=2)
-    calm = ps.run(method, problem, rounds=3, engine="reference", **HOW)
     monkeypatch.setattr("proxskip.engines.torch.engine.ClientMemory", Small)
-    same(ps.run(method, problem, rounds=3, engine=TorchEngine(device, keep_on_host=True), **HOW), calm, 1e-10)
+    problem = networks(dtype=torch.float64).with_batch(4)
+    check(ps.Scaffnew(0.05, 0.5, K=2), problem, TorchEngine(device, keep_on_host=True), 1e-10)
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dropout", [0.3, pytest.param(0.0, marks=pytest.mark.slow)])
 def test_clients_of_different_sizes_and_full_gradients(dropout: float, device: str) -> None:
     problem = networks(dtype=torch.float64, rows=[5, 9, 5], dropout=dropout)
-    method = ps.Scaffnew(0.05, 0.5, K=2)
-    same(*(ps.run(method, problem, rounds=3, engine=e, **HOW) for e in (TorchEngine(device), "reference")), 1e-10)
+    check(ps.Scaffnew(0.05, 0.5, K=2), problem, TorchEngine(device), 1e-10)
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul")  # on processors without bfloat16
@@ -279,72 +247,73 @@ def test_bfloat16_works_locally_and_h_is_float32() -> None:
     assert not np.array_equal(a.h, torch.tensor(a.h).bfloat16().double().numpy())
 
 
-def test_different_networks_get_a_sentence() -> None:
-    wide = Model(torch.nn.Linear(3, 2), torch.nn.functional.mse_loss, torch.ones(2, 3), torch.ones(2, 2))
-    narrow = Model(torch.nn.Linear(2, 2), torch.nn.functional.mse_loss, torch.ones(2, 2), torch.ones(2, 2))
-    with pytest.raises(ps.InputError, match="unknowns"):
-        ps.Problem([wide, narrow])
-    loss = Model(wide.module, torch.nn.functional.l1_loss, torch.ones(2, 3), torch.ones(2, 2))
-    with pytest.raises(ps.InputError, match="a different module, loss or l2"):
-        ps.run(ps.LocalGD(0.1, 2), ps.Problem([wide, loss]), rounds=1, engine="torch")
+class Using(torch.nn.Module):  # type: ignore[misc]
+    """A layer, used in some way, with a constant that is frozen or a buffer."""
+
+    def __init__(self, forward: Any, layer: Any = None, factor: float = 1.0, frozen: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.using, self.layer, constant = forward, layer or torch.nn.Linear(3, 2), torch.full((3,), factor)
+        self.factor = torch.nn.Parameter(constant, requires_grad=False) if frozen else torch.nn.Buffer(constant)
+
+    def forward(self, x: Any) -> Any:
+        return self.using(self.layer, x * self.factor)
+
+
+def gated(layer: Any, x: Any) -> Any:
+    y = layer(x)
+    return y if y.sum() > 0 else -y
+
+
+def scaled(factor: float, frozen: bool) -> Any:
+    return Using(lambda layer, x: layer(x), factor=factor, frozen=frozen)
+
+
+LSTM = Using(lambda cells, x: cells(x[..., None])[0][:, -1], torch.nn.LSTM(1, 2, batch_first=True))
+MSE, L1 = torch.nn.functional.mse_loss, torch.nn.functional.l1_loss
+
+
+@pytest.mark.parametrize(
+    ("modules", "losses", "says"),
+    [
+        ((scaled(1.0, True),) * 2, (MSE, L1), "a different module, loss or l2"),
+        ((scaled(2.0, True), scaled(3.0, True)), (MSE, MSE), "other buffers or frozen parameters"),
+        ((scaled(2.0, False), scaled(3.0, False)), (MSE, MSE), "other buffers or frozen parameters"),
+        ((LSTM,), (MSE,), "cannot batch this module"),
+        ((Using(gated),) * 2, (MSE, MSE), r'cannot batch this module .*engine="cpu"'),
+        (
+            (Using(lambda layer, x: layer(x) * x.max().item()),) * 2,
+            (MSE, MSE),
+            r'cannot batch this module .*engine="cpu"',
+        ),
+    ],
+)
+def test_networks_that_it_cannot_stack_get_a_sentence(modules: Any, losses: Any, says: str) -> None:
+    """Each works for one client at a time."""
+    rows = torch.ones(2, 3), torch.ones(2, 2)
+    problem = ps.Problem([Model(module, loss, *rows) for module, loss in zip(modules, losses, strict=True)])
+    with pytest.raises(ps.InputError, match=says):
+        ps.run(ps.LocalGD(0.1, 2), problem, rounds=1, engine="torch")
+    ps.run(ps.LocalGD(0.1, 2), problem, rounds=1, engine="reference")
 
 
 @pytest.mark.parametrize("frozen", [True, False], ids=["frozen", "buffer"])
-def test_each_client_has_its_own_constants_or_a_sentence(frozen: bool) -> None:
-    class Scaled(torch.nn.Module):  # type: ignore[misc]
-        def __init__(self, factor: float) -> None:
-            super().__init__()
-            self.a, made = torch.nn.Linear(3, 2), torch.full((3,), factor)
-            self.factor = torch.nn.Parameter(made, requires_grad=False) if frozen else torch.nn.Buffer(made)
-
-        def forward(self, x: Any) -> Any:
-            return self.a(x * self.factor)
-
-    def problem(*factors: float) -> ps.Problem:
-        nets = [Scaled(v) for v in factors]
-        for net in nets:
-            net.a.load_state_dict(nets[0].a.state_dict())
-        rows = torch.ones(2, 3), torch.ones(2, 2)
-        return ps.Problem([Model(net, torch.nn.functional.mse_loss, *rows) for net in nets])
-
-    alike, unlike, how = problem(2.0, 2.0), problem(2.0, 3.0), {"rounds": 2, "seed": 0}
-    a, b = (ps.run(ps.LocalGD(0.1, 2), alike, engine=engine, **how) for engine in ("torch", "reference"))
-    assert np.allclose(a.x, b.x, atol=1e-6)
-    with pytest.raises(ps.InputError, match="other buffers or frozen parameters"):
-        ps.run(ps.LocalGD(0.1, 2), unlike, engine="torch", **how)
+def test_constants_that_all_clients_share(frozen: bool) -> None:
+    rows = torch.ones(2, 3), torch.ones(2, 2)
+    check(ps.LocalGD(0.1, 2), ps.Problem([Model(scaled(2.0, frozen), MSE, *rows) for _ in range(2)]), "torch", 1e-6, 2)
 
 
-def test_layers_that_cannot_be_batched_get_a_sentence() -> None:
-    class Recurrent(torch.nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.cells = torch.nn.LSTM(1, 2, batch_first=True)
+def test_what_is_no_network_and_no_device_gets_a_sentence() -> None:
+    class Mine:
+        L, mu, d = 1.0, 1.0, 2
+        value, gradient = staticmethod(lambda x: float(x @ x) / 2), staticmethod(lambda x: x)
 
-        def forward(self, x: Any) -> Any:
-            return self.cells(x[..., None])[0][:, -1]
-
-    model = Model(Recurrent(), torch.nn.functional.mse_loss, torch.ones(2, 3), torch.ones(2, 2))
-    with pytest.raises(ps.InputError, match="cannot batch this module"):
-        ps.run(ps.LocalGD(0.1, 2), ps.Problem([model]), rounds=1, engine="torch")
-
-
-def test_control_flow_on_data_is_refused_with_a_sentence() -> None:
-    """Such a module works for one client at a time, and cannot be computed for many at once."""
-
-    class Gated(torch.nn.Linear):  # type: ignore[misc]
-        def forward(self, x: Any) -> Any:
-            y = super().forward(x)
-            return y if y.sum() > 0 else -y
-
-    class Counted(torch.nn.Linear):  # type: ignore[misc]
-        def forward(self, x: Any) -> Any:
-            return super().forward(x) * x.abs().max().item()
-
-    for module in (Gated(3, 2), Counted(3, 2)):
-        model = Model(module, torch.nn.functional.mse_loss, torch.ones(2, 3), torch.ones(2, 2))
-        with pytest.raises(ps.InputError, match=r'cannot batch this module .*engine="cpu"'):
-            ps.run(ps.LocalGD(0.1, 2), ps.Problem([model, model]), rounds=1, engine="torch")
-        ps.run(ps.LocalGD(0.1, 2), ps.Problem([model, model]), rounds=1, engine="reference")
+    with pytest.raises(ps.InputError, match="clients of one kind"):
+        ps.run(ps.GD(0.1), ps.Problem([Mine()]), rounds=1, engine="torch")
+    with pytest.raises(ps.InputError, match='no device "nonsense"'):
+        TorchEngine("nonsense")
+    with pytest.raises(ps.InputError, match="unknowns"):
+        ps.Problem([Model(torch.nn.Linear(k, 2), MSE, torch.ones(2, k), torch.ones(2, 2)) for k in (3, 2)])
 
 
 # -- graphs ------------------------------------------------------------------------------------------------------------
@@ -381,9 +350,7 @@ def test_graphs_take_the_same_steps_wherever_the_last_ones_ended(
 @pytest.mark.parametrize("K", thinned([32, 31, 64]))
 def test_two_exchanges_a_round_and_steps_that_fill_all_that_is_drawn(K: int, device: str) -> None:
     problem = NAMED["fedlin"].rows()
-    method = ps.FedLin.theory(problem, K=K)
-    a, b = (ps.run(method, problem, rounds=12, engine=e, **HOW) for e in (TorchEngine(device), "reference"))
-    same(a, b, 1e-11)
+    check(ps.FedLin.theory(problem, K=K), problem, TorchEngine(device), 1e-11, 12)
 
 
 # -- draws -------------------------------------------------------------------------------------------------------------

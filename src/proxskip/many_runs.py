@@ -6,7 +6,6 @@ and runs the rest; a folder that holds another run is refused. So an interrupted
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -180,17 +179,15 @@ def _in_processes(
             "classes at the top of a module."
         ) from None
     results: dict[int, Result] = {}
-    began = time.monotonic()
     try:
         with (
             Processes(min(jobs, len(tasks)), shared) as pool,
             OverallProgress(quiet=not is_wanted(progress)) as overall,
         ):
-            for number, result, _ in pool.each(_run_shared, tasks):
+            for number, result in pool.each(_run_shared, tasks):
                 results[number] = result
                 done = len(results)
-                left = (time.monotonic() - began) * (len(tasks) - done) / done
-                overall(f"{done} of {len(tasks)} runs done in {jobs} processes", done / len(tasks), left)
+                overall(f"{done} of {len(tasks)} runs done in {jobs} processes", done / len(tasks))
     except KeyboardInterrupt:
         pass  # the processes have written their checkpoints
     return [results[k] for k in sorted(results)]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import heapq
 import multiprocessing
 import os
 import queue
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -24,7 +22,7 @@ _STOPS = (signal.SIGINT, signal.SIGTERM)
 class Processes:
     """A pool that calls functions of a module with plain arguments; an interrupt ends its processes too.
 
-    Several threads may ask at once. What is asked with a higher priority is begun first.
+    Several threads may use it at once.
 
     Args:
         shared: sent once to every process, where ``shared`` returns it.
@@ -34,63 +32,28 @@ class Processes:
         # a forked process would share the locks of the threads that are running here
         context = multiprocessing.get_context("spawn")
         self.others = set(multiprocessing.active_children())
-        self.count = self.free = count
+        self.count = count
         self.pool = ProcessPoolExecutor(count, mp_context=context, initializer=_begin, initargs=(shared,))
-        self.lock = threading.Lock()
-        self.waiting: list[tuple[float, int, Any, Any]] = []
-        self.asked = 0
 
-    def each(
-        self, function: Callable[..., Any], items: Sequence[Any], priority: float = 0.0
-    ) -> Iterator[tuple[int, Any, float]]:
-        """``function(item)`` for every item: its number, value and CPU seconds, in the order in which they end.
+    def each(self, function: Callable[..., Any], items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        """``function(item)`` for every item: its number and value, in the order in which they end.
 
         The last items begin first, since lists of parameters mostly run from the cheap to the expensive.
         """
+        # a queue and not ``as_completed``, which waits for ever for a future that a closing pool cancels
         ended: queue.SimpleQueue[tuple[int, Future[Any]]] = queue.SimpleQueue()
-
-        def tell(number: int, future: Future[Any]) -> None:
-            ended.put((number, future))
-
-        with self.lock:
+        try:
             for k in reversed(range(len(items))):
-                self.asked += 1
-                entry = (-priority, self.asked, partial(_call, function, items[k]), partial(tell, k))
-                heapq.heappush(self.waiting, entry)
-        self._start_waiting()
-        for _ in items:
-            number, future = ended.get()
-            try:
-                value, seconds = future.result()
-            except BrokenProcessPool:
-                raise InputError(
-                    "a process ended without an answer: memory ran out (use fewer jobs), or the script does not "
-                    'protect its start with  if __name__ == "__main__":.'
-                ) from None
-            yield number, value, seconds
-
-    def _start_waiting(self) -> None:
-        """Start what waits as far as processes are free."""
-        while True:
-            with self.lock:
-                if not self.free or not self.waiting:
-                    return
-                self.free -= 1
-                _, _, work, tell = heapq.heappop(self.waiting)
-            try:
-                future = self.pool.submit(work)
-                future.add_done_callback(self._start_next)
-            except RuntimeError as error:  # the pool is closed or broken, and whoever waits is told
-                future = Future()
-                future.set_exception(error)
-                with self.lock:
-                    self.free += 1
-            future.add_done_callback(tell)
-
-    def _start_next(self, future: Future[Any]) -> None:
-        with self.lock:
-            self.free += 1
-        self._start_waiting()
+                future = self.pool.submit(_call, function, items[k])
+                future.add_done_callback(partial(_tell, ended, k))
+            for _ in items:
+                number, future = ended.get()
+                yield number, future.result()
+        except BrokenProcessPool:
+            raise InputError(
+                "a process ended without an answer: memory ran out (use fewer jobs), or the script does not "
+                'protect its start with  if __name__ == "__main__":.'
+            ) from None
 
     def __enter__(self) -> Self:
         return self
@@ -101,6 +64,10 @@ class Processes:
             # what is running writes its checkpoint and ends
             for process in set(multiprocessing.active_children()) - self.others:
                 process.terminate()
+
+
+def _tell(ended: queue.SimpleQueue[tuple[int, Future[Any]]], number: int, future: Future[Any]) -> None:
+    ended.put((number, future))
 
 
 # -- in a process of the pool ------------------------------------------------------------------------------------------
@@ -129,13 +96,12 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _call(function: Callable[..., Any], item: Any) -> tuple[Any, float]:
+def _call(function: Callable[..., Any], item: Any) -> Any:
     before = {number: signal.getsignal(number) for number in _STOPS}
-    began = time.process_time()
     try:
         for number in _STOPS:
             signal.signal(number, _interrupt)
-        return function(item), time.process_time() - began
+        return function(item)
     finally:
         if _ending:  # a pool that breaks tells its processes once, and a process that goes on waits for ever
             os._exit(1)

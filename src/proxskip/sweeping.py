@@ -9,7 +9,6 @@ from typing import Any
 from proxskip import theory
 from proxskip.interfaces import Method
 from proxskip.links.network import Network
-from proxskip.loop.stop import RUN_RULES
 from proxskip.many_runs import RunTask, folder_of, run_many
 from proxskip.problems.federated import Problem
 from proxskip.results.atomic import atomic_write_json
@@ -85,36 +84,5 @@ def sweep(
     return results
 
 
-_OF_COMPARE = {
-    *RUN_RULES,
-    *("engine", "cohort", "x0", "every", "threads", "allow_unsafe_step", "checkpoint_every", "network"),
-}
-
-
-def compare(
-    methods: Sequence[Method | type[Method] | str],
-    problem: Problem | Oracle,
-    *,
-    seeds: int | Sequence[int] = 1,
-    out: str | Path | None = None,
-    force: bool = False,
-    jobs: int = 1,
-    progress: bool | None = None,
-    **given: Any,
-) -> Results:
-    """Several methods on one problem, each with the parameters of its theorem where it is given by name.
-
-    Args:
-        seeds: how many, from 0 on, or the seeds themselves; ``jobs`` and ``progress`` as in ``sweep``.
-        out: a folder as `proxskip compare` makes it, with a run folder for each method and compare.json.
-        given: as in ``run``: rounds, iterations, seconds, tol, target, engine, cohort, x0, every, threads,
-            allow_unsafe_step, network.
-
-    >>> import proxskip as ps
-    >>> problem = ps.Problem(ps.random_quadratics(4, 3))
-    >>> [r.status.name for r in ps.compare(["gd", "scaffnew"], problem, tol=1e-6)]
-    ['CONVERGED', 'CONVERGED']
-    """
-    if unknown := sorted(given.keys() - _OF_COMPARE):
-        raise InputError(f"compare has no argument {unknown[0]}; it has {', '.join(sorted(_OF_COMPARE))}.")
-    return sweep(methods, problem, seeds=seeds, out=out, force=force, jobs=jobs, progress=progress, **given)
+compare = sweep
+"""The same: several methods on one problem, each with the parameters of its theorem where it is given by name."""

@@ -101,8 +101,8 @@ def tune(
 
     >>> import proxskip as ps
     >>> problem = ps.Problem(ps.random_quadratics(4, 3))
-    >>> found = ps.tune("gd", problem, budget=200)
-    >>> ps.run(found.method, problem, tol=1e-6).success
+    >>> tuned = ps.tune("gd", problem, budget=200)
+    >>> ps.run(tuned.method, problem, tol=1e-6).success
     True
     """
     problem = as_problem(problem)
@@ -119,12 +119,12 @@ def tune(
         nonlocal done
         yield ()
         done += 1
-        show(label, done / total, None)
+        show(label, done / total)
 
-    def measured(asked: Sequence[tuple[str, Candidate]], rounds: int) -> list[float | None]:
-        label = f"tuning {kind.name}, {len(asked)} candidates for {rounds} rounds"
+    def measured(trials: Sequence[tuple[str, Candidate]], rounds: int) -> list[float | None]:
+        label = f"tuning {kind.name}, {len(trials)} candidates for {rounds} rounds"
         tasks = []
-        for _, c in asked:
+        for _, c in trials:
             path = None if out is None else Path(out) / f"{rounds}-rounds" / f"{numbers[id(c)]}-{kind.name}"
             tasks.append(RunTask(label, kind.configure(problem, c.flags), 0, path))
         settings = trial_settings(rounds, engine, threads)
@@ -166,11 +166,11 @@ def grid(
     method: str | type[Method], L: float, powers: Sequence[int], steps: Sequence[int], **more: Any
 ) -> list[Candidate]:
     """gamma = 2^k/L for the given k, with each number of local steps if the method takes local steps."""
-    out = []
-    for K in steps if local_steps_flag(method) else [1]:
-        own = local_steps(method, K)
-        out += [Candidate(2.0**k, K, {"gamma": 2.0**k / L, **own, **more}) for k in powers]
-    return out
+    return [
+        Candidate(2.0**k, K, {"gamma": 2.0**k / L, **local_steps(method, K), **more})
+        for K in (steps if local_steps_flag(method) else [1])
+        for k in powers
+    ]
 
 
 def _kind(method: Any) -> tuple[type[Method], dict[str, Any]]:
@@ -224,8 +224,8 @@ def halve(
     """
     left = {name: list(candidates) for name, candidates in grids.items()}
     for rounds, keep in rungs:
-        asked = [(name, c) for name, candidates in left.items() for c in candidates]
-        for (_, c), gap in zip(asked, measured(asked, rounds), strict=True):
+        trials = [(name, c) for name, candidates in left.items() for c in candidates]
+        for (_, c), gap in zip(trials, measured(trials, rounds), strict=True):
             c.gaps[rounds] = gap
         # sorting is stable: of equal candidates the earlier one of the grid stays
         left = {name: sorted(candidates, key=lambda c: c.score)[:keep] for name, candidates in left.items()}
@@ -234,8 +234,8 @@ def halve(
 
 def trial_settings(rounds: int, engine: str, threads: int | None = None) -> dict[str, Any]:
     """How a candidate runs: with eight records, so that a diverging run is noticed early."""
-    given = {"rounds": rounds, "engine": engine, "every": max(1, rounds // 8), "threads": threads}
-    return given | {"allow_unsafe_step": True}
+    every = max(1, rounds // 8)
+    return {"rounds": rounds, "engine": engine, "every": every, "threads": threads, "allow_unsafe_step": True}
 
 
 def score(result: Result) -> float | None:

@@ -15,7 +15,7 @@ from proxskip.cores import available_cores
 from proxskip.experiments import FAMILY, NETWORKS
 from proxskip.experiments.claims import UNDECIDED
 from proxskip.experiments.reproduce import DEFAULT_DATA, PAGE, RESULTS, ReproductionOptions, reproduce
-from proxskip.experiments.workspace import PAPER_DATA, Interrupted
+from proxskip.experiments.workspace import PAPER_DATA
 from proxskip.loop.progress import OverallProgress
 from proxskip.report import figures
 from proxskip.report.figures import ReproductionReport
@@ -65,7 +65,7 @@ def _terminated() -> Iterator[None]:
 
 
 def _interrupt(*_: object) -> None:
-    raise Interrupted
+    raise KeyboardInterrupt
 
 
 def _print(report: ReproductionReport, out: Path) -> None:

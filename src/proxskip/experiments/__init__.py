@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 FIGURE = "toml_figures:run"
 """Runs a figure that is all in its TOML file."""
 FUNCTIONS = {
-    "fig1a": "fig1a:run",
+    "fig1a": FIGURE,
     "fig1b": FIGURE,
     "fig1c": FIGURE,
     "fig2a": FIGURE,
     "fig2b": FIGURE,
-    "fig2c": "fig2c:run",
+    "fig2c": FIGURE,
     "table1": "table1:run",
     "lyapunov": "lyapunov:run",
     "decentralized": "decentralized:run",

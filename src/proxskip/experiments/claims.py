@@ -109,12 +109,6 @@ def stays_below(s: Series, eps: float) -> bool:
     return len(last) > 1 and all(y is not None and abs(y) <= eps for y in last)
 
 
-def relapses(s: Series, eps: float) -> float | None:
-    """The share of records above eps among those after the first record below; None if no record is below."""
-    below = [y is not None and abs(y) <= eps for y in s.y]
-    return below[below.index(True) :].count(False) / (len(below) - below.index(True)) if True in below else None
-
-
 def floor(s: Series) -> float:
     """The median of the curve over the last third of its rounds."""
     return statistics.median(_part(s, 2, 3, 3))
@@ -285,6 +279,17 @@ def floors(panel: Panel, curves: Sequence[str] = ("*",), falls_to: float | None 
     return Finding(_all([is_lower(a, b, falls_to) for a, b in pairwise(drawn)]), measured, values)
 
 
+def speedup(panel: Panel, share: float, curves: Sequence[str] = ("*",)) -> Finding:
+    """With more clients the value at the end falls, by this share of a linear speedup at least."""
+    drawn = curves_of(panel, curves)
+    few, many = drawn[0], drawn[-1]
+    gain, linear = few.y[-1] / many.y[-1], many.about["clients"] / few.about["clients"]
+    values: Numbers = {s.label: s.y[-1] for s in drawn}
+    measured = f"f - f* after {min(s.x['rounds'][-1] for s in drawn):.0f} rounds: {listed(values)}. The value for "
+    measured += f"{few.label} is {gain:.2f} times that for {many.label}; a linear speedup would give {linear:g}."
+    return Finding(gain >= share * linear, measured, values)
+
+
 def is_lower(a: Series, b: Series, share: float) -> bool | None:
     """Whether b's floor is below this share of a's; None if a curve still falls, because it could end lower."""
     if not (floor(a) >= 0 and floor(b) >= 0):
@@ -304,6 +309,22 @@ def floor_above(panel: Panel, curves: Sequence[str], value: float, reaches: str,
     return Finding(holds, measured, {exact.label: exact.y[-1], **values})
 
 
+def stalls_higher(panel: Panel, value: float, curves: Sequence[str] = ("*",)) -> Finding:
+    """No curve arrives at a value; of those that have settled, each stalls at least as high as the one before."""
+    ends = [(s, s.y[-1], value_at(s, s.x["rounds"][-1] / 2)) for s in curves_of(panel, curves)]
+    # in the second half of the run it moved by less than five percent
+    settled = [(s.label, end) for s, end, half in ends if half is not None and abs(end / half - 1) < 0.05]
+    rising = all(a <= b * 1.001 for (_, a), (_, b) in pairwise(settled))
+    arrived = any(end <= value or stays_below(s, value) for s, end, _ in ends)
+    holds = False if arrived or not rising else True if len(settled) > 1 else None
+    least, rounds = min(end for _, end, _ in ends), max(s.x["rounds"][-1] for s, _, _ in ends)
+    measured = f"Within {rounds:.0f} rounds no run came below {number(least)}."
+    if settled:
+        measured += f" Changing by less than 5 % in the second half of the run: {listed(dict(settled))}."
+    note = "the runs are too short to have settled" if holds is None else ""
+    return Finding(holds, measured, {s.label: end for s, end, _ in ends}, note)
+
+
 def slopes(
     panel: Panel, expected: Mapping[str, float], within: float, x: str | None = None, points: int | None = None
 ) -> Finding:
@@ -316,16 +337,13 @@ def slopes(
         if (s := known.get(name)) is not None and len(s.y) == wanted > 1
     }
     holds = all((v := values.get(name)) is not None and abs(v - power) <= within for name, power in expected.items())
-    return Finding(holds, slopes_in_words(x or panel.x, values), values)
-
-
-def slopes_in_words(x: str, values: Mapping[str, float | None]) -> str:
-    """All slopes in a sentence."""
-    return f"Slopes against {x}: {listed(values, lambda v: 'no value' if v is None else f'{v:.3f}')}."
+    words = listed(values, lambda v: "no value" if v is None else f"{v:.3f}")
+    return Finding(holds, f"Slopes against {x or panel.x}: {words}.", values)
 
 
 KINDS: dict[str, Callable[..., Finding]] = {
-    kind.__name__: kind for kind in (reaches, stays_above, ratio, ends, floors, floor_above, slopes)
+    kind.__name__: kind
+    for kind in (reaches, stays_above, ratio, ends, floors, floor_above, stalls_higher, speedup, slopes)
 }
 _OF_A_CLAIM = ("id", "kind", "text", "panel", "asserted_on")
 
@@ -346,11 +364,12 @@ def check(
             raise InputError(f"the claim {name} has no {missing[0]}.")
         if claim["kind"] not in KINDS:
             raise InputError(f'the claim {name} is of kind "{claim["kind"]}"; the kinds are {", ".join(KINDS)}.')
-        takes = dict(list(inspect.signature(KINDS[claim["kind"]]).parameters.items())[1:])
-        if unknown := [k for k in claim if k not in takes and k not in _OF_A_CLAIM]:
-            raise InputError(f"the claim {name} has no entry {unknown[0]}; {claim['kind']} takes {', '.join(takes)}.")
-        if missing := [k for k, p in takes.items() if p.default is p.empty and k not in claim]:
-            raise InputError(f"the claim {name} has no {missing[0]}, which {claim['kind']} needs.")
+        kind = inspect.signature(KINDS[claim["kind"]])
+        try:
+            kind.bind(None, **{k: v for k, v in claim.items() if k not in _OF_A_CLAIM})
+        except TypeError as error:
+            takes = ", ".join(list(kind.parameters)[1:])
+            raise InputError(f"the claim {name}: {error}; {claim['kind']} takes {takes}.") from None
         check_text(claim["text"], [*values, *claim, "first", "last", "title"])
         drawn = _named(claim["panel"], curves, "panel")
         for names in (claim.get(k, []) for k in ("curves", "of", "best_of", "to", "ahead", "reaches")):
@@ -412,15 +431,15 @@ def judge(holds: bool | None, asserted: bool) -> Verdict:
     return ("PASS" if holds else "FAIL") if asserted else "REPORTED"
 
 
-def with_findings(experiment: Experiment, claims: Sequence[Claim], lead: str = "") -> tuple[Experiment, list[Claim]]:
+def with_findings(experiment: Experiment, claims: Sequence[Claim]) -> tuple[Experiment, list[Claim]]:
     """The experiment with a sentence that its curves support, and its claims.
 
-    The sentence of the preset is printed if every claim holds. Otherwise only what was measured is: ``lead``, or the
-    first measurement, and those that contradict a claim.
+    The sentence of the preset is printed if every claim holds. Otherwise only what was measured is: the first
+    measurement, and those that contradict a claim.
     """
     wrong = [c for c in claims if c.verdict == "FAIL" or c.holds is False]
     is_open = any(c.verdict in UNDECIDED for c in claims)
-    first = lead or next((c.measured for c in claims if c.verdict not in UNDECIDED), "")
+    first = next((c.measured for c in claims if c.verdict not in UNDECIDED), "")
     words = [] if wrong or is_open else [experiment.sentence]
     words += [first] if first else ["The runs are too short to show anything."] if is_open else []
     words += [f"This does not hold here: {c.text}" for c in wrong]

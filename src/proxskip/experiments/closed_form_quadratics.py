@@ -1,32 +1,31 @@
-"""Local steps on quadratics in closed form: an engine that uses it, and ways to count the rounds to an accuracy.
+"""Local steps on diagonal quadratics in closed form, and ways to count the rounds to an accuracy.
 
-On f_i(x) = 1/2 x'H_i x - b_i'x, K times  y <- y - gamma (H_i y - b_i - h)  is
+On f_i(x) = 1/2 x'H_i x - b_i'x with a diagonal H_i, K times  y <- y - gamma (H_i y - b_i - h)  is
 
-    y  ->  y - Q s(Lambda) Q' (H_i y - b_i - h),     s(a) = (1 - (1 - gamma a)^K) / a,     H_i = Q Lambda Q',
+    y  ->  y - s(H_i) (H_i y - b_i - h),     s(a) = (1 - (1 - gamma a)^K) / a,
 
 which is exact and costs the same for every K. The methods and the counting of communication are the library's own.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from proxskip.engines.cpu.engine import CpuEngine
-from proxskip.interfaces import Engine, Method, Request, SettleHalf, Work
+from proxskip.engines.in_process import NearEngine
+from proxskip.engines.local import Sender
+from proxskip.interfaces import Method, Request
 from proxskip.links.cohorts import Everyone
-from proxskip.links.gossip import AwakeLinks, Mixer
-from proxskip.links.sums import weighted_sum
 from proxskip.loop.metered_exchange import Line
-from proxskip.methods import ProxSkip, SLocalGD, SProxSkip
+from proxskip.methods import FedLin, ProxSkip, SLocalGD, SProxSkip
 from proxskip.methods.steps import geometric
 from proxskip.problems.federated import Problem
 from proxskip.problems.quadratic import Quadratic
 from proxskip.randomness import generator, stream
-from proxskip.types import Array, Indices, InputError, Vectors
+from proxskip.types import Array, Indices, Vectors
 
 
 def filling(n: int, d: int, kappa: float, *, spread: float = 3.0, seed: int = 0) -> Problem:
@@ -43,94 +42,48 @@ def filling(n: int, d: int, kappa: float, *, spread: float = 3.0, seed: int = 0)
     return Problem([Quadratic(a, a * c) for a, c in zip(H, center, strict=True)])
 
 
-class ClosedFormClients:
+class ClosedFormClients(Sender):
     """All clients as one stack; their local steps in closed form."""
 
-    def __init__(self, engine: ClosedFormEngine) -> None:
-        self.engine = engine
-        self.gradients = 0
+    def __init__(self, H: Array, b: Array) -> None:
+        self.H, self.b = H, b
 
     def descend(self, x: Array, h: Array | float, gamma: Any, K: Any) -> Array:
         """All K steps at once."""
-        e = self.engine
-        steps = np.broadcast_to(K, (e.n,)).reshape(-1, 1)
+        steps = np.broadcast_to(K, (len(self.b),)).reshape(-1, 1)
         self.gradients += int(steps.sum())
-        step = np.asarray(gamma, dtype=np.float64) * e.a
-        # s(a) = (1 - (1 - gamma a)^K) / a; by expm1 and log1p, which are exact for small gamma a, if gamma a <= 1
+        step = np.asarray(gamma, dtype=np.float64) * self.H
+        # by expm1 and log1p, which are exact for small gamma a, if gamma a <= 1
         with np.errstate(divide="ignore", invalid="ignore"):
             small = -np.expm1(steps * np.log1p(-np.minimum(step, 1.0)))
-        s = np.where(step <= 1.0, small, 1.0 - (1.0 - step) ** steps) / e.a
-        x = np.broadcast_to(x, (e.n, e.d))
-        g = e.times(x) - e.b - h
-        moved = s * g if e.Q is None else _multiply(e.Q, s * _multiply(e.Q.swapaxes(1, 2), g))
-        y: Array = x - moved
-        return y
+        s = np.where(step <= 1.0, small, 1.0 - (1.0 - step) ** steps) / self.H
+        return np.asarray(x - s * (self.H * x - self.b - h))
 
     def gradient(self, x: Array) -> Array:
         """H_i x - b_i."""
-        self.gradients += self.engine.n
-        return np.asarray(self.engine.times(np.broadcast_to(x, (self.engine.n, self.engine.d))) - self.engine.b)
+        self.gradients += len(self.b)
+        return np.asarray(self.H * x - self.b)
 
     def own(self, values: Any) -> Any:
         """The entries of all clients, as a column."""
         return values if np.ndim(values) == 0 else np.asarray(values)[:, None]
 
-    def send(self, v: Array, codec: Any = None) -> Array:
-        """As it is."""
-        return v
 
-
-class ClosedFormEngine(Engine):
-    """An engine for strongly convex quadratics, without cohorts."""
+class ClosedFormEngine(NearEngine):
+    """An engine for strongly convex diagonal quadratics, without cohorts."""
 
     name = "closed-form"
+    together = True
 
     def open(self, problem: Problem, memory: Vectors, seed: int) -> None:
-        """Compute the eigenvalues of all clients."""
-        self.problem, self.seed = problem, seed
-        parts: list[Any] = list(problem.clients)
-        if not all(isinstance(f, Quadratic) and f.mu > 0 for f in parts):
-            raise InputError("the closed form is for strongly convex quadratics.")
-        self.n, self.d = problem.n, problem.d
-        self.b = np.stack([f.b for f in parts])
-        # diagonal Hessians need no rotation: Q stays None, and a holds their diagonals
-        self.Q: Array | None = None
-        if all(f.H.ndim == 1 for f in parts):
-            self.a = np.stack([f.H for f in parts])
-        else:
-            self.H = np.stack([f.hessian(f.b) for f in parts])
-            self.a, self.Q = np.linalg.eigh(self.H)
-        self.kept = {k: v.copy() for k, v in memory.items()}
+        """Stack the quadratics."""
+        super().open(problem, memory, seed)
+        functions: list[Any] = list(problem.clients)
+        self.H, self.b = np.stack([f.H for f in functions]), np.stack([f.b for f in functions])
 
-    def times(self, x: Array) -> Array:
-        """H_i x_i for all clients."""
-        return self.a * x if self.Q is None else _multiply(self.H, x)
-
-    def run(self, request: Request) -> Work:
-        """Run the half once, for all clients together."""
-        client = ClosedFormClients(self)
-        up, memory = request.half(client, self.kept, request.K, *request.down)
-        self.kept |= memory
-        return Work(tuple(np.broadcast_to(v, (self.n, self.d)) for v in up), client.gradients)
-
-    def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Array, ...]) -> None:
-        """Run the half that settles the round, for all clients together."""
-        self.kept |= half(ClosedFormClients(self), self.kept, *outcome)
-
-    def sum(self, w: Array, U: Array) -> Array:
-        """The weighted sum."""
-        return np.asarray(w @ U)
-
-    def mix(self, graph: Mixer, U: Array) -> Array:
-        """One gossip step."""
-        return graph.mix(U) if isinstance(graph, AwakeLinks) else np.asarray(graph.W @ U)
-
-    def memory(self) -> Vectors:
-        """A copy of the clients' memory."""
-        return {k: np.array(np.broadcast_to(v, (self.n, self.d))) for k, v in self.kept.items()}
-
-    def close(self) -> None:
-        """Nothing to release."""
+    def client(self, members: Indices, request: Request, place: int) -> ClosedFormClients:
+        """All clients."""
+        return ClosedFormClients(self.H, self.b)
 
 
 class Stepper:
@@ -139,27 +92,22 @@ class Stepper:
     It is the loop of a run without its records, so that every round can be measured; the random draws are the same.
     """
 
-    def __init__(
-        self, method: Method, problem: Problem, seed: int = 0, engine: ClosedFormEngine | CpuEngine | None = None
-    ) -> None:
-        self.method, self.problem, self.seed = method, problem, seed
-        self.engine = ClosedFormEngine() if engine is None else engine
-        self.opened = False
+    def __init__(self, method: Method, problem: Problem, seed: int = 0, threads: int | None = 1) -> None:
+        self.method, self.problem = method, problem
+        diagonal = all(isinstance(f, Quadratic) and f.H.ndim == 1 for f in problem.clients)
+        self.engine: ClosedFormEngine | CpuEngine = ClosedFormEngine() if diagonal else CpuEngine(threads)
+        self.zeros = {k: np.zeros((problem.n, problem.d)) for k in method.remembers}
+        self.engine.open(problem, self.zeros, seed)
         self.restart(seed)
 
     def restart(self, seed: int) -> None:
         """Start again, with another seed."""
-        self.seed = seed
+        self.seed = self.engine.seed = seed
         self.set_state(self.method.start(self.problem, np.zeros(self.problem.d)), {})
 
     def set_state(self, server: Vectors, memory: Vectors) -> None:
         """Continue from this state; vectors that are not given start at zero."""
-        zeros = {k: np.zeros((self.problem.n, self.problem.d)) for k in self.method.remembers}
-        if self.opened:  # the engine has the data already
-            self.engine.kept, self.engine.seed = zeros | memory, self.seed
-        else:
-            self.engine.open(self.problem, zeros | memory, self.seed)
-            self.opened = True
+        self.engine.kept = {k: v.copy() for k, v in (self.zeros | memory).items()}
         self.line = Line(self.engine, self.problem, self.seed, Everyone())
         self.server, self.round = server, 0
 
@@ -189,17 +137,6 @@ class Stepper:
     def X(self) -> Array:
         """The server's x, or the clients' x_i as rows."""
         return self.server["x"] if "x" in self.server else self.engine.kept["x"]
-
-    @property
-    def x(self) -> Array:
-        """The solution so far: the server's x, or the mean of the clients' x_i."""
-        return self.X if self.X.ndim == 1 else weighted_sum(self.problem.weights, self.X)
-
-
-def fastest_engine(problem: Problem, threads: int | None = None) -> ClosedFormEngine | CpuEngine:
-    """The closed form for quadratics, otherwise the cpu engine."""
-    quadratic = all(isinstance(f, Quadratic) for f in problem.clients)
-    return ClosedFormEngine() if quadratic else CpuEngine(threads)
 
 
 def distance2(X: Array, x_star: Array) -> float:
@@ -271,14 +208,6 @@ class AffineMap:
         """|x - x*|^2 of a state, averaged over the clients if each has its own x."""
         return float(np.sum((z[:, self.x] - self.x_star) ** 2)) / max(1, self.own)
 
-    def after(self, rounds: int) -> Array:
-        """x after ``rounds`` rounds, or the clients' x_i as rows."""
-        z, power = self.z0, self.M
-        for bit in reversed(f"{rounds:b}"):
-            z = _multiply(power, z) if bit == "1" else z
-            power = power @ power
-        return np.asarray(z[:, self.x].T)
-
     def rounds_to(self, eps: float, most: int = 48) -> tuple[int | None, float]:
         """The first round with error <= eps times the initial error, and the smallest relative error seen.
 
@@ -301,50 +230,28 @@ class AffineMap:
         return rounds + 1, eps
 
 
-class RandomFactors:
-    """A method whose round multiplies each coordinate of x - x* by a factor that depends on the drawn K alone.
+def rounds_of_s_local_gd(method: SLocalGD, problem: Problem, eps: float, seed: int = 0) -> int | None:
+    """The first round of S-Local-GD with squared error <= eps times the initial one; None after ten million rounds.
 
-    This holds for S-Local-GD with q = 1, because only x survives a round. The factors are found by running the method
-    itself, one round for every K that is drawn; K is drawn as in a run.
+    With q = 1 only x survives a round, so that a round with K local steps multiplies each coordinate of x - x* by a
+    factor. A round with a fixed K is one of FedLin, which gives the factors; K is drawn as in a run.
     """
-
-    def __init__(self, method: SLocalGD, problem: Problem) -> None:
-        assert problem.solution is not None
-        self.method, self.x_star = method, problem.solution.x
-        self.stepper = Stepper(method, problem)
-        self.known: dict[int, Array] = {}
-
-    def factor(self, K: int) -> Array:
-        """The factor by which one round with K local steps multiplies x - x*."""
-        if K not in self.known:
-            s = self.stepper
-            s.set_state({"x": self.x_star + 1.0}, {})
-            s.line.begin(0)
-            # the uniform number from which the method draws exactly this K
-            s.line.rng = _ConstantGenerator(-math.expm1((K - 0.5) * math.log1p(-self.method.p)))  # type: ignore[assignment]
-            self.known[K] = self.method.round(s.server, s.line)["x"] - self.x_star
-        return self.known[K]
-
-    def rounds_to(self, eps: float, seed: int = 0, limit: int = 10_000_000) -> int | None:
-        """The first round with squared error <= eps times the initial one; None if it takes more than ``limit``."""
-        coins = stream(seed, 0, "server")  # one generator, set to the key of each round
-        error = -self.x_star
-        goal = eps * float(error @ error)
-        for r in range(limit):
-            error = error * self.factor(geometric(stream(seed, r, "server", coins), self.method.p))
-            if error @ error <= goal:
-                return r + 1
-        return None
-
-
-class _ConstantGenerator:
-    """A random generator that always returns the same number."""
-
-    def __init__(self, u: float) -> None:
-        self.u = u
-
-    def random(self) -> float:
-        return self.u
+    assert problem.solution is not None
+    x_star, factors = problem.solution.x, dict[int, Array]()
+    coins = stream(seed, 0, "server")  # one generator, set to the key of each round
+    error = -x_star
+    goal = eps * float(error @ error)
+    for r in range(10_000_000):
+        K = geometric(stream(seed, r, "server", coins), method.p)
+        if K not in factors:
+            one = Stepper(FedLin(method.gamma, K), problem)
+            one.set_state({"x": x_star + 1.0}, {})
+            one.step()
+            factors[K] = one.server["x"] - x_star
+        error = error * factors[K]
+        if error @ error <= goal:
+            return r + 1
+    return None
 
 
 def _multiply(Q: Array, x: Array) -> Array:

@@ -68,10 +68,10 @@ def common_rounds(traces: Sequence[Trace], arrived: Sequence[bool]) -> Array:
     return np.asarray(every[np.all(known, axis=0)])
 
 
-def with_seeds(workspace: Workspace, requests: Sequence[RunRequest], upto: float) -> list[list[CachedRun]]:
+def with_seeds(workspace: Workspace, requests: Sequence[RunRequest]) -> list[list[CachedRun]]:
     """Each request with the preset's ``seeds``, or ``seeds_of_long_runs``; once if nothing is drawn."""
-    start, preset = workspace.inside, workspace.preset
-    first = workspace.runs(requests, start + 0.3 * (upto - start))
+    preset = workspace.preset
+    first = workspace.runs(requests)
     rest = []
     for request, run in zip(requests, first, strict=True):
         rows = run.summary["iterations"] * (workspace.problem(**request.problem).N or 0)
@@ -79,7 +79,7 @@ def with_seeds(workspace: Workspace, requests: Sequence[RunRequest], upto: float
         count = preset["seeds_of_long_runs"] if is_long else preset.get("seeds", 1)
         draws = local_steps_flag(request.method) == "p" or request.problem.get("batch") is not None
         rest.append([replace(request, seed=k) for k in range(1, count if draws else 1)])
-    others = iter(workspace.runs([request for more in rest for request in more], upto))
+    others = iter(workspace.runs([request for more in rest for request in more]))
     return [[run, *(next(others) for _ in more)] for run, more in zip(first, rest, strict=True)]
 
 

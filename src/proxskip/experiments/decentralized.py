@@ -1,4 +1,4 @@
-"""Gossip: rounds and floats per edge to reach eps, against the spectral gap, in both regimes of the theorem."""
+"""Gossip: rounds to reach eps, against the spectral gap, in both regimes of the theorem."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from proxskip.experiments import claims
-from proxskip.experiments.closed_form_quadratics import AffineMap, Stepper, filling, rounds_to
+from proxskip.experiments.closed_form_quadratics import AffineMap, filling, rounds_to
 from proxskip.experiments.workspace import Workspace
 from proxskip.links.graphs import Graph, graph
 from proxskip.methods import EXTRA, DecentralizedScaffnew, DIGing
@@ -29,24 +29,21 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     """Two condition numbers: with one the theorem's p is 1 on badly connected graphs, with the other always below 1."""
     q = workspace.preset
     about = {key: q[key] for key in ("clients", "d", "eps", "candidates", "seeds", "graph_seed")}
-    asked = [about | {"graph": name, "kappa": kappa} for kappa in q["kappa"] for name in q["graphs"]]
-    rows = iter(workspace.cached_values("gossip", asked, _measure, 1.0))
+    parameters = [about | {"graph": name, "kappa": kappa} for kappa in q["kappa"] for name in q["graphs"]]
+    rows = iter(workspace.cached_values("gossip", parameters, _measure))
     panels, tables = [], []
     for kappa in q["kappa"]:
         measurements = [next(rows) for _ in q["graphs"]]
-        panels += [
-            _panel(f"kappa-{kappa:g}", kappa, measurements, "rounds", q["eps"]),
-            _panel(f"floats-{kappa:g}", kappa, measurements, "floats", q["eps"]),
-        ]
+        panels.append(_panel(kappa, measurements, q["eps"]))
         tables.append(_table(kappa, measurements))
-    parameters = {key: q[key] for key in ("clients", "d", "eps", "seeds", "candidates")}
-    experiment = workspace.experiment("decentralized", parameters, panels, tables)
+    shown = {key: q[key] for key in ("clients", "d", "eps", "seeds", "candidates")}
+    experiment = workspace.experiment("decentralized", shown, panels, tables)
     return claims.with_findings(experiment, judged(experiment))
 
 
 # -- measuring ---------------------------------------------------------------------------------------------------------
 def _measure(workspace: Workspace, q: Mapping[str, Any]) -> dict[str, Any]:
-    """Rounds to eps of the three methods on one graph, and the counted floats per round and edge."""
+    """Rounds to eps of the three methods on one graph."""
     link = graph(q["graph"], q["clients"], seed=q["graph_seed"])
     problem, eps = filling(q["clients"], q["d"], q["kappa"]), q["eps"]
     ours = DecentralizedScaffnew.theory(problem, link)
@@ -54,7 +51,7 @@ def _measure(workspace: Workspace, q: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **{"graph": link.name, "edges": link.edges, "delta": link.delta, "lmax": link.lmax},
         **{"p": ours.p, "zeta": ours.zeta(problem)},
-        OURS: {"rounds": rounds, "floats": _along_an_edge(ours, problem)},
+        OURS: {"rounds": rounds},
         **{kind.name: tune(kind, problem, link, eps, q["candidates"]) for kind in (EXTRA, DIGing)},
     }
 
@@ -66,40 +63,26 @@ def tune(kind: Any, problem: Problem, link: Graph, eps: float, candidates: int) 
     grid = [*(LARGEST_CANDIDATE * limits.refuse_at * 2.0**-k for k in range(candidates)), proved]
     needed = {gamma: AffineMap(kind(gamma, link), problem).rounds_to(eps)[0] for gamma in grid}
     rounds, gamma = min((r, g) for g, r in needed.items() if r is not None)
-    floats = _along_an_edge(kind(gamma, link), problem)
-    return {"rounds": [rounds], "gamma": gamma, "proved": needed[proved], "floats": floats}
-
-
-def _along_an_edge(method: Any, problem: Problem) -> float:
-    """Floats per round, edge and direction."""
-    trial = Stepper(method, problem)
-    trial.step()
-    return float(trial.line.ledger.floats_up / method.graph.directed_edges)
+    return {"rounds": [rounds], "gamma": gamma, "proved": needed[proved]}
 
 
 # -- showing -----------------------------------------------------------------------------------------------------------
-def _panel(id: str, kappa: float, measurements: Sequence[Mapping[str, Any]], y: str, eps: float) -> Panel:
+def _panel(kappa: float, measurements: Sequence[Mapping[str, Any]], eps: float) -> Panel:
     ordered = sorted(measurements, key=lambda r: float(r["delta"] / r["lmax"]))
     x = {"delta/lmax": [r["delta"] / r["lmax"] for r in ordered], "delta": [r["delta"] for r in ordered]}
-    names = [r["graph"] for r in ordered]
+    about: dict[str, Any] = {"graphs": [r["graph"] for r in ordered], "p": [r["p"] for r in ordered]}
     drawn = []
     for method in (OURS, "extra", "diging"):
-        per = [r[method]["floats"] if y == "floats" else 1.0 for r in ordered]
-        values = [float(np.median(r[method]["rounds"])) * c for r, c in zip(ordered, per, strict=True)]
-        about: dict[str, Any] = {"graphs": names}
-        if method == OURS:
-            about["p"] = [r["p"] for r in ordered]
+        rounds = [float(np.median(r[method]["rounds"])) for r in ordered]
         label = title(method) + (", theory" if method == OURS else ", tuned")
-        drawn.append(Series(label, x, values, method, kind="points", about=about))
-    if y == "rounds":
-        bound = [r["p"] / r["zeta"] * math.log(1.0 / eps) for r in ordered]
-        drawn.append(Series("p/zeta log(1/eps), the theorem's bound", x, bound, kind="bound"))
+        drawn.append(Series(label, x, rounds, method, kind="points", about=about if method == OURS else {}))
+    bound = [r["p"] / r["zeta"] * math.log(1.0 / eps) for r in ordered]
+    drawn.append(Series("p/zeta log(1/eps), the theorem's bound", x, bound, kind="bound"))
     xs = {"delta/lmax": "spectral gap delta, relative to lmax(I \N{MINUS SIGN} W)", "delta": "spectral gap delta"}
-    label = "gossip steps to eps" if y == "rounds" else "floats per edge and direction to eps"
     where = ", ".join(f"{r['graph']} {r['delta']:.3g}" for r in ordered)
-    heading = f"kappa = {kappa:g}" + ("" if y == "rounds" else ": floats per edge")
     note = f"Graphs from left to right, with their delta: {where}."
-    return Panel(id, heading, drawn, "delta/lmax", xs, label, "log", "log", note=note)
+    id, heading = f"kappa-{kappa:g}", f"kappa = {kappa:g}"
+    return Panel(id, heading, drawn, "delta/lmax", xs, "gossip steps to eps", "log", "log", note=note)
 
 
 def _table(kappa: float, measurements: Sequence[Mapping[str, Any]]) -> Table:

@@ -1,6 +1,6 @@
 """The family on two axes: what each method costs in rounds and in gradients, tuned for each of the two.
 
-``AXES`` lists the costs and ``PANELS`` the pairs of them that are drawn; ``CLAIMS`` the claims.
+``AXES`` lists the costs, ``CLAIMS`` the claims.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ AXES: dict[str, tuple[str, str]] = {
     "gradients": ("passes", "full gradients per client"),
 }
 """Costs: the column of the trace, and the label."""
-PANELS = (("rounds", "gradients"),)
-"""What is drawn against what; the first is the x axis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +53,9 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     missing = []
     # the others accompany the first
     names = preset["data"] if workspace.data == preset["data"][0] else [workspace.data]
-    for k, data in enumerate(names):
+    for data in names:
         try:
-            tried = on_data(workspace, data, (k + 1) / len(names))
+            tried = on_data(workspace, data)
         except InputError as error:
             # a data set that was never fetched is named on the page; every other mistake is raised
             if "is not on this machine" not in str(error):
@@ -65,7 +63,7 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
             missing.append(data)
             continue
         best = {axis: winners(tried, axis) for axis in AXES}
-        panels += [draw(data, best, x, y, preset["eps"]) for x, y in PANELS]
+        panels.append(draw(data, best, preset["eps"]))
         tables.append(costs_table(data, best, preset["eps"]))
         verdicts += [claim(data, best) for claim in CLAIMS]
     parameters = {k: preset[k] for k in ("eps", "candidates", "rounds", "iterations", "l2", "l2_relative")}
@@ -101,7 +99,7 @@ def grid(name: str, problem: Problem, most: int) -> list[dict[str, Any]]:
     return [{"gamma": t / problem.L_max, flag: 1 / K if flag == "p" else K} for t, K in pairs][:most]
 
 
-def on_data(workspace: Workspace, data: str, upto: float) -> list[Tried]:
+def on_data(workspace: Workspace, data: str) -> list[Tried]:
     """Every candidate of every method on one data set."""
     preset = workspace.preset
     bases = experiments.preset("data")
@@ -110,21 +108,21 @@ def on_data(workspace: Workspace, data: str, upto: float) -> list[Tried]:
     problem = workspace.problem(**flags)
     stop = {"rounds": preset["rounds"], "iterations": preset["iterations"], "target": preset["eps"]}
     jobs = [
-        RunRequest(f"{title(name)} on {data}", name, given, flags, stop)
+        RunRequest(f"{title(name)} on {data}", name, candidate, flags, stop)
         for name in members()
-        for given in grid(name, problem, preset["candidates"])
-        if fits(workspace, name, problem, given)
+        for candidate in grid(name, problem, preset["candidates"])
+        if fits(workspace, name, problem, candidate)
     ]
-    return [judged(workspace, problem, run, preset["eps"]) for run in workspace.runs(jobs, upto)]
+    return [judged(workspace, problem, run, preset["eps"]) for run in workspace.runs(jobs)]
 
 
-def fits(workspace: Workspace, name: str, problem: Problem, given: Mapping[str, Any]) -> bool:
+def fits(workspace: Workspace, name: str, problem: Problem, candidate: Mapping[str, Any]) -> bool:
     """Whether the method can run with these flags at all."""
     if METHODS[name].about.equal_weights and float(np.ptp(problem.weights)) > 0:
         return False
     # flags that a method refuses are left out before the runs begin
     try:
-        workspace.method(name, problem, **given).check(problem, insist=True)
+        workspace.method(name, problem, **candidate).check(problem, insist=True)
     except InputError:
         return False
     return True
@@ -169,8 +167,9 @@ def pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return front
 
 
-def draw(data: str, best: Best, x: str, y: str, eps: float) -> Panel:
+def draw(data: str, best: Best, eps: float) -> Panel:
     """One mark for each winner, and the Pareto front of all of them."""
+    (x, (_, x_label)), (y, (_, y_label)) = AXES.items()
     drawn, every = [], []
     for key in sorted({key for axis in (x, y) for key in best[axis]}, key=lambda key: (key[0], not key[1])):
         name, proved = key
@@ -182,8 +181,7 @@ def draw(data: str, best: Best, x: str, y: str, eps: float) -> Panel:
         drawn.append(Series(label, *points, name, kind="points", hollow=not proved))
     front = pareto(every)
     drawn.append(Series("Pareto front", {x: [a for a, _ in front]}, [b for _, b in front], kind="bound"))
-    labels = AXES[x][1], AXES[y][1]
-    return Panel(f"{data}-{x}-{y}", f"{data}, to {eps:g}", drawn, x, {x: labels[0]}, labels[1], "log", "log")
+    return Panel(f"{data}-{x}-{y}", f"{data}, to {eps:g}", drawn, x, {x: x_label}, y_label, "log", "log")
 
 
 def costs_table(data: str, best: Best, eps: float) -> Table:

@@ -16,14 +16,14 @@ import numpy as np
 
 from proxskip import prox
 from proxskip.experiments import claims
-from proxskip.experiments.closed_form_quadratics import Stepper, fastest_engine, filling
+from proxskip.experiments.closed_form_quadratics import Stepper, filling
 from proxskip.experiments.workspace import Workspace
 from proxskip.methods import DecentralizedScaffnew, ProxSkip, Scaffnew, SplitSkip, SProxSkip
 from proxskip.methods.steps import geometric
 from proxskip.problems.federated import Problem
 from proxskip.problems.quadratic import random_quadratics
 from proxskip.randomness import stream
-from proxskip.report.figures import Claim, Experiment, Panel, Series, Table
+from proxskip.report.figures import Claim, Experiment, Panel, Series
 from proxskip.report.method_styles import title
 from proxskip.types import Array
 
@@ -69,21 +69,17 @@ class Case:
 def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     """Measure every case, and judge all of them together."""
     cases = [*quadratic_cases(workspace), *data_cases(workspace)]
-    panels, rows, learned = [], [], []
+    panels, learned = [], []
     for case, (psi, h) in zip(cases, _measure(workspace, cases), strict=True):
         times = case.grid(workspace.preset["points"])
         panels.append(_panel(case, times, psi))
         if case.exact:
             learned.append(_learnt(case, times, h))
-        rows.append(_row(case, panels[-1]))
     label = "|h \N{MINUS SIGN} h*| / |h*|, root mean square over seeds"
     axis = {"iterations": "iterations t"}
     panels.append(Panel("h", "the control variates learn the gradients at x*", learned, "iterations", axis, label))
-    columns = ["method", "gamma", "p", "zeta", "ball gamma^2 C/zeta", "last t", "Psi_0", "mean Psi at last t", "bound",
-               "largest (mean - 3 std. errors)/bound"]  # fmt: skip
-    table = Table("certificate", "Bounds of the theorems, and measurements", columns, rows)
     keys = ("kappa", "clients", "d", "graph", "psi", "seeds", "sampling_seeds", "data_seeds")
-    experiment = workspace.experiment("lyapunov", {k: workspace.preset[k] for k in keys}, panels, [table])
+    experiment = workspace.experiment("lyapunov", {k: workspace.preset[k] for k in keys}, panels)
     return claims.with_findings(experiment, judged(experiment))
 
 
@@ -126,13 +122,13 @@ def data_cases(workspace: Workspace) -> list[Case]:
 def _measure(workspace: Workspace, cases: Sequence[Case]) -> list[tuple[Array, Array]]:
     """(Psi, |h - h*|^2/|h*|^2) of each case, with one row per seed and one column per time."""
     preset = {k: v for k, v in workspace.preset.items() if k not in _NOT_IN_KEY}
-    asked = []
+    parameters = []
     for case in cases:
         about = {"case": case.id, "times": case.grid(workspace.preset["points"])} | preset
         for first in range(0, case.seeds, SEEDS_PER_FILE):
-            asked.append(about | {"first": first, "seeds": min(SEEDS_PER_FILE, case.seeds - first)})
+            parameters.append(about | {"first": first, "seeds": min(SEEDS_PER_FILE, case.seeds - first)})
     by_case: dict[str, list[dict[str, Any]]] = {case.id: [] for case in cases}
-    for about, rows in zip(asked, workspace.cached_values("lyapunov", asked, _block, 1.0), strict=True):
+    for about, rows in zip(parameters, workspace.cached_values("lyapunov", parameters, _block), strict=True):
         by_case[about["case"]] += rows
     return [(np.array([r["psi"] for r in rows]), np.array([r["h"] for r in rows])) for rows in by_case.values()]
 
@@ -142,7 +138,7 @@ def _block(workspace: Workspace, about: Mapping[str, Any]) -> list[dict[str, Any
     quadratic = {case.id: case for case in quadratic_cases(workspace)}
     # the data are read only by those who need them
     case = quadratic.get(about["case"]) or {case.id: case for case in data_cases(workspace)}[about["case"]]
-    stepper = Stepper(case.method, case.problem, 0, fastest_engine(case.problem, workspace.threads))
+    stepper = Stepper(case.method, case.problem, 0, workspace.threads)
     seeds = range(about["first"], about["first"] + about["seeds"])
     rows = [dict(zip(("psi", "h"), trajectory(stepper, about["times"], seed), strict=True)) for seed in seeds]
     stepper.engine.close()
@@ -197,14 +193,6 @@ def _learnt(case: Case, times: Sequence[int], h: Array) -> Series:
     return Series(label, x, y, "" if case.on_data else case.method.name)
 
 
-def _row(case: Case, panel: Panel) -> list[Any]:
-    mean, bound = panel.series
-    return [
-        case.title, case.method.gamma, case.method.p, case.zeta, case.ball, mean.x["iterations"][-1], mean.y[0],
-        mean.y[-1], bound.y[-1], _worst(mean, bound)
-    ]  # fmt: skip
-
-
 # -- judging -----------------------------------------------------------------------------------------------------------
 def _worst(mean: Series, bound: Series) -> float:
     """The largest (mean - 3 standard errors)/bound after t = 0, where the two are equal."""
@@ -226,9 +214,9 @@ def judged(experiment: Experiment) -> list[Claim]:
     text = "The mean of the Lyapunov function over seeds is below its bound at every recorded t."
     words = ", ".join(f"{k} {v:.2f}" for k, v in ratios.items())
     measured = f"Largest ratio of the mean to the bound after the start: {words}."
-    out = [claims.claim("lyapunov-bound", text, ok, measured, ratios)]
+    bound = claims.claim("lyapunov-bound", text, ok, measured, ratios)
     last: dict[str, float | None] = {s.label: s.y[-1] for s in claims.panel_of(experiment, "h").series}
     learned = all(v is not None and v <= LEARNT_BELOW for v in last.values())
     words = ", ".join(f"{k} {claims.number(v)}" for k, v in last.items())
     text = f"h_i converges to grad f_i(x*): |h - h*| falls below {LEARNT_BELOW:g} of |h*|."
-    return [*out, claims.claim("lyapunov-h", text, learned, f"|h - h*|/|h*| at the end: {words}.", last)]
+    return [bound, claims.claim("lyapunov-h", text, learned, f"|h - h*|/|h*| at the end: {words}.", last)]

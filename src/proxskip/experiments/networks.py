@@ -310,9 +310,9 @@ def choose(form: Form, curves: Mapping[str, Any], preset: Mapping[str, Any]) -> 
 
 def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     """Every method on every split, the claims, and what the control variates bought."""
-    preset, model = workspace.preset, workspace.id
+    preset, model = workspace.preset, workspace.preset["id"]
     pairs = list(product(preset["splits"], FORMS))
-    trained = workspace.cached_values(model, [key_of(workspace, model, *pair) for pair in pairs], curves_of, 1.0)
+    trained = workspace.cached_values(model, [key_of(workspace, model, *pair) for pair in pairs], curves_of)
     runs: dict[str, dict[str, Chosen]] = {split: {} for split in preset["splits"]}
     for (split, form), found in zip(pairs, trained, strict=True):
         runs[split][form.name] = choose(form, found["curves"], preset)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -36,19 +35,16 @@ COMPARED: dict[str, tuple[type[Compared], float]] = {
 
 
 def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
-    """Measure for several kappa, for several p, and on the data set."""
+    """Measure for several kappa, and on the data set."""
     q = workspace.preset
     about = {k: q[k] for k in ("d", "psi", "eps", "seeds")}
-    over_kappa = [about | {"method": m, "kappa": kappa, "factor": 1.0} for m in COMPARED for kappa in q["kappa"]]
-    over_p = [about | {"method": "proxskip", "kappa": q["cost_kappa"], "factor": 2.0**k} for k in q["powers"]]
-    # the theorem's p belongs to both
-    asked = [*(a for a in over_p if a not in over_kappa), *over_kappa]
-    rows = dict(zip(map(str, asked), workspace.cached_values("skipping", asked, _measured, 0.8), strict=True))
-    by_method = {m: [rows[str(a)] for a in over_kappa if a["method"] == m] for m in COMPARED}
-    over_p = [rows[str(a)] for a in over_p]
-    panels = [_kappa_panel(q, by_method), _cost_panel(q, by_method, over_p), _p_panel(q, over_p), _data(workspace)]
-    keys = ("d", "psi", "eps", "seeds", "cost_kappa")
-    experiment = workspace.experiment("skipping", {k: q[k] for k in keys}, panels, [_rates(q, by_method)])
+    parameters = [about | {"method": m, "kappa": kappa} for m in COMPARED for kappa in q["kappa"]]
+    rows = iter(workspace.cached_values("skipping", parameters, _measured))
+    by_method = {m: [next(rows) for _ in q["kappa"]] for m in COMPARED}
+    panels = [_kappa_panel(q, by_method), _cost_panel(q, by_method), _data(workspace)]
+    experiment = workspace.experiment(
+        "skipping", about | {"cost_kappa": q["cost_kappa"]}, panels, [_rates(q, by_method)]
+    )
     return claims.with_findings(experiment, judged(experiment))
 
 
@@ -94,14 +90,11 @@ def measure(method: Method, problem: Problem, eps: float, seed: int) -> dict[str
 
 
 def _measured(workspace: Workspace, about: Mapping[str, Any]) -> dict[str, float | None]:
-    """Medians over seeds; ProxSkip with its theoretical p times a factor."""
+    """Medians over seeds."""
     problem = lasso(about["d"], about["kappa"], about["psi"])
     method = COMPARED[about["method"]][0].theory(problem)
-    p, seeds = 1.0, 1
-    if isinstance(method, ProxSkip):
-        p, seeds = min(1.0, about["factor"] * method.p), about["seeds"]
-        method = replace(method, p=p)
-    runs = [measure(method, problem, about["eps"], seed) for seed in range(seeds)]
+    p = method.p if isinstance(method, ProxSkip) else 1.0
+    runs = [measure(method, problem, about["eps"], seed) for seed in range(about["seeds"] if p < 1 else 1)]
     parameters = {"gamma": method.gamma, "p": p, "zeta": method.zeta(problem)}
     return {k: float(np.median([r[k] for r in runs])) for k in runs[0]} | parameters
 
@@ -111,7 +104,7 @@ def _data(workspace: Workspace) -> Panel:
     q = workspace.preset["data"]
     flags = {k: q[k] for k in ("l2", "l2_relative", "psi")}
     stop = {"target": q["target"], "rounds": q["rounds"]}
-    runs = workspace.runs([RunRequest(title(name), name, {}, flags | {"clients": 1}, stop) for name in COMPARED], 1.0)
+    runs = workspace.runs([RunRequest(title(name), name, {}, flags | {"clients": 1}, stop) for name in COMPARED])
     axes = ("prox", "iterations", "passes", "seconds")
     drawn = [series(title(name), [r], axes=axes) for name, r in zip(COMPARED, runs, strict=True)]
     return panel("data", f"{workspace.data}: logistic loss with l1, one function", drawn, "prox", axes)
@@ -132,38 +125,16 @@ def _kappa_panel(q: Mapping[str, Any], by_method: Mapping[str, Rows]) -> Panel:
     return Panel("kappa", "a lasso", drawn, "kappa", axis, "prox evaluations to eps", "log", "log")
 
 
-def cost(row: Mapping[str, float], ratio: float) -> float:
-    """The total cost in units of a gradient, if a prox costs ``ratio`` gradients."""
-    return row["gradients"] + ratio * row["prox"]
-
-
-def _cost_panel(q: Mapping[str, Any], by_method: Mapping[str, Rows], over_p: Rows) -> Panel:
-    x = {"ratio": [float(c) for c in q["ratios"]]}
-    at = q["kappa"].index(q["cost_kappa"])
-    drawn = []
+def _cost_panel(q: Mapping[str, Any], by_method: Mapping[str, Rows]) -> Panel:
+    """The total cost in units of a gradient, if a prox costs so many gradients."""
+    x, at, drawn = {"ratio": [float(c) for c in q["ratios"]]}, q["kappa"].index(q["cost_kappa"]), []
     for name in COMPARED:
         row = by_method[name][at]
-        label = title(name) + (", theoretical p" if name == "proxskip" else "")
-        drawn.append(Series(label, x, [cost(row, c) for c in x["ratio"]], name, kind="points", about={"p": row["p"]}))
-    best = [min(over_p, key=lambda r: cost(r, c)) for c in x["ratio"]]
-    tuned = [cost(r, c) for r, c in zip(best, x["ratio"], strict=True)]
-    drawn.append(Series("ProxSkip, best p of the grid", x, tuned, kind="points", about={"p": [r["p"] for r in best]}))
+        costs = [row["gradients"] + c * row["prox"] for c in x["ratio"]]
+        drawn.append(Series(title(name), x, costs, name, kind="points", about={"p": row["p"]}))
     axis = {"ratio": "cost of a prox, in gradients"}
     heading = f"kappa = {q['cost_kappa']:g}: total cost"
     return Panel("cost", heading, drawn, "ratio", axis, "total cost to eps, in gradients", "log", "log")
-
-
-def _p_panel(q: Mapping[str, Any], over_p: Rows) -> Panel:
-    x = {"p": [float(r["p"]) for r in over_p]}
-    ratios = [c for c in q["ratios"] if math.log10(c) in (0.0, 1.0, 2.0, 3.0)]
-    drawn = [Series(f"a prox costs {c:g} gradients", x, [cost(r, c) for r in over_p], kind="points") for c in ratios]
-    at = q["powers"].index(0)
-    marked = [cost(over_p[at], c) for c in ratios]
-    theory = {"p": [x["p"][at]] * len(ratios)}
-    drawn.append(Series("p = sqrt(gamma mu), from theory", theory, marked, "proxskip", kind="points"))
-    axis = {"p": "p of ProxSkip"}
-    heading = f"kappa = {q['cost_kappa']:g}: choice of p"
-    return Panel("p", heading, drawn, "p", axis, "total cost to eps, in gradients", "log", "log")
 
 
 def _rates(q: Mapping[str, Any], by_method: Mapping[str, Rows]) -> Table:
@@ -183,25 +154,26 @@ def _rates(q: Mapping[str, Any], by_method: Mapping[str, Rows]) -> Table:
 # -- judging -----------------------------------------------------------------------------------------------------------
 def judged(experiment: Experiment) -> list[Claim]:
     """Slopes, rates, and the cheapest method."""
-    return [_slopes(experiment), _no_slower(experiment), _cheapest(experiment)]
-
-
-def _slopes(experiment: Experiment) -> Claim:
     expected = {title(name): power for name, (_, power) in COMPARED.items()}
-    finding = claims.slopes(claims.panel_of(experiment, "kappa"), expected, SLOPE_TOLERANCE)
-    text = "Prox evaluations grow like kappa for ProxGD and like sqrt(kappa) for accelerated ProxGD and ProxSkip: "
-    text += f"slopes within {SLOPE_TOLERANCE}."
-    return claims.claim("skipping-slopes", text, finding.holds, finding.measured, finding.numbers)
+    slopes = claims.slopes(claims.panel_of(experiment, "kappa"), expected, SLOPE_TOLERANCE)
+    text = (
+        "Prox evaluations grow like kappa for ProxGD and like sqrt(kappa) for accelerated ProxGD and ProxSkip: "
+        f"slopes within {SLOPE_TOLERANCE}."
+    )
+    return [
+        claims.claim("skipping-slopes", text, slopes.holds, slopes.measured, slopes.numbers),
+        _no_slower(experiment),
+        _cheapest(experiment),
+    ]
 
 
 def _no_slower(experiment: Experiment) -> Claim:
     table = next(t for t in experiment.tables if t.id == "rates")
     theory, rate = table.columns.index("rate per iteration, theory"), table.columns.index("measured")
     ratios: dict[str, float | None] = {}
-    for row in table.rows:
-        name, ratio = str(row[0]), float(row[rate] or 0) / float(row[theory] or math.nan)
-        least = ratios.get(name, math.inf)
-        ratios[name] = None if least is None or not math.isfinite(ratio) else min(ratio, least)
+    for name in dict.fromkeys(str(row[0]) for row in table.rows):
+        of_method = [float(r[rate] or 0) / float(r[theory] or math.nan) for r in table.rows if r[0] == name]
+        ratios[name] = min(of_method) if all(map(math.isfinite, of_method)) else None
     ok = all(r is not None and r >= 1 for r in ratios.values())
     words = ", ".join(f"{k} {'no value' if v is None else f'{v:.1f}'}" for k, v in ratios.items())
     text = "No method contracts more slowly than its theorem says."

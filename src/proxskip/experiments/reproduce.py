@@ -8,21 +8,21 @@ import json
 import os
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from proxskip import experiments, report
+from proxskip import experiments
 from proxskip.data import datasets
 from proxskip.experiments import toml_figures
-from proxskip.experiments.progress_estimate import ProgressEstimate, Show
 from proxskip.experiments.settings import check_folder
 from proxskip.experiments.workspace import VERSION, Workspace
 from proxskip.processes import Processes
-from proxskip.report import figures, plots
+from proxskip.report import figures, page, plots
 from proxskip.report.figures import Claim, Experiment, ReproductionReport
 from proxskip.results import checkpoint, description, lock
 from proxskip.results.atomic import atomic_write_json, atomic_write_text
@@ -33,6 +33,8 @@ STAMP = "reproduction.json"
 RESULTS = "results.json"
 PAGE = "index.html"
 DEFAULT_DATA = "digits"
+Show = Callable[[str, float], None]
+"""Called with a text and the share that is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ def reproduce(names: Sequence[str], options: ReproductionOptions, show: Show | N
     """Run the named experiments (all if none is named) and write the report.
 
     Args:
-        show: is called with a text, the share that is done, and the remaining seconds.
+        show: is called with a text and the share that is done.
     """
     chosen = check_names(names)
     check_torch(chosen, options)
@@ -120,62 +122,68 @@ def reproduce(names: Sequence[str], options: ReproductionOptions, show: Show | N
     if not set(chosen) <= set(experiments.NETWORKS):
         make_engine(options.engine, options.threads)  # refuse a missing engine before anything is written
     presets = {name: experiments.preset(name, options.quick) for name in chosen}
-    progress = ProgressEstimate(
-        {experiments.id_of(name): float(p.get("share", 1.0)) for name, p in presets.items()}, show
-    )
-    workspace = make_workspace(options, progress)
+    began, shares = time.monotonic(), {name: float(preset.get("share", 1.0)) for name, preset in presets.items()}
+    finished: list[str] = []
+
+    def say(topic: str, text: str) -> None:
+        if show is not None:
+            show(f"{topic}: {text}", sum(shares[name] for name in finished) / sum(shares.values()))
+
+    workspace = make_workspace(options)
     write_stamp(options, workspace.data_sha256)  # reads the data first, so that a bad file leaves no folder behind
-    spaces = [replace(workspace, preset=presets[name]) for name in chosen]
-    with clock(options.out, progress), Processes(options.jobs) if options.jobs > 1 else nullcontext() as pool:
+    spaces = {
+        name: replace(workspace, preset=preset, say=partial(say, experiments.id_of(name)))
+        for name, preset in presets.items()
+    }
+    with Processes(options.jobs) if options.jobs > 1 else nullcontext() as pool:
         if pool is None:
-            for name, space in zip(chosen, spaces, strict=True):
-                report = _one(name, options, space)
+            for name, space in spaces.items():
+                _one(name, options, space)
+                finished.append(name)
         else:
-            report = _at_once(chosen, options, spaces, pool)
-        draw(report, options.out, progress, pool)
-    return write_page(options, workspace)
-
-
-def _at_once(
-    names: Sequence[str], options: ReproductionOptions, spaces: Sequence[Workspace], pool: Processes
-) -> ReproductionReport:
-    """All experiments together: a thread of each waits for the processes, which do the work."""
-    threads = ThreadPoolExecutor(len(names))
-    try:
-        waiting = [
-            threads.submit(_one, name, options, replace(space, pool=pool, spent=[]))
-            for name, space in zip(names, spaces, strict=True)
-        ]
-        for ended in as_completed(waiting):
-            report = ended.result()
-    finally:
-        # after an interrupt their processes end, and they with them
-        threads.shutdown(wait=False, cancel_futures=True)
+            for name in _at_once({name: replace(space, pool=pool) for name, space in spaces.items()}, shares, options):
+                finished.append(name)
+        report = add_results(options, workspace, {}, time.monotonic() - began)
+        say("figures", "drawing")
+        draw(report, options.out, pool)
+    atomic_write_text(options.out / PAGE, page(report, files_beside=True))
     return report
 
 
-def _one(name: str, options: ReproductionOptions, workspace: Workspace) -> ReproductionReport:
+def _at_once(
+    spaces: Mapping[str, Workspace], shares: Mapping[str, float], options: ReproductionOptions
+) -> Iterator[str]:
+    """All experiments together, the longest first: a thread of each waits for the processes, which do the work."""
+    threads = ThreadPoolExecutor(len(spaces))
+    order = sorted(spaces, key=lambda name: -shares[name])
+    try:
+        waiting = {threads.submit(_one, name, options, spaces[name]): name for name in order}
+        for ended in as_completed(waiting):
+            ended.result()
+            yield waiting[ended]
+    finally:
+        # after an interrupt their processes end, and they with them
+        threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _one(name: str, options: ReproductionOptions, workspace: Workspace) -> None:
     """Run one experiment and add it to results.json."""
-    # a thread that waits for processes has little time of its own
-    cpu_clock = time.thread_time if workspace.pool is not None else time.process_time
-    began = time.monotonic(), cpu_clock()
+    began = time.monotonic()
     experiment, claims = experiments.function(name)(workspace)
-    seconds, cpu_seconds = time.monotonic() - began[0], cpu_clock() - began[1] + sum(workspace.spent)
-    workspace.progress.advance(experiment.id, 1.0)
+    seconds = time.monotonic() - began
     with workspace.lock:
         # an experiment that is only read again takes little time: the longer of the two counts
         if (before := earlier(options).get(experiment.id)) is not None:
-            seconds, cpu_seconds = max(seconds, before[0].seconds), max(cpu_seconds, before[0].cpu_seconds)
-        experiment = replace(experiment, seconds=seconds, cpu_seconds=cpu_seconds, command=options.command([name]))
-        return add_results(options, workspace, {experiment.id: (experiment, claims)})
+            seconds = max(seconds, before[0].seconds)
+        experiment = replace(experiment, seconds=seconds, command=options.command([name]))
+        add_results(options, workspace, {experiment.id: (experiment, claims)})
 
 
-def make_workspace(options: ReproductionOptions, progress: ProgressEstimate | None = None) -> Workspace:
+def make_workspace(options: ReproductionOptions) -> Workspace:
     """The workspace for these options."""
     flags = experiments.preset("data")
     base = {"data_dir": options.data_dir, **flags.get(options.data, flags["default"])}
-    data, progress = options.settings["data"], progress or ProgressEstimate()
-    return Workspace(options.out, data, {}, base, options.quick, options.engine, options.threads, progress)
+    return Workspace(options.out, options.settings["data"], {}, base, options.quick, options.engine, options.threads)
 
 
 # -- the folder --------------------------------------------------------------------------------------------------------
@@ -190,10 +198,10 @@ def claim_folder(options: ReproductionOptions) -> None:
         if held:
             raise InputError(f"{out / held[0]} belongs to no reproduction; choose a new or an empty folder.")
         return
-    _same(options, {k: v for k, v in stamp.items() if k in options.settings}, options.settings)
+    _check_same(options, {k: v for k, v in stamp.items() if k in options.settings}, options.settings)
 
 
-def _same(options: ReproductionOptions, stamp: dict[str, Any], now: dict[str, Any]) -> None:
+def _check_same(options: ReproductionOptions, stamp: dict[str, Any], now: dict[str, Any]) -> None:
     if other := checkpoint.differences(stamp, now):
         raise InputError(f"{options.out} holds another reproduction ({'; '.join(other)}); choose another folder.")
 
@@ -203,7 +211,7 @@ def write_stamp(options: ReproductionOptions, data_sha256: str | None) -> None:
     settings = options.settings | {"data_sha256": data_sha256}
     stamp = read_json(options.out / STAMP)
     if stamp is not None:
-        _same(options, stamp, settings)
+        _check_same(options, stamp, settings)
         return
     options.out.mkdir(parents=True, exist_ok=True)
     atomic_write_json(options.out / STAMP, settings)
@@ -228,40 +236,7 @@ def read_json(path: Path) -> Any:
         raise InputError(f"{path} is damaged; remove it, and run the command again.") from None
 
 
-@contextmanager
-def clock(out: Path, progress: ProgressEstimate) -> Iterator[None]:
-    """Adds up the seconds of all calls that computed something, on the clock and by all processors."""
-    began = time.monotonic(), _cpu_seconds()
-    try:
-        yield
-    finally:
-        if progress.worked:
-            path, (seconds, cpu_seconds) = out / "cache" / "seconds.json", total(out)
-            seconds, cpu_seconds = seconds + time.monotonic() - began[0], cpu_seconds + _cpu_seconds() - began[1]
-            path.parent.mkdir(parents=True, exist_ok=True)
-            atomic_write_json(path, {"seconds": seconds, "cpu_seconds": cpu_seconds})
-
-
-def total(out: Path) -> tuple[float, float]:
-    """The seconds of all calls up to now."""
-    seconds = read_json(out / "cache" / "seconds.json") or {"seconds": 0.0, "cpu_seconds": 0.0}
-    return seconds["seconds"], seconds["cpu_seconds"]
-
-
-def _cpu_seconds() -> float:
-    """User and system time of this process and of its children that have ended."""
-    return sum(os.times()[:4])
-
-
 # -- results -----------------------------------------------------------------------------------------------------------
-def add_results(
-    options: ReproductionOptions, workspace: Workspace, new: dict[str, tuple[Experiment, list[Claim]]]
-) -> ReproductionReport:
-    """Add these experiments to results.json, which another process may have written meanwhile."""
-    with lock.held(options.out, patient=True):
-        return write_results(options, workspace, earlier(options) | new)
-
-
 def title_of(options: ReproductionOptions, kept: set[str]) -> str:
     """The heading of the page."""
     if kept <= set(experiments.NETWORKS):
@@ -269,22 +244,27 @@ def title_of(options: ReproductionOptions, kept: set[str]) -> str:
     return f"{'ProxSkip' if kept - set(experiments.FAMILY) else 'The family'} on {os.path.basename(options.data)}"
 
 
-def write_results(
-    options: ReproductionOptions, workspace: Workspace, kept: dict[str, tuple[Experiment, list[Claim]]]
+def add_results(
+    options: ReproductionOptions,
+    workspace: Workspace,
+    new: dict[str, tuple[Experiment, list[Claim]]],
+    seconds: float = 0.0,
 ) -> ReproductionReport:
-    """Write results.json with these experiments."""
+    """Add these experiments and seconds to results.json, which another process may have written meanwhile."""
     every = experiments.FUNCTIONS | experiments.FAMILY | experiments.NETWORKS
-    chosen = [kept[name] for name in (*every, *(name for name in kept if name not in every)) if name in kept]
-    seconds, cpu_seconds = total(options.out)
-    only_networks = set(kept) <= set(experiments.NETWORKS)
-    results = ReproductionReport(
-        title_of(options, set(kept)),
-        (about_networks(options) if only_networks else about(options, workspace))
-        | {"seconds": seconds, "cpu_seconds": cpu_seconds, "jobs": options.jobs},
-        [claim for _, claims in chosen for claim in claims],
-        [e for e, _ in chosen],
-    )
-    atomic_write_json(options.out / RESULTS, figures.to_json(results))
+    with lock.held(options.out, patient=True):
+        before = read_json(options.out / RESULTS) or {"about": {}}
+        kept = earlier(options) | new
+        chosen = [kept[name] for name in (*every, *(name for name in kept if name not in every)) if name in kept]
+        only_networks = set(kept) <= set(experiments.NETWORKS)
+        results = ReproductionReport(
+            title_of(options, set(kept)),
+            (about_networks(options) if only_networks else about(options, workspace))
+            | {"seconds": seconds + before["about"].get("seconds", 0.0), "jobs": options.jobs},
+            [claim for _, claims in chosen for claim in claims],
+            [e for e, _ in chosen],
+        )
+        atomic_write_json(options.out / RESULTS, figures.to_json(results))
     return results
 
 
@@ -346,16 +326,10 @@ def redraw(folder: Path, x: str, out: Path | None = None) -> list[Path]:
     return written
 
 
-def draw(results: ReproductionReport, out: Path, progress: ProgressEstimate, pool: Processes | None = None) -> None:
+def draw(results: ReproductionReport, out: Path, pool: Processes | None = None) -> None:
     """Write the figures as PNG, PDF, SVG and CSV."""
-    shown = [e for e in results.experiments if e.panels]
-    if pool is not None:
-        progress.say("", "drawing")
-        list(pool.each(draw_one, [(out, e) for e in shown]))
-        return
-    for e in shown:
-        progress.say("", f"drawing {e.id}")
-        draw_one((out, e))
+    work = [(out, e) for e in results.experiments if e.panels]
+    list(map(draw_one, work) if pool is None else pool.each(draw_one, work))
 
 
 def draw_one(work: tuple[Path, Experiment]) -> None:
@@ -363,10 +337,3 @@ def draw_one(work: tuple[Path, Experiment]) -> None:
     out, e = work
     plots.save(plots.panel_figure(e.panels, e.title), out / "figures" / f"{e.id}.png", svg=True)
     atomic_write_text(out / "figures" / f"{e.id}.csv", figures.to_csv(e))
-
-
-def write_page(options: ReproductionOptions, workspace: Workspace) -> ReproductionReport:
-    """Write the page, and results.json with the time that it took."""
-    results = add_results(options, workspace, {})
-    atomic_write_text(options.out / PAGE, report.page(results, files_beside=True))
-    return results

@@ -78,9 +78,9 @@ def flags(**given: Any) -> Namespace:
 
 
 # -- before any work ---------------------------------------------------------------------------------------------------
-def method_names(given: Sequence[str]) -> list[str]:
+def method_names(written: Sequence[str]) -> list[str]:
     """The methods' names as the library writes them, each once."""
-    names = [str(named(name).name) for name in given]
+    names = [str(named(name).name) for name in written]
     twice = [name for k, name in enumerate(names) if name in names[:k]]
     if twice:
         raise InputError(f"{twice[0]} is named twice; name each method once.")
@@ -95,9 +95,8 @@ def check_flags(names: Sequence[str], o: Namespace) -> None:
         raise InputError(
             "--continue resumes the runs in --out DIR, and --force would overwrite them; give one of the two."
         )
-    given = vars(o)
     for flag in (*_OF_A_METHOD, *own_flags()):
-        if given[flag] is not None and not any(flag in flags_taken(name) for name in names):
+        if vars(o)[flag] is not None and not any(flag in flags_taken(name) for name in names):
             takers = ", ".join(name for name in METHODS if flag in flags_taken(name))
             who = f"{names[0]} does not take" if len(names) == 1 else f"none of {', '.join(names)} takes"
             raise InputError(f"{who} --{flag.replace('_', '-')}; it belongs to {takers}.")
@@ -149,12 +148,12 @@ def spec_of(names: Sequence[str], o: Namespace) -> dict[str, Any]:
 def problem_of(spec: Mapping[str, Any]) -> tuple[Problem, dict[str, int] | None]:
     """The problem, and which label became which number where that is not plain from the data."""
     data = datasets.load(spec["data"], data_dir=spec["data_dir"], **{k: spec.get(k) for k in _OF_A_TABLE})
-    given = {k: spec[k] for k in ("l2", "l2_relative", "intercept", "dtype")}
-    model = LOSSES[spec["loss"]](data.A, data.b, **given)
-    more = {k: spec[k] for k in ("weights", "L", "alpha", "batch")}
+    of_loss = {k: spec[k] for k in ("l2", "l2_relative", "intercept", "dtype")}
+    model = LOSSES[spec["loss"]](data.A, data.b, **of_loss)
+    of_split = {k: spec[k] for k in ("weights", "L", "alpha", "batch")}
     info = {"data": data.name or os.path.basename(spec["data"]), "data_sha256": data.sha256}
     problem = split(
-        model, spec["clients"], spec["split"], groups=data.group, seed=spec["split_seed"], info=info, **more
+        model, spec["clients"], spec["split"], groups=data.group, seed=spec["split_seed"], info=info, **of_split
     )
     if spec.get("personal") is not None:
         problem = scafflix(problem, spec["personal"])
@@ -184,8 +183,8 @@ def operator_of(name: str | None, d: int) -> Any:
 def method_of(name: str, o: Namespace, problem: Problem) -> Method:
     """The method with what was given, and its theorem's parameters for the rest."""
     kind = METHODS[name]
-    given = {k: vars(o)[k] for k in kind.flags() if vars(o).get(k) is not None}
-    method: Any = kind.configure(problem, {**given, "cohort": o.cohort, "seed": o.split_seed})
+    own = {k: vars(o)[k] for k in kind.flags() if vars(o).get(k) is not None}
+    method: Any = kind.configure(problem, {**own, "cohort": o.cohort, "seed": o.split_seed})
     if o.decay is not None:
         method = Decaying.paper_figure(method, problem) if o.decay == "figure" else Decaying(method, o.decay)
     return method  # type: ignore[no-any-return]

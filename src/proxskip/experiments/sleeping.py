@@ -26,9 +26,10 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     """Both methods by their theorems on the scaled problem."""
     q = workspace.preset
     about = {k: q[k] for k in ("spread", "eps", "rounds", "clients", "l2")}
-    asked = [{"method": name, "seed": seed, **about} for name in METHODS for seed in range(q["seeds"])]
-    measurements = workspace.cached_values("sleeping", asked, measure, 1.0)
-    curves = {name: [c for c, a in zip(measurements, asked, strict=True) if a["method"] == name] for name in METHODS}
+    parameters = [{"method": name, "seed": seed, **about} for name in METHODS for seed in range(q["seeds"])]
+    measurements = workspace.cached_values("sleeping", parameters, measure)
+    seeds = len(measurements) // len(METHODS)
+    curves = {name: measurements[k * seeds : (k + 1) * seeds] for k, name in enumerate(METHODS)}
     drawn = [
         Series(title(name), first["x"], first["gap"], name, about={"status": first["status"]})
         for name, (first, *_) in curves.items()
@@ -49,8 +50,8 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     numbers = {"rounds": rounds, "gradients": gradients}
     is_asserted = workspace.data in ("w8a", "digits")
     claim = claims.claim("sleeping-gradients", text, holds, measured, numbers, is_asserted, undecided="too few rounds")
-    parameters = {k: q[k] for k in ("eps", "spread", "clients", "l2", "seeds")}
-    return claims.with_findings(workspace.experiment("sleeping", parameters, [panel], [table]), [claim])
+    shown = {k: q[k] for k in ("eps", "spread", "clients", "l2", "seeds")}
+    return claims.with_findings(workspace.experiment("sleeping", shown, [panel], [table]), [claim])
 
 
 def scaled(problem: Problem, spread: float) -> Problem:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from proxskip.experiments.claims import first_below
 from proxskip.experiments.workspace import Workspace
-from proxskip.report.figures import Series, Table
+from proxskip.report.figures import Table
 from proxskip.report.method_styles import title
 from proxskip.tuning import Candidate, halve, local_steps
 
@@ -17,9 +15,7 @@ LADDER = (1, 3, 10, 30, 100, 300, 1000, 3000)
 """The numbers of local steps by which a grid grows."""
 
 
-def beyond(
-    name: str, tried: Sequence[Candidate], winner: Candidate, L: float, most_steps: int, **more: Any
-) -> list[Candidate]:
+def beyond(name: str, tried: Sequence[Candidate], winner: Candidate, L: float, most_steps: int) -> list[Candidate]:
     """The candidates next to a winner that lies at an end of its grid; none if it lies inside."""
     open_, steps = ends(tried, winner), sorted({c.steps for c in tried})
     points: list[tuple[float, int]] = []
@@ -31,7 +27,8 @@ def beyond(
     points += [(winner.times * t, K) for K in fewer for t in (0.5, 1, 2, 4)] if "fewer local steps" in open_ else []
     points += [(winner.times * t, K) for K in further for t in (0.25, 0.5, 1, 2)] if "more local steps" in open_ else []
     known = {(c.times, c.steps) for c in tried}
-    return [Candidate(t, K, {"gamma": t / L, **local_steps(name, K), **more}) for t, K in points if (t, K) not in known]
+    new = [(t, K) for t, K in points if (t, K) not in known]
+    return [Candidate(t, K, {**winner.flags, "gamma": t / L, **local_steps(name, K)}) for t, K in new]
 
 
 def ends(tried: Sequence[Candidate], winner: Candidate) -> list[str]:
@@ -49,21 +46,16 @@ def tune(
     problem: Mapping[str, Any],
     grids: Mapping[str, Sequence[Candidate]],
     rungs: Sequence[Sequence[int]],
-    upto: float,
 ) -> dict[str, list[Candidate]]:
     """The finalists of each method, the best first; every trial is kept in the workspace, and none is made twice.
 
     Args:
         problem: the flags of the problem.
     """
-    start, step = workspace.inside, (upto - workspace.inside) / len(rungs)
-    parts = iter(range(1, len(rungs) + 1))
 
-    def measured(asked: Sequence[tuple[str, Candidate]], rounds: int) -> list[float | None]:
-        counts = Counter(name for name, _ in asked)
-        labels = [f"tuning {title(name)}, {counts[name]} candidates for {rounds} rounds" for name, _ in asked]
-        tried = [(name, c.flags) for name, c in asked]
-        return workspace.final_gaps(problem, tried, rounds, labels, start + next(parts) * step)
+    def measured(candidates: Sequence[tuple[str, Candidate]], rounds: int) -> list[float | None]:
+        labels = [f"tuning {title(name)} for {rounds} rounds" for name, _ in candidates]
+        return workspace.final_gaps(problem, [(name, c.flags) for name, c in candidates], rounds, labels)
 
     return halve(grids, rungs, measured)
 
@@ -91,16 +83,3 @@ def _cell(c: Candidate, winner: bool) -> str:
     rounds = max(c.gaps)
     gap = c.gaps[rounds]
     return (f"{gap:.1e}" if gap is not None else "diverged") + f" ({rounds})" + (" *" if winner else "")
-
-
-def winners_table(
-    id: str, tried: Mapping[str, Sequence[Candidate]], won: Mapping[str, Candidate], drawn: Sequence[Series], eps: float
-) -> Table:
-    """The best parameters of each method, and the number of candidates and rounds that it took to find them."""
-    rows: list[list[str | float | int | None]] = []
-    for (name, c), s in zip(won.items(), drawn, strict=True):
-        spent = sum(sum(t.gaps) for t in tried[name])
-        rows.append([title(name), c.times, c.flags["gamma"], c.steps, len(tried[name]), spent])
-        rows[-1] += [first_below(s, eps), s.y[-1]]
-    columns = ["method", "gamma L", "gamma", "local steps", "candidates", "rounds spent"]
-    return Table(id, "The winners", [*columns, f"rounds to {eps:g}", "f - f* at the end"], rows)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, Literal
 
 import numpy as np
 
 from proxskip.experiments import claims
-from proxskip.experiments.closed_form_quadratics import AffineMap, RandomFactors, Stepper, filling, rounds_to
+from proxskip.experiments.closed_form_quadratics import AffineMap, Stepper, filling, rounds_of_s_local_gd, rounds_to
 from proxskip.experiments.workspace import CachedRun, RunRequest, Workspace
 from proxskip.methods import GD, Accelerated, FedLin, LocalGD, Scaffnew, Scaffold, SLocalGD
 from proxskip.problems.federated import Problem
@@ -65,26 +66,17 @@ LOCAL_GD = 6
 def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     """Measure on quadratics, then on the data set."""
     on_quadratics, on_data = _quadratics(workspace), _data(workspace)
+    q, heading = workspace.preset, "heterogeneous quadratics whose spectrum fills [mu, L]"
     panels = [
-        _panel(
-            "quadratics",
-            "heterogeneous quadratics whose spectrum fills [mu, L]",
-            on_quadratics,
-            workspace.preset["kappa"],
-        ),
-        _panel("data", f"{workspace.data}, lambda = L/kappa", on_data, workspace.preset["data"]["kappa"]),
+        _panel("quadratics", heading, on_quadratics, q["kappa"]),
+        _panel("data", f"{workspace.data}, lambda = L/kappa", on_data, q["data"]["kappa"]),
         _floats(on_quadratics),
-        _bias(on_quadratics[LOCAL_GD], workspace.preset["eps"]),
+        _bias(on_quadratics[LOCAL_GD], q["eps"]),
     ]
-    tables = [_table(workspace, on_quadratics), _shown(workspace, on_data)]
-    parameters = {k: workspace.preset[k] for k in ("eps", "clients", "d", "spread", "seeds")}
-    parameters |= {f"data.{k}": v for k, v in workspace.preset["data"].items() if k != "kappa"}
-    experiment = workspace.experiment("table1", parameters, panels, tables)
-    slow, fast, *rest = judged(experiment)
-    # all slopes, those of both claims
-    return claims.with_findings(
-        experiment, [slow, fast, *rest], claims.slopes_in_words("kappa", slow.numbers | fast.numbers)
-    )
+    parameters = {k: q[k] for k in ("eps", "clients", "d", "spread", "seeds")}
+    parameters |= {f"data.{k}": v for k, v in q["data"].items() if k != "kappa"}
+    experiment = workspace.experiment("table1", parameters, panels, [_table(workspace, on_quadratics)])
+    return claims.with_findings(experiment, judged(experiment))
 
 
 # -- measuring ---------------------------------------------------------------------------------------------------------
@@ -92,7 +84,7 @@ def _quadratics(workspace: Workspace) -> list[Series]:
     q = workspace.preset
     about = {k: q[k] for k in ("eps", "clients", "d", "spread", "seeds")}
     entries = [about | {"kappa": kappa, "row": entry.label} for entry in ENTRIES for kappa in q["kappa"]]
-    rows = iter(workspace.cached_values("table1", entries, _measure, 0.5))
+    rows = iter(workspace.cached_values("table1", entries, _measure))
     return [_series(entry, q["kappa"], [next(rows) for _ in q["kappa"]]) for entry in ENTRIES]
 
 
@@ -107,7 +99,7 @@ def _measure(workspace: Workspace, q: Mapping[str, Any]) -> dict[str, Any]:
         arrival, floor = AffineMap(method, problem).rounds_to(q["eps"])
         rounds = [arrival]
     elif entry.count_by == "factors":
-        rounds = [RandomFactors(method, problem).rounds_to(q["eps"], seed) for seed in seeds]
+        rounds = [rounds_of_s_local_gd(method, problem, q["eps"], seed) for seed in seeds]
     else:
         rounds = [rounds_to(method, problem, q["eps"], MAX_ROUNDS, seed) for seed in seeds]
     # the cost of a round does not depend on the round: count it over four of them
@@ -151,40 +143,31 @@ def _series(entry: Table1Entry, kappas: Sequence[float], rows: Sequence[Mapping[
 
 def _data(workspace: Workspace) -> list[Series]:
     """The same on the data set, from runs: lambda = L/kappa, and eps is relative to f(x0) - f*."""
-    q, targets = workspace.preset["data"], {}
-    for kappa in q["kappa"]:
-        problem = workspace.problem(**_flags(kappa))
+    q = workspace.preset["data"]
+    flags = {kappa: {"l2": 1.0 / kappa, "l2_relative": True} for kappa in q["kappa"]}
+    problems = {kappa: workspace.problem(**flags[kappa]) for kappa in flags}
+    targets = dict[float, float]()
+    for kappa, problem in problems.items():
         assert problem.solution is not None
         targets[kappa] = q["eps"] * (problem.value(np.zeros(problem.d)) - problem.solution.f)
-    jobs = [[_requests(q, e, kappa, targets[kappa]) for kappa in q["kappa"]] for e in TABLE_ENTRIES]
-    runs = iter(workspace.runs([job for row in jobs for group in row for job in group], 1.0))
-    lines = []
-    for entry, row in zip(TABLE_ENTRIES, jobs, strict=True):
-        groups = [[next(runs) for _ in group] for group in row]
-        n = workspace.problem(**_flags(q["kappa"][0])).n
-        spent = [_spent(f, targets[kappa], n) for f, kappa in zip(groups, q["kappa"], strict=True)]
-        lines.append(_series(entry, q["kappa"], spent))
-    return lines
+    requests = []
+    for entry, kappa in product(TABLE_ENTRIES, flags):
+        own = {} if entry.gamma is None else {"gamma": entry.gamma}
+        stop, label = {"target": targets[kappa], "rounds": q["rounds"]}, f"{entry.label}, kappa = {kappa:g}"
+        requests.append(RunRequest(label, entry.method, own, flags[kappa], stop))
+    runs = iter(workspace.runs(requests))
+    return [
+        _series(entry, list(flags), [_spent(next(runs), targets[k], problems[k].n) for k in flags])
+        for entry in TABLE_ENTRIES
+    ]
 
 
-def _flags(kappa: float) -> dict[str, Any]:
-    return {"l2": 1.0 / kappa, "l2_relative": True}
-
-
-def _requests(q: Mapping[str, Any], entry: Table1Entry, kappa: float, target: float) -> list[RunRequest]:
-    """One request for each seed."""
-    seeds = range(q["seeds"] if entry.count_by != "powers" else 1)
-    method = {} if entry.gamma is None else {"gamma": entry.gamma}
-    stop, label = {"target": target, "rounds": q["rounds"]}, f"{entry.label}, kappa = {kappa:g}"
-    return [RunRequest(label, entry.method, method, _flags(kappa), stop, seed) for seed in seeds]
-
-
-def _spent(runs: Sequence[CachedRun], target: float, n: int) -> dict[str, Any]:
-    """The rounds of each seed, and the counted cost of a round."""
-    last = runs[0].trace.last()
+def _spent(run: CachedRun, target: float, n: int) -> dict[str, Any]:
+    """The rounds of a run, and the counted cost of a round."""
+    last = run.trace.last()
     sent = (last["floats_up"] + last["floats_down"]) / (n * last["round"])
     spent = {"floats": sent, "exchanges": last["exchanges"] / last["round"]}
-    return spent | {"rounds": [r.first(target) for r in runs], "floor": float(np.min(runs[0].trace["gap"]))}
+    return spent | {"rounds": [run.first(target)], "floor": float(np.min(run.trace["gap"]))}
 
 
 # -- showing -----------------------------------------------------------------------------------------------------------
@@ -206,11 +189,7 @@ def _panel(id: str, heading: str, measured: Sequence[Series], kappas: Sequence[f
 
 def _floats(measured: Sequence[Series]) -> Panel:
     """The floats that a client sends and receives in these rounds."""
-    drawn = []
-    for s in measured:
-        if s.y:
-            sent = s.about["floats per round"]
-            drawn.append(replace(s, y=[sent * v for v in s.y], low=None, high=None))
+    drawn = [replace(s, y=[s.about["floats per round"] * v for v in s.y], low=None, high=None) for s in measured if s.y]
     heading, xs = "the same quadratics: floats", {"kappa": "condition number kappa"}
     return Panel("floats", heading, drawn, "kappa", xs, "floats per client to eps, up and down", "log", "log")
 
@@ -219,10 +198,10 @@ def _bias(s: Series, eps: float) -> Panel:
     """The smallest error of LocalGD, and the eps that the other methods reach."""
     x = {"kappa": [float(k) for k in s.about["kappa"]]}
     floor = Series(s.label, x, [float(v) for v in s.about["floor"]], s.method, kind="points")
-    asked = Series("eps", x, [eps] * len(floor.y), kind="bound")
+    wanted = Series("eps", x, [eps] * len(floor.y), kind="bound")
     label = "the smallest |x \N{MINUS SIGN} x*|\N{SUPERSCRIPT TWO}, relative to the first"
     heading = "LocalGD on the quadratics: where it stalls"
-    return Panel("bias", heading, [floor, asked], "kappa", {"kappa": "condition number kappa"}, label, "log", "log")
+    return Panel("bias", heading, [floor, wanted], "kappa", {"kappa": "condition number kappa"}, label, "log", "log")
 
 
 def _table(workspace: Workspace, measured: Sequence[Series]) -> Table:
@@ -251,17 +230,6 @@ def _table(workspace: Workspace, measured: Sequence[Series]) -> Table:
     note = f"At kappa = {kappa:g}, to {q['eps']:g} of the first squared distance; vectors up and down."
     note += f" LocalGD stalls at {floors[-1]:.1e} of that distance."
     return Table("measured", "Table 1 on quadratics, theory and measurement", columns, rows, note)
-
-
-def _shown(workspace: Workspace, measured: Sequence[Series]) -> Table:
-    q = workspace.preset["data"]
-    rows: list[list[Any]] = []
-    for s in measured:
-        at = dict(zip(s.x["kappa"], s.y, strict=True))
-        rows.append([s.label, s.about["expected"], s.about.get("slope"), *(at.get(float(k)) for k in q["kappa"])])
-    columns = ["method", "exponent in theory", "slope measured", *(f"rounds, kappa = {k:.3g}" for k in q["kappa"])]
-    note = f"To {q['eps']:g} of f(x0) - f*, in at most {q['rounds']} rounds; a dash: not reached."
-    return Table("on-data", f"The same on {workspace.data}", columns, rows, note)
 
 
 # -- judging -----------------------------------------------------------------------------------------------------------

@@ -28,9 +28,10 @@
     rounds = 50
 
 A curve inherits the flags of its panel and of ``[run]`` as far as its method takes them. ``each`` makes one curve of
-each entry of its lists, ``seeds`` draws the median over several seeds, ``tune`` searches the step size of every curve
-of a panel, ``like`` takes the rounds (or what ``copies`` lists) of another curve, and ``times_best`` as many times the
-rounds in which the best of the curves before it reaches eps. ``of`` and ``against`` draw costs to eps.
+each entry of its lists, ``seeds`` draws the median over several seeds, ``tune`` searches the step size (and with
+``steps`` the local steps) of every curve of a panel, ``like`` takes the rounds (or what ``copies`` lists) of another
+curve, and ``times_best`` as many times the rounds in which the best of the curves before it reaches eps. ``of`` and
+``against`` draw costs to eps.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ from typing import Any
 from proxskip import theory
 from proxskip.experiments import claims, settings
 from proxskip.experiments.curves_from_runs import AXES, panel, series, with_seeds
-from proxskip.experiments.successive_halving import grid_table, tune
+from proxskip.experiments.successive_halving import beyond, grid_table, tune
 from proxskip.experiments.workspace import CachedRun, RunRequest, Workspace
 from proxskip.problems.federated import Problem
 from proxskip.registry import named
 from proxskip.report.figures import Claim, Experiment, Panel, Series, Table
 from proxskip.report.method_styles import title
 from proxskip.report.plots import X_AXES
-from proxskip.tuning import Candidate, local_steps_flag
+from proxskip.tuning import Candidate, grid, local_steps_flag
 from proxskip.types import InputError
 
 ENTRIES = ("title", "shows", "must_show", "notes", "share", "run", "panels", "claims")
@@ -59,6 +60,9 @@ ENTRIES = ("title", "shows", "must_show", "notes", "share", "run", "panels", "cl
 _OF_A_PANEL = ("id", "title", "run", "curves", "x", "axes", "tune", "of", "against", "label")
 _OF_A_CURVE = ("method", "label", "each", "like", "copies", "times_best")
 _OF_A_STOP = (*settings.LIMITS, "every")
+_OF_A_BATCH = ("batch_share", "batch_clients", "batch_total", "L_clients")
+"""For small clients, this share of the rows of the smallest replaces the batch; of the smallest among so many clients;
+whether all clients share one batch; and how many clients the L of a step size is taken with."""
 _FRACTION = re.compile(r"([\d.e-]+)/\(?([\d.e-]*)( ?L)?\)?")
 
 
@@ -79,18 +83,18 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     values = values_of(figure)
     panels, tables = [], []
     drawn = [p for p in figure["panels"] if "curves" in p]
-    for k, entry in enumerate(drawn):
-        upto = (k + 1) / len(drawn)
-        curves, more = curves_of(workspace, figure, entry), list[Table]()
+    for entry in drawn:
+        curves, grids = curves_of(workspace, figure, entry), list[Table]()
         about = [dict(c.values) for c in curves]
         if "tune" in entry:
-            curves, about, more = _tuned(workspace, entry, curves, upto)
-        runs = _runs(workspace, curves, figure, upto)
+            curves, about, table = _tuned(workspace, entry, curves, figure.get("eps"))
+            grids = [table]
+        runs = _runs(workspace, curves, figure)
         lines = [series(c.request.label, r, axes=entry.get("axes", AXES), **a)
                  for c, r, a in zip(curves, runs, about, strict=True)]  # fmt: skip
         heading = entry["title"].format(**values)
         panels.append(panel(entry["id"], heading, lines, entry.get("x", "rounds"), entry.get("axes", AXES)))
-        tables += [_table(entry["id"], heading, lines, runs, figure), *more]
+        tables += [_table(entry["id"], heading, lines, runs, figure), *grids]
     for entry in figure["panels"]:
         if "of" in entry:
             source = next(p for p in panels if p.id == entry["of"])
@@ -166,7 +170,7 @@ def _as_entry(curve: str | dict[str, Any]) -> dict[str, Any]:
 def _flags_of(method: str) -> tuple[str, ...]:
     """The flags that a curve of this method may have."""
     of_a_method = (*settings.flags_taken(method), "cohort", "decay")
-    return (*settings.PROBLEM_FLAGS, "batch_share", *_OF_A_STOP, *of_a_method)
+    return (*settings.PROBLEM_FLAGS, *_OF_A_BATCH, *_OF_A_STOP, *of_a_method)
 
 
 # -- curves ------------------------------------------------------------------------------------------------------------
@@ -188,10 +192,10 @@ def curves_of(workspace: Workspace, figure: Mapping[str, Any], panel: Mapping[st
     values, curves = values_of(figure), []
     common = figure.get("run", {}) | panel.get("run", {})
     for entry, method, own, label in _expanded(figure, panel):
-        given = {k: v for k, v in common.items() if _inherits(method, k)}
-        given |= {k: v for k, v in (entry | own).items() if k in _flags_of(method)}
-        given = {k: v.format(**values | own) if isinstance(v, str) else v for k, v in given.items()}
-        curves.append(Curve(_request(workspace, label, method, given), entry, own))
+        entries = {k: v for k, v in common.items() if _inherits(method, k)}
+        entries |= {k: v for k, v in (entry | own).items() if k in _flags_of(method)}
+        entries = {k: v.format(**values | own) if isinstance(v, str) else v for k, v in entries.items()}
+        curves.append(Curve(_request(workspace, label, method, entries), entry, own))
     return curves
 
 
@@ -200,25 +204,27 @@ def _inherits(method: str, flag: str) -> bool:
     return flag == local_steps_flag(method) if flag in ("p", "K") else flag in _flags_of(method)
 
 
-def _request(workspace: Workspace, label: str, method: str, given: Mapping[str, Any]) -> RunRequest:
-    problem = problem_flags(
-        workspace, {k: v for k, v in given.items() if k in (*settings.PROBLEM_FLAGS, "batch_share")}
+def _request(workspace: Workspace, label: str, method: str, entries: Mapping[str, Any]) -> RunRequest:
+    problem = problem_flags(workspace, entries)
+    stop = {k: v for k, v in entries.items() if k in _OF_A_STOP}
+    of_gamma = (
+        problem_flags(workspace, {**entries, "clients": entries["L_clients"]}) if "L_clients" in entries else problem
     )
-    stop = {k: v for k, v in given.items() if k in _OF_A_STOP}
-    flags = {
-        k: _number(v, workspace, problem) for k, v in given.items() if k not in {**problem, **stop, "batch_share": 0}
-    }
+    others = (*settings.PROBLEM_FLAGS, *_OF_A_BATCH, *stop)
+    flags = {k: _number(v, workspace, of_gamma) for k, v in entries.items() if k not in others}
     return RunRequest(label, method, flags, problem, stop)
 
 
-def problem_flags(workspace: Workspace, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The flags of the problem; for small clients, ``batch_share`` of the rows of the smallest replaces the batch."""
-    flags = {k: v for k, v in given.items() if k not in ("batch", "batch_share")}
-    if "batch" not in given:
+def problem_flags(workspace: Workspace, entries: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags of the problem, with the batch by the rules of ``_OF_A_BATCH``."""
+    flags = {k: v for k, v in entries.items() if k in settings.PROBLEM_FLAGS and k != "batch"}
+    if "batch" not in entries:
         return flags
-    smallest, batch = min(workspace.problem(**flags).sizes or [0]), given["batch"]
-    share = given.get("batch_share")
-    return flags | {"batch": batch if share is None or smallest >= batch else max(1, int(share * smallest))}
+    among = {"clients": entries["batch_clients"]} if "batch_clients" in entries else {}
+    smallest, batch = min(workspace.problem(**flags | among).sizes or [0]), entries["batch"]
+    if "batch_share" in entries and smallest < batch:
+        batch = max(1, int(entries["batch_share"] * smallest))
+    return flags | {"batch": max(1, batch // flags["clients"]) if entries.get("batch_total") else batch}
 
 
 def _number(value: Any, workspace: Workspace, problem: Mapping[str, Any]) -> Any:
@@ -241,24 +247,14 @@ def smoothness(problem: Problem) -> float:
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
-def _runs(
-    workspace: Workspace, curves: Sequence[Curve], figure: Mapping[str, Any], upto: float
-) -> list[list[CachedRun]]:
+def _runs(workspace: Workspace, curves: Sequence[Curve], figure: Mapping[str, Any]) -> list[list[CachedRun]]:
     """The runs of every curve: first those that depend on no other."""
     later = [k for k, c in enumerate(curves) if "like" in c.entry or "times_best" in c.entry]
     first = [k for k in range(len(curves)) if k not in later]
-    start = workspace.inside
-    share = len(first) / len(curves)
-    runs = dict(
-        zip(
-            first,
-            with_seeds(workspace, [curves[k].request for k in first], start + share * (upto - start)),
-            strict=True,
-        )
-    )
+    runs = dict(zip(first, with_seeds(workspace, [curves[k].request for k in first]), strict=True))
     for k in later:
         known = {curves[j].request.label: r for j, r in runs.items()}
-        (runs[k],) = with_seeds(workspace, [_after(curves[k], known, figure)], upto)
+        (runs[k],) = with_seeds(workspace, [_after(curves[k], known, figure)])
     return [runs[k] for k in range(len(curves))]
 
 
@@ -279,21 +275,49 @@ def _after(curve: Curve, known: Mapping[str, Sequence[CachedRun]], figure: Mappi
 
 
 def _tuned(
-    workspace: Workspace, panel: Mapping[str, Any], curves: Sequence[Curve], upto: float
-) -> tuple[list[Curve], list[dict[str, Any]], list[Table]]:
-    """Every curve with the best step size of the grid 2^k/L, what the page says of it, and the table of the grid."""
+    workspace: Workspace, panel: Mapping[str, Any], curves: Sequence[Curve], eps: float | None
+) -> tuple[list[Curve], list[dict[str, Any]], Table]:
+    """Every curve with the best parameters of its grid, what the page says of them, and the table of the grid.
+
+    With ``most_steps`` a grid grows where its winner lies at an end, up to this number of local steps.
+    """
+    rules, requests = panel["tune"], {c.request.method: c.request for c in curves}
     problem = curves[0].request.problem
-    L, start = smoothness(workspace.problem(**problem)), workspace.inside
-    grids = {c.request.method: _grid(c.request, L, panel["tune"]["powers"]) for c in curves}
-    finalists = tune(workspace, problem, grids, panel["tune"]["rungs"], start + 0.4 * (upto - start))
-    winners = {method: left[0] for method, left in finalists.items()}
-    curves = [replace(c, request=replace(c.request, flags=winners[c.request.method].flags)) for c in curves]
-    return curves, [{"gamma_L": c.times} for c in winners.values()], [grid_table(f"{panel['id']}-grid", grids, winners)]
+    L = smoothness(workspace.problem(**problem))
+    grids = {name: _grid(request, L, rules) for name, request in requests.items()}
+    winners: dict[str, Candidate] = {}
+    growing = list(requests)
+    while growing:
+        finalists = tune(workspace, problem, {name: grids[name] for name in growing}, rules["rungs"])
+        # the finalists run to the end: the best after few rounds need not be the first at eps
+        finals = [(name, c) for name, left in finalists.items() for c in left]
+        runs = workspace.runs([replace(requests[name], flags=c.flags) for name, c in finals])
+        for name in growing:
+            own = [(_order(run, eps), c) for run, (method, c) in zip(runs, finals, strict=True) if method == name]
+            winners[name] = min(own, key=lambda pair: pair[0])[1]
+        growing = [name for name in growing if _grow(name, grids[name], winners[name], L, rules)]
+    best = [winners[c.request.method] for c in curves]
+    curves = [replace(c, request=replace(c.request, flags=b.flags)) for c, b in zip(curves, best, strict=True)]
+    about = [{"gamma_L": b.times, "local_steps": b.steps} for b in best]
+    return curves, about, grid_table(f"{panel['id']}-grid", grids, winners)
 
 
-def _grid(request: RunRequest, L: float, powers: Sequence[int]) -> list[Candidate]:
-    steps = round(request.flags.get("K") or 1 / request.flags.get("p", 1.0))
-    return [Candidate(2.0**k, steps, {**request.flags, "gamma": 2.0**k / L}) for k in powers]
+def _grid(request: RunRequest, L: float, rules: Mapping[str, Any]) -> list[Candidate]:
+    own = request.flags.get("K") or 1 / request.flags.get("p", 1.0)
+    return grid(request.method, L, rules["powers"], rules.get("steps", [round(own)]), **request.flags)
+
+
+def _grow(name: str, tried: list[Candidate], winner: Candidate, L: float, rules: Mapping[str, Any]) -> bool:
+    """Add what lies beyond a winner at an end of its grid; whether there was anything to add."""
+    new = beyond(name, tried, winner, L, rules["most_steps"]) if "most_steps" in rules else []
+    tried += new
+    return bool(new)
+
+
+def _order(run: CachedRun, eps: float | None) -> tuple[float, float]:
+    """Fewest rounds to eps; if no run gets there, the smallest f - f* at the end."""
+    rounds = None if eps is None else run.first(eps)
+    return rounds or math.inf, run.summary["gap"] or math.inf
 
 
 # -- what is shown -----------------------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ import numpy as np
 
 from proxskip.cores import available_cores
 from proxskip.experiments import settings
-from proxskip.experiments.progress_estimate import ProgressEstimate, WorkPart
 from proxskip.interfaces import Method
 from proxskip.links.cohorts import as_participation
 from proxskip.loop.stop import Stop
@@ -28,7 +27,7 @@ from proxskip.results.load import trace_of
 from proxskip.results.result import Result, Status
 from proxskip.results.trace import Trace
 from proxskip.tuning import score, trial_settings
-from proxskip.types import Array, InputError, UnsafeStepWarning
+from proxskip.types import UnsafeStepWarning
 
 if TYPE_CHECKING:
     from proxskip.processes import Processes
@@ -37,10 +36,6 @@ VERSION = 1
 """Version of the cached values; a folder of another version is refused."""
 PAPER_DATA = "w8a"
 """The data set that the paper's claims are about."""
-
-
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM; everything computed so far is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +62,6 @@ class CachedRun:
     summary: dict[str, Any]
     trace: Trace
 
-    @property
-    def x(self) -> Array:
-        """The last communicated x."""
-        return np.asarray(np.load(self.folder / "x.npy", allow_pickle=False))
-
     def first(self, below: float, x: str = "round") -> float | None:
         """The value of ``x`` in the first record with ``|f - f*| <= below``; None if there is no such record."""
         hit = np.flatnonzero(np.abs(self.trace["gap"]) <= below)
@@ -97,7 +87,10 @@ class Workspace:
     Args:
         preset: the experiment's TOML, with the overrides of ``[quick]`` applied.
         base: the flags of the problem that belong to the data, such as the number of clients.
-        progress: is told what is running.
+        say: is told what is running.
+        problems: the problems in memory, which all experiments share.
+        pool: processes that share the work; None to work here.
+        lock: experiments that run at once read each problem once.
     """
 
     out: Path
@@ -107,25 +100,10 @@ class Workspace:
     quick: bool = False
     engine: str = "cpu"
     threads: int | None = None
-    progress: ProgressEstimate = field(default_factory=ProgressEstimate)
+    say: Callable[[str], None] = field(default=lambda text: None, repr=False)
     problems: dict[str, Problem] = field(default_factory=dict, repr=False)
-    """The problems in memory, which all experiments share."""
     pool: Processes | None = field(default=None, repr=False)
-    """Processes that share the work; None to work here."""
-    spent: list[float] = field(default_factory=list, repr=False)
-    """The CPU seconds of what the processes did for this experiment."""
     lock: Any = field(default_factory=threading.RLock, repr=False)
-    """Experiments that run at once read each problem once."""
-
-    @property
-    def id(self) -> str:
-        """The experiment's name."""
-        return str(self.preset.get("id", ""))
-
-    @property
-    def inside(self) -> float:
-        """The share of the experiment that is done."""
-        return self.progress.inside.get(self.id, 0.0)
 
     def experiment(
         self, id: str, parameters: Mapping[str, Any], panels: Sequence[Panel], tables: Sequence[Table] = ()
@@ -147,18 +125,19 @@ class Workspace:
 
     def problem(self, **flags: Any) -> Problem:
         """The problem of these flags (clients, split, L, batch, l2, ...), on the report's data by default."""
-        return self._problem(self.spec(**flags))
+        return self.problem_of(self.spec(**flags))
 
-    def _problem(self, spec: Mapping[str, Any]) -> Problem:
-        key = digest(spec)
+    def problem_of(self, spec: Mapping[str, Any]) -> Problem:
+        """The problem of a specification, read and solved once."""
+        # L and the batch do not move the minimizer: all variants share one solution
+        plain = {**spec, "L": "max", "batch": None}
+        key, plain_key = digest(spec), digest(plain)
         with self.lock:
+            if plain_key not in self.problems:
+                self.say(f"reading {spec['data']}, computing L and f*")
+                self.problems[plain_key], _ = settings.problem_of(plain)
             if key not in self.problems:
-                # L and the batch do not move the minimizer: read the data and solve the problem once for all of them
-                plain = {**spec, "L": "max", "batch": None}
-                if digest(plain) not in self.problems:
-                    self.progress.say(self.id, f"reading {spec['data']}, computing L and f*")
-                    self.problems[digest(plain)], _ = settings.problem_of(plain)
-                self.problems[key] = variant(self.problems[digest(plain)], spec["L"], spec["batch"])
+                self.problems[key] = variant(self.problems[plain_key], spec["L"], spec["batch"])
             return self.problems[key]
 
     def method(self, name: str, problem: Problem, **flags: Any) -> Method:
@@ -166,70 +145,55 @@ class Workspace:
         return settings.method_of(name, settings.flags(data=self.data, **flags), problem)
 
     # -- runs and values -----------------------------------------------------------------------------------------------
-    def runs(self, requests: Sequence[RunRequest], upto: float | None = None) -> list[CachedRun]:
-        """The requested runs: read from their folders, resumed from a checkpoint, or run now.
-
-        Args:
-            upto: the share of the experiment that is done after these runs.
-        """
-        part = WorkPart(self.progress, self.id, upto, [request.label for request in requests])
-        return self._each(_run, requests, part)
+    def runs(self, requests: Sequence[RunRequest]) -> list[CachedRun]:
+        """The requested runs: read from their folders, resumed from a checkpoint, or run now."""
+        return self._each(_run, requests, [request.label for request in requests])
 
     def cached_values(
         self,
         name: str,
-        asked: Sequence[Mapping[str, Any]],
+        parameters: Sequence[Mapping[str, Any]],
         compute: Callable[[Workspace, Mapping[str, Any]], Any],
-        upto: float | None = None,
-        labels: Sequence[str] | None = None,
+        labels: Sequence[str] = (),
     ) -> list[Any]:
         """One JSON value for each of several parameters: computed once, later read from ``out/cache``.
 
         Args:
             compute: a function of a module.
         """
-        labels = labels or [_label(name, a, asked) for a in asked]
-        missing = [k for k, a in enumerate(asked) if not self._content(name, a)[1].is_file()]
-        kept = [k for k in range(len(asked)) if k not in missing]
-        part = WorkPart(self.progress, self.id, upto, [labels[k] for k in (*kept, *missing)])
-        for _ in kept:
-            part.skip()
-        self._each(_compute, [(name, asked[k], compute) for k in missing], part)
-        return [json.loads(self._content(name, a)[1].read_text(encoding="utf-8"))["value"] for a in asked]
+        labels = labels or [name] * len(parameters)
+        files = [self._content(name, each)[1] for each in parameters]
+        missing = [k for k, path in enumerate(files) if not path.is_file()]
+        self._each(_compute, [(name, parameters[k], compute) for k in missing], [labels[k] for k in missing])
+        return [json.loads(path.read_text(encoding="utf-8"))["value"] for path in files]
 
     def final_gaps(
         self,
         problem: Mapping[str, Any],
-        tried: Sequence[tuple[str, Mapping[str, Any]]],
+        candidates: Sequence[tuple[str, Mapping[str, Any]]],
         rounds: int,
-        labels: Sequence[str],
-        upto: float | None = None,
+        labels: Sequence[str] = (),
     ) -> list[float | None]:
         """f - f* of each candidate (a method's name and flags) after these rounds, cached; None if it diverged."""
-        asked = [
+        parameters = [
             {"problem": dict(problem), "method": name, "flags": dict(flags), "rounds": rounds, "engine": self.engine}
-            for name, flags in tried
+            for name, flags in candidates
         ]
-        return self.cached_values("try", asked, _final_gap, upto, labels)
+        return self.cached_values("try", parameters, _final_gap, labels)
 
-    def _each(self, function: Callable[..., Any], items: Sequence[Any], part: WorkPart) -> list[Any]:
+    def _each(self, function: Callable[..., Any], items: Sequence[Any], labels: Sequence[str]) -> list[Any]:
         """The function of each item, here or in the processes of the pool."""
+        texts = [f"{label} ({k + 1} of {len(items)})" for k, label in enumerate(labels)]
         if self.pool is None:
-            return [function(self, item, part) for item in items]
+            return [function(self, item, text) for item, text in zip(items, texts, strict=True)]
         values: dict[int, Any] = {}
         # fewer items than processes: each of them has more cores, which changes no byte
         threads = self.threads or max(1, available_cores() // max(1, min(self.pool.count, len(items))))
         about = {"out": self.out, "data": self.data, "preset": dict(self.preset), "base": dict(self.base)}
         about |= {"quick": self.quick, "engine": self.engine, "threads": threads}
-        work = [(function, about, item) for item in items]
-        if work:
-            self.progress.start()
-            self.progress.say(self.id, f"{part.labels[-1]} ({len(work)} to do in {self.pool.count} processes)")
-        for number, value, seconds in self.pool.each(_there, work, float(self.preset.get("share", 0.0))):
-            part.begin()
-            part.end()
+        for number, value in self.pool.each(_in_process, [(function, about, item) for item in items]):
             values[number] = value
-            self.spent.append(seconds)
+            self.say(f"{labels[number]} ({len(values)} of {len(items)} done in {self.pool.count} processes)")
         return [values[k] for k in range(len(items))]
 
     def _content(self, name: str, parameters: Mapping[str, Any]) -> tuple[dict[str, Any], Path]:
@@ -257,19 +221,8 @@ def digest(content: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise InputError(f"{type(value).__name__} cannot be part of a key; give plain data.")
-
-
-def _label(name: str, about: Mapping[str, Any], among: Sequence[Mapping[str, Any]]) -> str:
-    """The name with those parameters that tell a value from the others."""
-    distinct = [k for k, v in about.items() if isinstance(v, str | int | float) and any(a[k] != v for a in among)]
-    return ", ".join([name, *(f"{k} = {about[k]}" for k in distinct)])
+    """A mapping, or a value of NumPy, as JSON has it."""
+    return dict(value) if isinstance(value, Mapping) else value.tolist()
 
 
 # -- one piece of work, here or in a process of the pool ---------------------------------------------------------------
@@ -277,62 +230,66 @@ _PROBLEMS: dict[str, Problem] = {}
 """In a process of a pool: the problems that it has read."""
 
 
-def _there(work: tuple[Callable[..., Any], Mapping[str, Any], Any]) -> Any:
+def _in_process(work: tuple[Callable[..., Any], Mapping[str, Any], Any]) -> Any:
     function, about, item = work
-    return function(Workspace(**about, problems=_PROBLEMS), item, WorkPart(ProgressEstimate(), "", None, [""]))
+    return function(Workspace(**about, problems=_PROBLEMS), item, "")
 
 
-def _run(workspace: Workspace, request: RunRequest, part: WorkPart) -> CachedRun:
+@dataclass(frozen=True, slots=True)
+class _RunProgress:
+    """The callback that tells the round of a run."""
+
+    say: Callable[[str], None]
+    text: str
+
+    def on_record(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.say(f"{self.text}, round {step:,}")
+
+
+def _run(workspace: Workspace, request: RunRequest, text: str) -> CachedRun:
     spec = workspace.spec(request.method, **request.problem)
-    problem = workspace._problem(spec)
+    problem = workspace.problem_of(spec)
     method = workspace.method(request.method, problem, **request.flags)
     limits = {k: v for k, v in request.stop.items() if k in settings.LIMITS}
     every, cohort, engine = request.stop.get("every"), request.flags.get("cohort"), workspace.engine
     # the folder is named by everything that determines the run, so that figures share their runs
     rules = Stop(**limits).rules
-    asked = description.config(method, problem, rules, request.seed, engine, as_participation(cohort), {})
-    folder = workspace.out / "runs" / f"{request.method}-{digest(asked | {'every': every})}"
+    config = description.config(method, problem, rules, request.seed, engine, as_participation(cohort), {})
+    folder = workspace.out / "runs" / f"{request.method}-{digest(config | {'every': every})}"
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # two experiments may ask for the same run at once: the second waits for the first
+    # two experiments may request the same run at once: the second waits for the first
     with lock.held(folder.parent, patient=True, name=f".{folder.name}.lock"):
-        if (kept := read(request, folder)) is not None:
-            part.skip()
-            return kept
-        part.begin()
-        given = {**limits, "threads": workspace.threads, "engine": engine, "cohort": cohort, "every": every}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UnsafeStepWarning)  # they are in the summary
+        if (finished := read(request, folder)) is None:
+            arguments = {**limits, "threads": workspace.threads, "engine": engine, "cohort": cohort, "every": every}
             task = RunTask(request.label, method, request.seed, folder)
-            result = run_task(task, problem, given | {"allow_unsafe_step": True, "spec": spec}, [part])
-        _raise_if_interrupted(result)
-        part.end()
-    finished = read(request, folder)
+            callbacks = [_RunProgress(workspace.say, text)]
+            _quietly(task, problem, arguments | {"allow_unsafe_step": True, "spec": spec}, callbacks)
+            finished = read(request, folder)
     assert finished is not None
     return finished
 
 
-def _compute(workspace: Workspace, work: tuple[str, Mapping[str, Any], Callable[..., Any]], part: WorkPart) -> None:
+def _compute(workspace: Workspace, work: tuple[str, Mapping[str, Any], Callable[..., Any]], text: str) -> None:
     name, parameters, compute = work
-    part.begin()
+    workspace.say(text)
     content, path = workspace._content(name, parameters)
     value = compute(workspace, parameters)
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic_write_json(path, content | {"value": value})
-    part.end()
 
 
-def _final_gap(workspace: Workspace, asked: Mapping[str, Any]) -> float | None:
-    problem = workspace.problem(**asked["problem"])
-    method = workspace.method(asked["method"], problem, **asked["flags"])
-    given = trial_settings(asked["rounds"], workspace.engine, workspace.threads)
+def _final_gap(workspace: Workspace, trial: Mapping[str, Any]) -> float | None:
+    problem = workspace.problem(**trial["problem"])
+    method = workspace.method(trial["method"], problem, **trial["flags"])
+    arguments = trial_settings(trial["rounds"], workspace.engine, workspace.threads)
+    return score(_quietly(RunTask("", method, 0), problem, arguments))
+
+
+def _quietly(task: RunTask, problem: Problem, arguments: Mapping[str, Any], callbacks: Sequence[Any] = ()) -> Result:
+    """The run of a task, whose summary has its warnings; an interrupt ends the experiment."""
     with warnings.catch_warnings():
-        # steps beyond the theorem are the point of the search
         warnings.simplefilter("ignore", UnsafeStepWarning)
-        result = run_task(RunTask("", method, 0), problem, given)
-    _raise_if_interrupted(result)
-    return score(result)
-
-
-def _raise_if_interrupted(result: Result) -> None:
+        result = run_task(task, problem, arguments, callbacks)
     if result.status is Status.INTERRUPTED:
-        raise Interrupted
+        raise KeyboardInterrupt
+    return result

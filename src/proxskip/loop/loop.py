@@ -82,6 +82,7 @@ class Loop:
         self.trace = Trace(columns_of(self.problem, self.clock is not None))
         self.round = 0
         self.psi0: float | None = None
+        self.best: tuple[float, int, Array] | None = None
         self.interrupted = Event()
         self.audit = Audit()
         self.corrupted: str | None = None
@@ -145,7 +146,6 @@ class Loop:
         self.server = {k: self.line.place(v) for k, v in server.items()}
         self.x0, self.h0 = x0, h0
         self.x = self.good = x0
-        self.best: tuple[float, int, Array] | None = None
         self._prepare_watch()
 
     def restore(self, saved: Any, rows: RowsState | None = None) -> None:

@@ -169,8 +169,9 @@ class OverallProgress(StatusLine):
     def __init__(self, quiet: bool = False, stream: TextIO | None = None) -> None:
         super().__init__(quiet=quiet, stream=stream)
 
-    def __call__(self, text: str, done: float, left: float | None) -> None:
-        """Show it; ``left`` is in seconds."""
+    def __call__(self, text: str, done: float) -> None:
+        """Show it; the rest takes as long per share as what is done."""
+        left = (time.monotonic() - self.began) * (1 - done) / done if done > 0 else None
         self.show([f"{text}; {100 * done:.0f} % done", *([] if left is None else [f"{clock(left)} left"])])
 
 

@@ -27,15 +27,18 @@ from proxskip.types import InputError, NoTheoremWarning, UnsafeStepWarning
 
 FAILED = (Status.DIVERGED, Status.STALLED, Status.PRECISION, Status.CORRUPTED)
 PILOT_GRADIENTS = 300
-"""Gradients of a first pilot; one that skips runs for a dozen exchanges, and no other pilot costs more than that."""
+"""Gradients of a first pilot; one that skips runs for a dozen exchanges."""
 MIN_PILOT_SHARE = 0.4
 """The share of its predicted iterations that a candidate's pilot must have run before the prediction is trusted."""
 CLOSE_FACTOR = 1.25
 """Candidates within this factor of the best predicted time must have run that share too."""
-MIN_PILOT_ITERATIONS = 20
-"""Iterations of the shortest pilot."""
-MAX_EXTENSIONS = 14
-"""How often pilots are extended at most, per candidate."""
+FINISH_FACTORS = 1.5, 4.0
+"""Candidates within this factor of the best predicted time run to the end; the second where clients may be away, so
+that some more rounds may take many more hours."""
+SECONDS_OF_A_PILOT = 1.0
+"""What a pilot may always take; only those that could be chosen take more."""
+MAX_RUNS = 15
+"""How often a pilot is run at most, each time twice as long."""
 MAX_FORECAST = 200
 """Exchanges of which the mean time is taken."""
 
@@ -55,6 +58,7 @@ class ClientPilot:
     threads: int | None
     cohort: int | None = None
     spent: float = 0.0
+    runs: int = 0
     times: dict[int, Duration] = field(default_factory=dict)
     _result: Result | None = None
 
@@ -71,6 +75,7 @@ class ClientPilot:
                 cohort=self.cohort, network=self.network, progress=False,
             )  # fmt: skip
         self.spent += time.process_time() - then
+        self.runs += 1
 
     @property
     def done(self) -> bool:
@@ -100,8 +105,8 @@ class ClientPilot:
             clock = Clock(self.network, self.problem, self.method, self.seed, cohort)
             each = max(1, int(self.result.participation.sum())) * max(1, s["exchanges"]) / max(1, s["rounds"])
             costs = HalfCosts(s["grad_evals"] / self._unit() / each, 0.0, more_bytes=s["bytes_up"] / each)
-            asked = asked_by(self.method, self.problem, cohort, self.network)
-            self.times[order] = mean_exchange(clock, asked, costs, 0.0, s["bytes_down"] / each, count)
+            requests = asked_by(self.method, self.problem, cohort, self.network)
+            self.times[order] = mean_exchange(clock, requests, costs, 0.0, s["bytes_down"] / each, count)
         return self.times[order]
 
     def _unit(self) -> float:
@@ -241,49 +246,27 @@ def client_pilots(
     ]
 
 
-def race(pilots: Sequence[ClientPilot], eps: float, first: int, worth: float) -> None:
-    """Run all pilots at equal cost, then extend the best-looking ones until a well-tested one still looks best."""
-    # 1. a few iterations of each, to learn what a step and a call cost
+def race(pilots: Sequence[ClientPilot], eps: float, gradients: int) -> list[PlanRow]:
+    """Run all pilots, then extend the best-looking one until all that look good have run far enough to be believed."""
     for one in pilots:
-        one.extend(MIN_PILOT_ITERATIONS if one.p is None else math.ceil(3 / one.p))
-    # 2. first pilots of about equal cost
-    for one, n in zip(pilots, _first_lengths(pilots, eps, first), strict=True):
-        one.extend(n)
-    # 3. extend whichever looks best, until all that look best have run the share that makes a prediction trustworthy
-    for _ in range(MAX_EXTENSIONS * len(pilots)):
+        # a dozen exchanges of one that skips, half as many again as a slope needs
+        one.extend(gradients if one.p is None else math.ceil(1.5 * MIN_SLOPE_POINTS / one.p))
+    while True:
         rows = together([one.row(eps) for one in pilots])
         best = min(row.seconds for row in rows)
-        close = [k for k, row in enumerate(rows) if row.seconds <= CLOSE_FACTOR * best]
-        unsure = [k for k in close if not (pilots[k].done or rows[k].pilot >= worth * rows[k].iterations)]
-        if not math.isfinite(best):
-            unsure = [k for k, one in enumerate(pilots) if not one.done]
+        unsure = [k for k, one in enumerate(pilots) if _runs_on(one, rows[k], best)]
         if not unsure:
-            return
+            return sorted(rows, key=lambda row: row.seconds)
         k = min(unsure, key=lambda k: rows[k].seconds)
         pilots[k].extend(2 * rows[k].pilot)
 
 
-def extend_until_sure(pilot: ClientPilot, eps: float, worth: float, budget: float) -> None:
-    """Extend a pilot until its prediction is trustworthy too, chosen or not, as long as it has taken less seconds."""
-    while not pilot.done and pilot.spent < budget:
-        row = pilot.row(eps)
-        if row.pilot >= worth * row.iterations:
-            return
-        pilot.extend(2 * row.pilot)
-
-
-def _first_lengths(pilots: Sequence[ClientPilot], eps: float, first: int) -> list[int]:
-    """Iterations of the first pilots: about a dozen exchanges of a skipping one, no more seconds for others."""
-    rows = [one.row(eps) for one in pilots]
-
-    def cost(row: PlanRow, n: float) -> float:
-        return n * (row.step_seconds + (1.0 if row.p is None else row.p) * row.call_seconds)
-
-    # a dozen exchanges, half as many again as a slope needs
-    enough = [first if row.p is None else math.ceil(1.5 * MIN_SLOPE_POINTS / row.p) for row in rows]
-    skipping = [cost(row, n) for row, n in zip(rows, enough, strict=True) if row.p is not None]
-    budget = min(skipping, default=math.inf)
-    return [
-        n if row.p is not None else min(n, max(MIN_PILOT_ITERATIONS, int(budget / max(cost(row, 1), 1e-12))))
-        for row, n in zip(rows, enough, strict=True)
-    ]
+def _runs_on(one: ClientPilot, row: PlanRow, best: float) -> bool:
+    """Whether a pilot is too short: for its prediction, or, where it is near the best, to be run to the end."""
+    if one.done or one.runs > MAX_RUNS:
+        return False
+    share = row.pilot / row.iterations
+    if row.seconds <= CLOSE_FACTOR * best and share < MIN_PILOT_SHARE:
+        return True
+    near = row.seconds <= FINISH_FACTORS[not one.network.reliable] * best
+    return one.spent < SECONDS_OF_A_PILOT and share < (1.0 if near else MIN_PILOT_SHARE)

@@ -185,4 +185,4 @@ class ProxRegressor(RegressorMixin, ProxEstimator):
         """The fitted value of each sample."""
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
-        return np.asarray(X @ self.coef_) + self.intercept_
+        return np.asarray(X @ self.coef_ + self.intercept_)

@@ -33,6 +33,7 @@ from proxskip.problems.torch_model import Model
 from proxskip.randomness import stream
 from proxskip.results import folder
 from proxskip.results.atomic import atomic_write
+from proxskip.results.checkpoint import in_words
 from proxskip.results.result import Status, Summary
 from proxskip.results.trace import Trace
 from proxskip.torch.flat_parameters import local_steps
@@ -207,10 +208,10 @@ def _write(keep: folder.Folder, result: Trained, state: Training) -> None:
     # numpy has no bfloat16
     plain = {k: (v.float() if v.dtype == torch.bfloat16 else v).numpy() for k, v in arrays.items()}
     np.savez(buffer, **plain)
-    with folder.in_words(keep.path):
+    with in_words(keep.path):
         atomic_write(keep.path / "weights.npz", buffer.getvalue())
     vectors: dict[str, Any] = {"x0": np.asarray(state.model.start()), "server.x": result.x, "memory.h": result.h}
-    vectors["line.participated"] = state.participated
+    vectors |= {"line.participated": state.participated} | result.trace.to_arrays("trace.")
     finished: Any = result
     keep.finish(finished, folder.State(vectors, {"round": result.rounds}))
 

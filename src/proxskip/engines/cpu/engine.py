@@ -317,7 +317,8 @@ class CpuEngine(NearEngine):
         """Do what the half wrote down: what goes up into sums or stacks, what is remembered into its place."""
         shape = (len(at), self.problem.d)
         threads = self._threads_for(shape[0] * shape[1])
-        weights = self.weights if -(-shape[0] // SUM_BLOCK) >= threads else ()  # a block is summed by one thread
+        one_each = -(-shape[0] // SUM_BLOCK) >= threads  # a block is summed by one thread
+        weights = self.weights if up and one_each else ()
         sheet, sent = Sheet(shape[1], at, weights), list(up)
         for k, v in enumerate(up):
             if isinstance(v, Lazy) and weights:

@@ -11,7 +11,6 @@ What clients gossip is mixed by the driver.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -23,9 +22,9 @@ from proxskip.engines.sparse_rows import balanced
 from proxskip.interfaces import BrokenOff, Engine, Request, SettleHalf, Size, Work
 from proxskip.links.sums import SUM_BLOCK, sum_in_order
 from proxskip.problems.federated import LKind, Problem
-from proxskip.problems.glm import LinearModel, Logistic
+from proxskip.problems.glm import LinearModel
 from proxskip.problems.packed import Packed
-from proxskip.problems.sharded import Elsewhere, Files, RemoteClient, Sharded, agree, as_source
+from proxskip.problems.sharded import Elsewhere, Sharded, Shards
 from proxskip.problems.stored import Stored
 from proxskip.types import Array, Indices, InputError, Vectors
 
@@ -88,14 +87,9 @@ class RayEngine(Engine):
 
     def load(
         self,
-        shards: Any,
-        model: type[LinearModel] = Logistic,
+        load_shard: Callable[[int], Any],
+        n: int = 0,
         *,
-        n: int | None = None,
-        l2: float = 0.0,
-        intercept: bool = False,
-        dtype: Any = "float64",
-        features: int | None = None,
         weights: Any = "rows",
         L: LKind = "max",
         batch: int | None = None,
@@ -104,24 +98,19 @@ class RayEngine(Engine):
         """A problem whose shards are loaded by the actors that hold them; no data pass through this process.
 
         Args:
-            shards: a list of svmlight or npz files, one per client, at the same path on every machine; or a function
-                ``load_shard(i)`` that gives client i, a linear model or any oracle.
-            n: the number of clients, for a function.
-            features: columns of the data; without it the largest index that occurs in a file.
+            load_shard: a function that makes client i, a linear model or any oracle, from data that its actor reads.
+            n: the number of clients.
             weights: "rows", "equal", or a number a client.
         """
         if isinstance(weights, str) and weights not in ("rows", "equal"):
             raise InputError(f'weights = "{weights}" is not known; use "rows" or "equal".')
-        kind = str(np.dtype(dtype))
-        source = as_source(shards, n, model=model, l2=l2, intercept=intercept, dtype=kind, features=features)
+        source = Shards(load_shard, n)
         try:
             facts = self._facts(source)
             if isinstance(weights, str):
-                sizes = [f.N for f in facts]
-                weights = sizes if weights == "rows" and None not in sizes else None
+                weights = [f.N for f in facts] if weights == "rows" and all(f.has_rows for f in facts) else None
             about = {"split": "shards", "data": f"{source.n} shards"}
-            remotes = [RemoteClient(f) for f in facts]
-            problem = Sharded(remotes, weights, psi, None, batch, L, info=about, holder=self, source=source)
+            problem = Sharded(facts, weights, psi, None, batch, L, info=about, holder=self, source=source)
         except BaseException:
             self.shutdown_pool()
             raise
@@ -130,11 +119,9 @@ class RayEngine(Engine):
 
     def _facts(self, source: Any) -> list[Any]:
         """Let the actors load their shards; what they say of them."""
-        pool = self._pool(_sizes(source), source.name)
+        pool = self._pool(np.ones(source.n), source.name)
         bounds = pool.bounds
-        shards = pool.supply("look", lambda a: (source, bounds[a], bounds[a + 1]))
-        width, classes = agree(source, shards)
-        facts: list[Any] = pool.supply("build", lambda a: (source, width, classes))
+        facts: list[Any] = pool.supply("load", lambda a: (source, bounds[a], bounds[a + 1]))
         pool.digests = [f.digest for f in facts]
         return facts
 
@@ -284,11 +271,3 @@ def _load(problem: Problem) -> Array:
     return np.array(
         [float(getattr(f.A, "nnz", f.A.size)) if isinstance(f, LinearModel) else 1.0 for f in problem.clients]
     )
-
-
-def _sizes(source: Any) -> Array:
-    """About how large each shard is: its file's size, where it can be seen from here."""
-    if not isinstance(source, Files):
-        return np.ones(source.n)
-    sizes = [float(os.path.getsize(p)) if os.path.isfile(p) else 0.0 for p in source.paths]
-    return np.array(sizes) if min(sizes) > 0 else np.ones(source.n)

@@ -145,7 +145,7 @@ class Pool:
                 self.start(new, until)
             for verb, arguments in self.data:
                 answers = self.gather(submit_all(self._giving(verb, arguments), new), until, UNLOADED)
-                if verb == "build":
+                if verb == "load":
                     self._check_digests(answers)
             if self.run is not None:
                 self.run.restore(lost, until)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,11 +23,10 @@ from proxskip.lazy.compilation import without_numba
 from proxskip.problems.clients import checked_gradient
 from proxskip.problems.federated import Problem
 from proxskip.problems.oracles import in_double
-from proxskip.problems.stored import StoredPart
 from proxskip.types import Array, Indices, Vectors
 
 if TYPE_CHECKING:  # an actor that is given its clients reads no shards, and does without what reads them
-    from proxskip.problems.sharded import Fact, ShardSummary, Source
+    from proxskip.problems.sharded import RemoteClient, Shards
 
 MAX_HALVES = 16
 """Halves that an actor keeps; it fetches one that it has forgotten again."""
@@ -79,7 +78,6 @@ class ActorWorker:
     def __init__(self, cores: int = 1) -> None:
         without_numba()
         self.first, self.clients = 0, []  # type: int, Sequence[Any]
-        self.shards: list[Any] = []
         self.engine = CpuEngine(cores)
         self.packed: Any = None
         self.run, self.done = "", -1
@@ -87,30 +85,18 @@ class ActorWorker:
         self.halted = threading.Event()
 
     # -- data ----------------------------------------------------------------------------------------------------------
-    def take(self, first: int, clients: Sequence[Any] | StoredPart) -> None:
+    def take(self, first: int, clients: Sequence[Any] | Callable[[], Any]) -> None:
         """Clients that were made elsewhere, or that are in a folder."""
         self.first, self.packed = first, None
-        self.clients = clients.open() if isinstance(clients, StoredPart) else list(clients)
+        self.clients = clients() if callable(clients) else list(clients)
 
-    def look(self, source: Source, first: int, last: int) -> list[ShardSummary]:
-        """Read the shards of clients first to last - 1, and say what they hold."""
+    def load(self, source: Shards, first: int, last: int) -> list[RemoteClient]:
+        """Load the shards of clients first to last - 1, and say what the problem needs to know about them."""
         from proxskip.problems import sharded
 
-        self.first, self.packed = first, None
-        self.shards = [sharded.look_at(source, i) for i in range(first, last)]
-        return [summary for _, summary in self.shards]
-
-    def build(self, source: Source, d: int, classes: tuple[Any, ...] | None) -> list[Fact]:
-        """Make clients of what was read, and say what the problem needs to know about them."""
-        from proxskip.problems import sharded
-
-        clients, facts = [], []
-        for i in range(self.first, self.first + len(self.shards)):
-            data, _ = self.shards.pop(0)  # of each shard only one copy is kept
-            clients.append(sharded.load_client(source, i, data, d, classes))
-            facts.append(sharded.fact(source, i, clients[-1]))
-        self.clients = clients
-        return facts
+        pairs = [sharded.loaded(source, i) for i in range(first, last)]
+        self.first, self.packed, self.clients = first, None, [f for f, _ in pairs]
+        return [about for _, about in pairs]
 
     def census(self, d: int, batch: int | None) -> Census:
         """Counts behind the kernels' layout."""
