@@ -11,7 +11,9 @@ import pytest
 import proxskip as ps
 from conftest import METHODS, NAMED, Row, quadratics, thinned
 from proxskip.engines.reference import ReferenceEngine
+from proxskip.interfaces import Work
 from proxskip.links.cohorts import Everyone
+from proxskip.loop.ledger import Meter
 from proxskip.loop.metered_exchange import Line
 from proxskip.theory import table1
 
@@ -192,3 +194,16 @@ def test_weights_that_may_change_are_scaled_anew() -> None:
         w *= [2.0, 1.0, 1.0, 1.0]
     line.cohort = np.array([1, 3])
     assert np.array_equal(line._shares(w)[0], [2 / 6, 4 / 6])
+
+
+def test_a_round_that_does_not_count_leaves_no_trace_in_the_meter() -> None:
+    meter, x = Meter(4, 3), np.zeros(3)
+    meter.settled(slice(None), (x,))
+    before = str(meter.state(np.asarray))
+    undo = meter.mark(slice(None))
+    meter.participated += 1
+    meter.count(slice(None), 4, 2, (x,), 0, Work((np.zeros((4, 3)),), 5))
+    meter.settled(slice(None), (x + 1,))
+    assert str(meter.state(np.asarray)) != before
+    undo()
+    assert str(meter.state(np.asarray)) == before
