@@ -15,10 +15,10 @@ from proxskip.interfaces import Work
 from proxskip.links.cohorts import Everyone
 from proxskip.loop.ledger import Meter
 from proxskip.loop.metered_exchange import Line
-from proxskip.randomness import stream
 from proxskip.theory import table1
 
 R = 17
+UNITS = ("floats", "bytes", "bits")
 rows = pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
 some_rows = pytest.mark.parametrize("row", thinned(METHODS, 4))
 
@@ -63,8 +63,8 @@ def ledger(row: Row, engine: Any = "reference", batch: int | None = None, **give
 
 
 @rows
-def test_ledger_counts_what_moves(row: Row) -> None:
-    postman = Postman()
+def test_the_ledger_is_table_one_and_counts_what_moves(row: Row) -> None:
+    problem, postman = row.rows(), Postman()
     last = ledger(row, postman)
     gossip = row.down == 0
     assert last["vectors_down"] == (0 if gossip else postman.down)
@@ -72,28 +72,16 @@ def test_ledger_counts_what_moves(row: Row) -> None:
     assert last["exchanges"] == postman.calls
     assert last["grad_evals"] == postman.gradients
     assert last["local_steps"] == postman.steps
-
-
-@rows
-def test_ledger_is_table_one(row: Row) -> None:
-    problem = row.rows()
-    last = ledger(row)
     clients = row.cohort if isinstance(row.cohort, int) else problem.n
-    if row.up is not None:
-        assert last["vectors_up"] == R * clients * row.up
-    if row.down is not None:
-        assert last["vectors_down"] == R * clients * row.down
-    if row.exchanges is not None:
-        assert last["exchanges"] == R * row.exchanges
+    for count, wanted in (("vectors_up", row.up), ("vectors_down", row.down)):
+        assert wanted is None or last[count] == R * clients * wanted
+    assert row.exchanges is None or last["exchanges"] == R * row.exchanges
     assert last["prox_evals"] == (R if problem.psi is not None else 0)
-    for way in ("down",) if row.masked else ("up", "down"):
-        numbers = R * clients * row.numbers if way == "down" else 0
-        sent = problem.d * last[f"vectors_{way}"] + numbers
-        wanted = (sent, 8 * sent, 64 * sent)
-        if way == "up" and row.coded is not None:
-            wanted = tuple(R * k for k in row.coded(problem.d))  # type: ignore[assignment]
-        assert (last[f"floats_{way}"], last[f"bytes_{way}"], last[f"bits_{way}"]) == wanted
     assert last["passes"] == last["grad_evals"] / problem.N
+    down, up = problem.d * last["vectors_down"] + R * clients * row.numbers, problem.d * last["vectors_up"]
+    coded = (up, 8 * up, 64 * up) if row.coded is None else tuple(R * k for k in row.coded(problem.d))
+    assert [last[f"{unit}_down"] for unit in UNITS] == [down, 8 * down, 64 * down]
+    assert row.masked or [last[f"{unit}_up"] for unit in UNITS] == [*coded]
 
 
 @some_rows
@@ -101,40 +89,28 @@ def test_ledger_is_table_one(row: Row) -> None:
 def test_gradients_are_counted_in_samples(row: Row) -> None:
     """Every client has 24 rows (96 where it is alone): steps times rows, and the anchors' full gradients."""
     problem = row.rows()
-    last = ledger(row)
     each = 96 // problem.n
-    if row.extra is None:
-        assert last["grad_evals"] % each == 0
-        assert last["grad_evals"] >= last["local_steps"] * each
-        return
-    per_round = R * 96 * row.extra
-    if row.name == "s-local-gd-q":
-        per_round = 96 * (last["exchanges"] - R)
     assert problem.sizes == [each] * problem.n
-    assert last["grad_evals"] == last["local_steps"] * each + per_round
-    if row.claims("batch"):
-        noisy = ledger(row, batch=5)
-        if row.name == "s-local-gd-q":
-            per_round = 96 * (noisy["exchanges"] - R)
-        assert noisy["grad_evals"] == noisy["local_steps"] * 5 + per_round
+    for batch in (None, 5) if row.claims("batch") and row.extra is not None else (None,):
+        last = ledger(row, batch=batch)
+        steps = last["local_steps"] * (batch or each)
+        if row.extra is None:
+            assert last["grad_evals"] % each == 0
+            assert last["grad_evals"] >= steps
+        else:
+            anchors = last["exchanges"] - R if row.name == "s-local-gd-q" else R * row.extra
+            assert last["grad_evals"] == steps + 96 * anchors
 
 
 @some_rows
 @pytest.mark.long
-def test_evaluation_is_off_the_meter(row: Row) -> None:
-    often, seldom = ledger(row, every=1), ledger(row, every=R)
-    assert {k: v for k, v in often.items() if k != "seconds"} == pytest.approx(
-        {k: v for k, v in seldom.items() if k != "seconds"}, nan_ok=True, abs=0, rel=0
-    )
-
-
-@some_rows
-@pytest.mark.long
-def test_both_engines_keep_the_same_ledger(row: Row) -> None:
-    counts = list(ps.run(ps.GD(1.0), ps.Problem([ps.Quadratic([1.0], [1.0])]), rounds=0).trace.columns)
-    counts = counts[: counts.index("seconds")]
-    a, b = ledger(row), ledger(row, "cpu")
-    assert [a[k] for k in counts] == [b[k] for k in counts]
+def test_neither_evaluation_nor_the_engine_changes_the_ledger(row: Row) -> None:
+    often, seldom, cpu = ledger(row, every=1), ledger(row, every=R), ledger(row, "cpu")
+    del often["seconds"], seldom["seconds"]
+    assert often == pytest.approx(seldom, nan_ok=True, abs=0, rel=0)
+    counts = list(cpu)[: list(cpu).index("seconds")]
+    assert "bits_down" in counts
+    assert [cpu[k] for k in counts] == [often[k] for k in counts]
 
 
 def test_local_steps() -> None:
@@ -167,16 +143,16 @@ def test_the_papers_table_agrees_with_the_meter(name: str, title: str) -> None:
     assert last["exchanges"] == R * table.exchanges_per_round
 
 
-def test_scaffold_two_with_everybody_needs_one_vector_each_way() -> None:
-    last = ledger(NAMED["scaffold"])
-    assert last["vectors_up"] == last["vectors_down"] == 4 * R
-
-
 def test_s_local_gd_pays_for_the_anchor_only_when_it_moves() -> None:
     last = ledger(NAMED["s-local-gd-q"])
     moved = last["exchanges"] - R
     assert 1 <= moved < R
     assert last["vectors_up"] == last["vectors_down"] == 4 * (R + moved)
+
+
+def test_splitskip_sends_what_changes() -> None:
+    """x up; D'(y+ - y) down with the next message, so the last one is not sent; x0 is where everybody starts."""
+    assert (ledger(NAMED["splitskip"])["vectors_up"], ledger(NAMED["splitskip"])["vectors_down"]) == (R, R - 1)
 
 
 @pytest.mark.parametrize(
@@ -198,13 +174,6 @@ def test_gossip_costs_its_vectors_along_each_edge_both_ways(name: str, edges: in
     assert last["vectors_down"] == last["prox_evals"] == 0
 
 
-def test_splitskip_sends_what_changes() -> None:
-    """x up; D'(y+ - y) down with the next message, so the last one is not sent; x0 is where everybody starts."""
-    last = ledger(NAMED["splitskip"])
-    assert last["vectors_up"] == R
-    assert last["vectors_down"] == R - 1
-
-
 def test_a_late_outcome_costs_a_vector() -> None:
     """Scaffnew on cohorts: x down, and the outcome of the last round one took part in where it is another vector."""
     problem = ps.Problem(quadratics(4))
@@ -217,39 +186,14 @@ def test_a_late_outcome_costs_a_vector() -> None:
     assert trace["vectors_up"].tolist() == [0, 2, 4, 6, 8, 10]
 
 
-# -- what the line keeps between rounds --------------------------------------------------------------------------------
-def line_of_four() -> Line:
-    engine, problem = ReferenceEngine(), ps.Problem(quadratics(4))
-    engine.open(problem, {}, 3)
-    return Line(engine, problem, 3, Everyone())
-
-
 def test_weights_that_may_change_are_scaled_anew() -> None:
-    line, w = line_of_four(), np.array([1.0, 2.0, 3.0, 4.0])
-    fixed = w.copy()
-    fixed.setflags(write=False)
-    assert line._shares(fixed) is line._shares(fixed)
+    line, w = Line(ReferenceEngine(), ps.Problem(quadratics(4)), 3, Everyone()), np.array([1.0, 2.0, 3.0, 4.0])
     assert line._shares(None)[0].tolist() == [0.25] * 4
     for _ in range(2):
         assert np.array_equal(line._shares(w)[0], w / w.sum())
         w *= [2.0, 1.0, 1.0, 1.0]
     line.cohort = np.array([1, 3])
     assert np.array_equal(line._shares(w)[0], [2 / 6, 4 / 6])
-
-
-def test_a_message_holds_the_outcome_that_its_client_has_not_heard() -> None:
-    meter, x, y = Meter(4, 3), np.zeros(3), np.ones(3)
-    assert meter.vectors_down(slice(None), (x,)).tolist() == [1, 1, 1, 1]
-    meter.settled(slice(None), (x, y))
-    assert meter.vectors_down(slice(None), (x,)).tolist() == [2, 2, 2, 2]
-    meter.count(np.array([1]), 1, 2, (x,), 0, Work((x[None],), 5))
-    assert meter.vectors_down(slice(None), (x,)).tolist() == [2, 1, 2, 2]
-    assert (meter.ledger.vectors_down, meter.ledger.vectors_up, meter.ledger.local_steps) == (2, 1, 2)
-    meter.settled(np.array([1, 2]), (x,))
-    # clients 0 and 3 owe an older outcome, which is not kept: it has as many vectors as the last
-    assert meter.vectors_down(slice(None), (x,)).tolist() == [2, 1, 1, 2]
-    assert meter.vectors_down(np.array([0, 2]), (y,)).tolist() == [2, 2]
-    assert meter.bytes_down(np.array([0, 2]), (y,), 1).tolist() == [56.0, 56.0]
 
 
 def test_a_round_that_does_not_count_leaves_no_trace_in_the_meter() -> None:
@@ -263,11 +207,3 @@ def test_a_round_that_does_not_count_leaves_no_trace_in_the_meter() -> None:
     assert str(meter.state(np.asarray)) != before
     undo()
     assert str(meter.state(np.asarray)) == before
-
-
-def test_the_generator_of_a_round_is_that_of_its_number_also_in_a_second_attempt() -> None:
-    line = line_of_four()
-    for round in (0, 1, 1, 5):
-        line.begin(round)
-        expected = stream(3, round, "server")
-        assert [line.rng.random() for _ in range(3)] == [expected.random() for _ in range(3)]

@@ -41,12 +41,11 @@ def line_gap(n, periodic):
 
 GAPS = {
     "complete": lambda n: 1.0,
-    "ring": lambda n: 1 - (1 + 2 * math.cos(2 * math.pi / n)) / 3,
+    "ring": lambda n: line_gap(n, True) / 3,
     "path": lambda n: line_gap(n, False) / 3,
     "star": lambda n: 1 / n,
     "hypercube": lambda n: 2 / (math.log2(n) + 1),
 }
-LARGEST = {"complete": lambda n: 1.0, "star": lambda n: 1.0, "ring": lambda n: 4 / 3}
 
 
 def metropolis(adjacency):
@@ -64,30 +63,17 @@ def metropolis(adjacency):
 # sums over clients
 
 
-@given(st.integers(0, 6), st.integers(0, 5), st.integers(0, 2**32))
-def test_weighted_sum_is_the_sum_in_client_order(n, d, seed):
+@given(st.sampled_from([0, 1, 2, 6, 200]), st.sampled_from([0, 1, 5, 33]), st.integers(0, 2**32))
+def test_weighted_sum_is_the_sum_in_client_order_whatever_the_layout(n, d, seed):
     rng = np.random.default_rng(seed)
     w, U = rng.standard_normal(n), rng.standard_normal((n, d)) * 10.0 ** rng.integers(-8, 8, (n, 1))
-    expected = [0.0] * d
+    expected = np.zeros(d)
     for i in range(n):
-        for k in range(d):
-            expected[k] += float(w[i]) * float(U[i, k])
-    assert weighted_sum(w, U).tolist() == expected
-
-
-def test_weighted_sum_does_not_depend_on_layout_or_on_other_columns():
-    rng = np.random.default_rng(0)
-    w, U = rng.random(200), rng.standard_normal((200, 33))
-    first = weighted_sum(w, U)
-    assert np.array_equal(weighted_sum(w, np.asfortranarray(U)), first)
-    assert np.array_equal(weighted_sum(w[::-1][::-1], np.repeat(U, 2, axis=1)[:, ::2]), first)
-    for k in (0, 7, 32):
-        assert weighted_sum(w, U[:, k : k + 1]) == first[k]
-
-
-def test_weighted_sum_refuses_shapes_that_do_not_match():
-    with pytest.raises(InputError, match=r"\(3,\) and \(2, 4\)"):
-        weighted_sum(np.ones(3), np.ones((2, 4)))
+        expected += w[i] * U[i]
+    for layout in (U, np.asfortranarray(U), np.repeat(U, 2, axis=1)[:, ::2]):
+        assert np.array_equal(weighted_sum(w, layout), expected)
+    with pytest.raises(InputError, match=rf"\({n + 1},\) and \({n}, {d}\)"):
+        weighted_sum(np.ones(n + 1), U)
 
 
 # graphs by name
@@ -98,13 +84,11 @@ def test_weighted_sum_refuses_shapes_that_do_not_match():
 def test_named_graphs_are_symmetric_doubly_stochastic_and_connected(name, n, psd):
     g = graph(name, n, seed=3, psd=psd)
     eigenvalues = np.sort(np.linalg.eigvals(g.W).real)
-    assert g.n == n
-    assert g.name == name
+    assert (g.n, g.name) == (n, name)
     assert np.array_equal(g.W, g.W.T)
     assert (g.W >= 0).all()
     assert (np.diag(g.W) > 0).all()
     np.testing.assert_allclose(g.W.sum(axis=0), 1, atol=1e-14)
-    assert eigenvalues[-1] == pytest.approx(1, abs=1e-12)
     assert g.delta == pytest.approx(1 - eigenvalues[-2], abs=1e-12)
     assert g.delta > 1e-3
     assert g.lmax == pytest.approx(1 - eigenvalues[0], abs=1e-12)
@@ -113,18 +97,13 @@ def test_named_graphs_are_symmetric_doubly_stochastic_and_connected(name, n, psd
 
 @pytest.mark.parametrize(("name", "n"), [(name, n) for name, n in NAMED if name in GAPS and n > 2])
 def test_known_spectral_gaps(name, n):
-    g = graph(name, n)
-    assert g.delta == pytest.approx(GAPS[name](n), abs=1e-12)
-    assert graph(name, n, psd=True).delta == pytest.approx(g.delta / 2, abs=1e-12)
-    if name in LARGEST and n % 2 == 0:
-        assert g.lmax == pytest.approx(LARGEST[name](n), abs=1e-12)
+    assert graph(name, n).delta == pytest.approx(GAPS[name](n), abs=1e-12)
+    assert graph(name, n, psd=True).delta == pytest.approx(GAPS[name](n) / 2, abs=1e-12)
 
 
-@pytest.mark.parametrize(("n", "sides"), [(9, (3, 3)), (15, (3, 5)), (16, (4, 4)), (24, (4, 6))])
-def test_grid_and_torus_are_as_square_as_they_can_be(n, sides):
-    a, b = sides
+@pytest.mark.parametrize(("n", "a", "b"), [(9, 3, 3), (15, 3, 5), (16, 4, 4), (24, 4, 6)])
+def test_grid_and_torus_are_as_square_as_they_can_be(n, a, b):
     assert graph("torus", n).edges == 2 * n
-    assert graph("grid", n).edges == a * (b - 1) + b * (a - 1)
     assert graph("torus", n).delta == pytest.approx(line_gap(b, True) / 5, abs=1e-12)
     across, down = np.eye(b, k=1) + np.eye(b, k=-1), np.eye(a, k=1) + np.eye(a, k=-1)
     adjacency = np.kron(np.eye(a), across) + np.kron(down, np.eye(b))
@@ -189,7 +168,6 @@ def test_mixing_sums_over_neighbours_in_order_to_the_last_bit(n, d, seed):
         row = slice(g.indptr[i], g.indptr[i + 1])
         assert np.array_equal(g.indices[row], heard)
         assert np.array_equal(g.weights[row], g.W[i, heard])
-    np.testing.assert_allclose(Y.sum(axis=0), X.sum(axis=0), atol=1e-12 * np.abs(X).max())
 
 
 def test_what_a_client_does_not_hear_cannot_reach_it():
@@ -204,12 +182,6 @@ def test_a_gossip_step_costs_a_vector_per_directed_edge():
     assert graph("complete", 8).edges == 28
 
 
-@pytest.mark.parametrize("shape", [(7, 2), (9, 2), (8,), (2, 8)])
-def test_mixing_refuses_another_number_of_rows(shape):
-    with pytest.raises(InputError, match="mixes 8 rows"):
-        graph("ring", 8).mix(np.ones(shape))
-
-
 def test_a_graph_is_read_only_and_survives_a_pickle():
     mine = np.full((3, 3), 1 / 3)
     g = from_matrix(mine)
@@ -218,11 +190,9 @@ def test_a_graph_is_read_only_and_survives_a_pickle():
     for array in (g.W, g.weights, g.indices, g.indptr):
         assert not array.flags.writeable
     copy, X = pickle.loads(pickle.dumps(g)), np.arange(6.0).reshape(3, 2)
-    assert np.array_equal(copy.W, g.W)
     assert (copy.delta, copy.edges) == (g.delta, g.edges)
     assert np.array_equal(copy.mix(X), g.mix(X))
-    assert g != from_matrix(g.W)
-    assert len({g, g}) == 1
+    assert len({g, g, from_matrix(g.W)}) == 2
     assert "W" not in repr(g)
 
 
@@ -251,8 +221,6 @@ def test_loops_and_parallel_edges_change_nothing():
     odd = nx.MultiGraph(plain)
     odd.add_edges_from([(0, 0), (0, 1), (3, 3)])
     assert np.array_equal(mixing_matrix(odd), mixing_matrix(plain))
-    with pytest.raises(InputError, match="undirected"):
-        mixing_matrix(nx.DiGraph(plain))
 
 
 def test_as_graph_takes_every_form():
@@ -260,119 +228,87 @@ def test_as_graph_takes_every_form():
     assert as_graph(ring, 6) is ring
     for form in ("ring", nx.cycle_graph(6), ring.W, ring.W.tolist(), scipy.sparse.csr_array(ring.W)):
         assert np.array_equal(as_graph(form, 6).W, ring.W)
-    random = as_graph("erdos-renyi:0.5", 9, seed=4)
-    assert np.array_equal(random.W, graph("erdos-renyi:0.5", 9, seed=4).W)
+    assert np.array_equal(as_graph("erdos-renyi:0.5", 9, seed=4).W, graph("erdos-renyi:0.5", 9, seed=4).W)
 
 
-@pytest.mark.parametrize("form", [graph("ring", 6), nx.cycle_graph(6), graph("ring", 6).W])
-def test_as_graph_refuses_another_number_of_clients(form):
-    with pytest.raises(InputError, match="links 6 clients, but there are 8"):
-        as_graph(form, 8)
+@pytest.mark.parametrize(
+    ("forms", "sentence"),
+    [
+        ((graph("ring", 6), nx.cycle_graph(6), graph("ring", 6).W), "links 6 clients, but there are 8"),
+        (
+            (None, object(), [[1, 2], [3]], np.eye(2) * 1j, [["a", "b"], ["c", "d"]], {}),
+            "a name, a networkx graph or a real matrix",
+        ),
+        ((nx.DiGraph([(0, 1), (1, 0)]),), "undirected"),
+    ],
+)
+def test_as_graph_refuses(forms, sentence):
+    for form in forms:
+        with pytest.raises(InputError, match=sentence):
+            as_graph(form, 8)
 
 
-@pytest.mark.parametrize("form", [None, object(), [[1, 2], [3]], np.eye(2) * 1j, [["a", "b"], ["c", "d"]], {}])
-def test_as_graph_refuses_what_is_no_graph(form):
-    with pytest.raises(InputError, match="a name, a networkx graph or a real matrix"):
-        as_graph(form, 2)
+@pytest.mark.parametrize("shape", [(7, 2), (9, 2), (8,), (2, 8)])
+def test_mixing_refuses_another_number_of_rows(shape):
+    with pytest.raises(InputError, match="mixes 8 rows"):
+        graph("ring", 8).mix(np.ones(shape))
 
 
-def changed(W, *entries):
-    W = np.array(W)
+def changed(*entries):
+    """The mixing matrix of a ring of five with other entries."""
+    W = graph("ring", 5).W.copy()
     for i, j, value in entries:
         W[i, j] = value
     return W
-
-
-RING = graph("ring", 5).W
 
 
 @pytest.mark.parametrize(
     ("W", "sentence"),
     [
         (np.ones((2, 3)), r"square.*\(2, 3\)"),
-        (np.ones(4), r"square.*\(4,\)"),
         (3.0, r"square.*\(\)"),
         (np.ones((0, 0)), "n = 0"),
         ([[1.0]], "n = 1"),
-        (changed(RING, (1, 2, np.nan)), r"W\[1, 2\] = nan.*finite"),
-        (changed(RING, (4, 0, -np.inf)), r"W\[4, 0\] = -inf.*finite"),
-        (changed(RING, (0, 2, -0.1), (2, 0, -0.1)), r"W\[0, 2\] = -0.1.*negative"),
-        (changed(RING, (3, 2, 0.25)), r"not symmetric.*0\.0?.*8\.33e-02 apart"),
-        (changed(RING, (3, 3, 0.36)), "row 3 .* sums to 1.0266"),
-        (changed(RING, (0, 0, 1e308), (0, 1, 1e308), (1, 0, 1e308)), "row 0 .* sums to inf"),
+        (changed((1, 2, np.nan)), r"W\[1, 2\] = nan.*finite"),
+        (changed((4, 0, -np.inf)), r"W\[4, 0\] = -inf.*finite"),
+        (changed((0, 2, -0.1), (2, 0, -0.1)), r"W\[0, 2\] = -0.1.*negative"),
+        (changed((3, 2, 0.25)), r"not symmetric.*0\.0?.*8\.33e-02 apart"),
+        (changed((3, 3, 0.36)), "row 3 .* sums to 1.0266"),
+        (changed((0, 0, 1e308), (0, 1, 1e308), (1, 0, 1e308)), "row 0 .* sums to inf"),
         (np.eye(4), "not connected: its 4 parts would silently"),
         (np.kron(np.eye(3), np.full((2, 2), 0.5)), "its 3 parts"),
-        ([[1 - 1e-14, 1e-14], [1e-14, 1 - 1e-14]], "weights so small that delta = 2"),
     ],
 )
 def test_a_matrix_that_cannot_mix_is_refused_with_its_numbers(W, sentence):
-    with pytest.raises(InputError, match=sentence):
-        from_matrix(W)
-    with pytest.raises(InputError, match=sentence):
-        Graph("direct", W)
+    for build in (from_matrix, lambda W: Graph("direct", W)):
+        with pytest.raises(InputError, match=sentence):
+            build(W)
 
 
 def test_negative_eigenvalues_are_no_reason_to_refuse():
     swap = from_matrix([[0.0, 1.0], [1.0, 0.0]])
     assert (swap.delta, swap.lmax, swap.edges) == (pytest.approx(2), pytest.approx(2), 1)
-    cycle = from_matrix(np.roll(np.eye(6), 1, axis=0) / 2 + np.roll(np.eye(6), -1, axis=0) / 2)
-    assert cycle.lmax == pytest.approx(2)
 
 
-def random_matrix(rng):
-    """A mixing matrix with, mostly, one thing wrong with it by anything from 1e-16 to 1."""
-    n = int(rng.integers(2, 7))
-    size = 10.0 ** rng.uniform(-16, 0)
-    A = np.triu(rng.random((n, n)) * (rng.random((n, n)) < rng.choice([0.4, 1.0])), k=1)
-    fault = rng.choice(["none", "asymmetric", "row", "negative", "weak"])
-    if fault == "weak":
-        cut = rng.integers(1, n)
-        A[:cut, cut:] *= size
-    A = A + A.T
-    W = A / max(1.0, A.sum(axis=1).max() * rng.uniform(1, 2))
-    i, j = rng.choice(n, 2, replace=False)
-    if fault == "negative":
-        W[i, j] = W[j, i] = -size
-    np.fill_diagonal(W, 1 - W.sum(axis=1))
-    if fault == "row":
-        W[i, i] += size * rng.choice([-1, 1])
-    if fault == "asymmetric":
-        W[i, j] += size
-        W[i, i] -= size
-    return W
+HALF, PATH = np.full((2, 2), 0.5), np.array([[0.5, 0.5, 0.0], [0.5, 0.0, 0.5], [0.0, 0.5, 0.5]])
 
 
-def oracle(W):
-    """Is W a mixing matrix? None where the answer lies within 1e-10 of the line."""
-    far = [-W.min(), np.abs(W - W.T).max(), np.abs(W.sum(axis=1) - 1).max()]
-    far.append(1e-10 - (1 - np.sort(np.linalg.eigvals(W).real)[-2]))
-    if any(value > 1e-10 for value in far[:3]) or far[3] > 1e-10 - 1e-14:
-        return False
-    return True if max(far[:3]) < 1e-14 and far[3] < 0 else None
-
-
-@settings(max_examples=draws(250))
-@given(st.integers(0, 2**32))
-@pytest.mark.slow
-def test_random_matrices_are_judged_as_their_eigenvalues_say(seed):
-    rng = np.random.default_rng(seed)
-    for _ in range(40):
-        W = random_matrix(rng)
-        fine = oracle(W)
-        try:
-            g = from_matrix(W)
-        except InputError:
-            assert fine in (False, None), W
-        else:
-            assert fine in (True, None), W
-            assert g.lmax <= 2 + 1e-12
-
-
-@pytest.mark.long
-def test_the_oracle_sees_both_kinds_often():
-    rng = np.random.default_rng(0)
-    verdicts = [oracle(random_matrix(rng)) for _ in range(2000)]
-    assert min(verdicts.count(True), verdicts.count(False)) > 400
+@pytest.mark.parametrize(
+    ("sentence", "W", "fault", "refused", "taken"),
+    [
+        ("not symmetric", HALF, [[-1, 1], [0, 0]], (1e-11, 1e-3), (0.0, 1e-14)),
+        ("sums to", HALF, [[0, 0], [0, 1]], (1e-11, 1e-3), (0.0, 1e-14)),
+        ("negative", PATH, [[1, 0, -1], [0, 0, 0], [-1, 0, 1]], (1e-11, 1e-3), (0.0, 1e-14)),
+        ("weights so small", np.eye(2), [[-0.5, 0.5], [0.5, -0.5]], (1e-14, 1e-13), (1e-11, 1e-3)),
+    ],
+)
+def test_only_what_rounding_explains_is_forgiven(sentence, W, fault, refused, taken):
+    for size in refused:
+        with pytest.raises(InputError, match=sentence):
+            from_matrix(W + size * np.array(fault))
+    for size in taken:
+        g = from_matrix(W + size * np.array(fault))
+        assert g.delta == pytest.approx(1 - np.sort(np.linalg.eigvals(g.W).real)[-2], abs=1e-12)
 
 
 def test_examples_in_docstrings_run():

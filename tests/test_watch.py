@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 
 import proxskip as ps
-from conftest import METHODS, NAMED, Machine, Row, data, model, quadratics, thinned
+from conftest import METHODS, NAMED, Row, data, model, quadratics, thinned
 from proxskip.types import InputError
 
 DIVERGED, STALLED, CONVERGED = ps.Status.DIVERGED, ps.Status.STALLED, ps.Status.CONVERGED
@@ -35,24 +34,28 @@ def unsafe(method: Any, problem: ps.Problem, **given: Any) -> ps.Result:
 def test_divergence_on_least_squares_is_noticed(times: float, engine: str) -> None:
     """Before overflow, without a RuntimeWarning, with the last x finite."""
     problem = squares()
-    methods = (ps.GD(times / problem.L_global), ps.Scaffnew(times / problem.L_max, 0.05))
-    for method in methods:
+    for method in (ps.GD(times / problem.L_global), ps.Scaffnew(times / problem.L_max, 0.05)):
         result = unsafe(method, problem, rounds=20_000, engine=engine)
-        assert result.status is DIVERGED
-        assert not result.success
+        assert (result.status, result.success, result.summary()["success"]) == (DIVERGED, False, False)
         assert result.rounds < 20_000
         assert np.isfinite(result.x).all()
-        assert result.summary()["success"] is False
 
 
-def test_divergence_between_records_is_noticed_as_soon_as_a_value_is_not_finite() -> None:
-    """One record at the end only: the iterate overflows long before, the run stops there and returns a finite x."""
+@pytest.mark.parametrize("gamma", [10.0, 1e100])
+def test_divergence_between_records_is_noticed_as_soon_as_a_value_is_not_finite(gamma: float) -> None:
+    """One record at the end only: the iterate overflows long before, and the summary speaks of the last finite x."""
     problem = squares()
-    result = unsafe(ps.GD(10 / problem.L_global), problem, rounds=100_000, every=100_000)
+    result = unsafe(ps.GD(gamma / problem.L_global), problem, rounds=100_000, every=100_000)
+    summary = result.summary()
     assert result.status is DIVERGED
     assert "not finite" in result.message
-    assert result.rounds < 1000
     assert np.isfinite(result.x).all()
+    assert len(result.trace) == 1  # no record but the first
+    assert 1000 > summary["rounds"] == summary["exchanges"] == summary["iterations"] > 1
+    with np.errstate(all="ignore"):
+        value = problem.value(result.x)
+    assert summary["f"] == (value if np.isfinite(value) else None)
+    assert summary["f"] != result.trace["f"][0]
 
 
 class Poisoned:
@@ -92,22 +95,15 @@ def test_a_value_that_is_no_number_ends_the_run(bad: float, at: int, who: int) -
 
 # -- stalling ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("times", [5.0, 10.0, 100.0])
-@pytest.mark.parametrize("seed", range(4))
-def test_a_step_far_too_large_on_logistic_loss_is_noticed(times: float, seed: int) -> None:
+def test_a_step_far_too_large_on_logistic_loss_is_noticed(times: float) -> None:
     """Gradients are bounded, everything stays finite, and only the lack of a fall tells."""
-    problem = logistic(l2=0.01)
-    method = ps.Scaffnew(times / problem.L_max, 0.1)
-    result = unsafe(method, problem, rounds=20_000, tol=1e-8, seed=seed)
-    assert result.status in (STALLED, DIVERGED)
-    assert not result.success
-    assert result.rounds < 20_000
-
-
-@pytest.mark.parametrize("times", [5.0, 10.0, 100.0])
-def test_gd_far_too_fast_on_logistic_loss_stalls(times: float) -> None:
-    problem = logistic(l2=0.01)
+    problem = logistic()
+    for seed in range(4):
+        result = unsafe(ps.Scaffnew(times / problem.L_max, 0.1), problem, rounds=20_000, tol=1e-8, seed=seed)
+        assert result.status in (STALLED, DIVERGED)
+        assert result.rounds < 20_000
     result = unsafe(ps.GD(times / problem.L_global), problem, rounds=50_000)
-    assert result.status is STALLED
+    assert (result.status, result.success) == (STALLED, False)
     assert "take a smaller gamma" in result.message
 
 
@@ -117,13 +113,11 @@ def calm(result: ps.Result) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("row", thinned(METHODS, 40))
+@pytest.mark.parametrize("row", thinned([row for row in METHODS if row.claims("converges")], 40))
 def test_no_alarm_at_machine_precision(row: Row) -> None:
     """Many rounds after the end of convergence, where the residual wanders on the last digits."""
     problem = row.quadratic()
-    method: Any = row.make(problem)
-    if row.claims("converges"):
-        calm(ps.run(method, problem, rounds=3000, cohort=row.cohort, every=5, threads=1))
+    calm(ps.run(row.make(problem), problem, rounds=3000, cohort=row.cohort, every=5, threads=1))
 
 
 @pytest.mark.parametrize("distance", [1e-3, 1e-6, 1e-9])
@@ -140,18 +134,15 @@ def test_no_alarm_for_a_warm_start_with_h_zero(distance: float) -> None:
 
 
 @pytest.mark.long
-def test_no_alarm_at_the_noise_floor() -> None:
-    problem = logistic().with_batch(6)
-    calm(ps.run(ps.Scaffnew.theory(problem), problem, rounds=1500, threads=1))
-    calm(ps.run(ps.Scaffnew.theory(problem), problem, rounds=1500, tol=1e-10, threads=1))
-
-
-def test_no_alarm_where_mu_is_unknown() -> None:
-    """kappa is huge and nobody says how huge: slow is not stalled."""
+@pytest.mark.parametrize("tol", [None, 1e-12])
+def test_no_alarm_at_the_noise_floor_or_where_mu_is_unknown(tol: float | None) -> None:
+    """Where kappa is huge and nobody says how huge, slow is not stalled."""
     A, b = data()
-    problem = ps.split(ps.Logistic(np.hstack([A, A * 1e-3]), b, l2=0.0), clients=4, by="label")
-    assert problem.mu is None
-    calm(ps.run(ps.Scaffnew(1 / problem.L_max, 0.05), problem, rounds=1500, tol=1e-12, threads=1))
+    flat = ps.split(ps.Logistic(np.hstack([A, A * 1e-3]), b, l2=0.0), clients=4, by="label")
+    assert flat.mu is None
+    for problem in (logistic().with_batch(6), flat):
+        method = ps.Scaffnew(1 / flat.L_max, 0.05) if problem is flat else ps.Scaffnew.theory(problem)
+        calm(ps.run(method, problem, rounds=1500, tol=tol, threads=1))
 
 
 @pytest.mark.slow
@@ -173,39 +164,20 @@ def test_no_alarm_on_cohorts(cohort: Any) -> None:
 
 
 # -- success -----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("row", thinned(METHODS, 3))
-@pytest.mark.long
-def test_success_means_the_tolerance_holds_at_the_returned_x(row: Row) -> None:
-    problem = row.quadratic()
-    tol = 1e-6
-    result = ps.run(row.make(problem), problem, tol=tol, rounds=4000, cohort=row.cohort, every=7, threads=1)
-    assert result.success == (result.status is CONVERGED) == row.claims("converges")
-    if result.success:
-        assert result.trace.last()["round"] == result.rounds
-        assert result.trace.last()["grad_norm"] <= tol
-        if problem.psi is None:
-            assert np.linalg.norm(problem.gradient(result.x)) <= tol
 
 
-def test_without_a_tolerance_there_is_no_success() -> None:
+def test_success_needs_a_tolerance_or_a_target_that_holds() -> None:
     problem = ps.Problem(quadratics(4))
-    result = ps.run(ps.Scaffnew.theory(problem), problem, rounds=500)
-    assert result.status is ps.Status.MAX_ROUNDS
-    assert not result.success
-    assert "reached the limit of" in result.message
-    missed = ps.run(ps.Scaffnew.theory(problem), problem, rounds=5, tol=1e-12)
-    assert not missed.success
-    assert "without reaching the tolerance" in missed.message
-
-
-def test_a_target_is_checked_at_the_returned_x() -> None:
-    problem = ps.Problem(quadratics(4))
-    result = ps.run(ps.Scaffnew.theory(problem), problem, target=1e-8)
+    method = ps.Scaffnew.theory(problem)
+    for given, said in (({"rounds": 500}, "reached the limit of"), ({"rounds": 5, "tol": 1e-12}, "without reaching")):
+        result = ps.run(method, problem, **given)  # type: ignore[arg-type]
+        assert (result.status, result.success) == (ps.Status.MAX_ROUNDS, False)
+        assert said in result.message
+    result = ps.run(method, problem, target=1e-8)
     assert result.success
     assert problem.solution is not None
     assert problem.value(result.x) - problem.solution.f <= 1e-8
-    both = ps.run(ps.Scaffnew.theory(problem), problem, target=1e-3, tol=1e-9)
-    assert both.trace.last()["grad_norm"] <= 1e-9
+    assert ps.run(method, problem, target=1e-3, tol=1e-9).trace.last()["grad_norm"] <= 1e-9
 
 
 # -- steps --------------------------------------------------------------------------------------------
@@ -236,17 +208,15 @@ def test_one_over_L_is_silent_the_next_number_warns_and_two_over_L_is_refused(na
     assert SAFE[name](problem, 2 / L).check(problem, insist=True)
 
 
-@pytest.mark.parametrize("who", range(4))
-def test_own_steps_are_checked_client_by_client(who: int) -> None:
+def test_own_steps_are_checked_client_by_client() -> None:
     problem = NAMED["scaffnew-weighted"].quadratic()
-    gammas = [float(1 / L) for L in problem.L_i]
+    gammas = 1 / np.asarray(problem.L_i)
     assert ps.Scaffnew(tuple(gammas), 0.5).check(problem) == []
-    over = gammas.copy()
-    over[who] = float(np.nextafter(over[who], np.inf))
-    assert len(ps.Scaffnew(tuple(over), 0.5).check(problem)) == 1
-    over[who] = 2 * gammas[who]
-    with pytest.raises(InputError, match="can diverge"):
-        ps.Scaffnew(tuple(over), 0.5).check(problem)
+    for who in range(4):
+        over = np.nextafter(gammas, np.where(np.arange(4) == who, np.inf, gammas))
+        assert len(ps.Scaffnew(tuple(over), 0.5).check(problem)) == 1
+        with pytest.raises(InputError, match="can diverge"):
+            ps.Scaffnew(tuple(np.where(np.arange(4) == who, 2 * gammas, gammas)), 0.5).check(problem)
 
 
 def test_the_figures_L_counts_as_asking() -> None:
@@ -264,28 +234,9 @@ def test_theory_never_warns_about_itself(name: str, batch: int | None) -> None:
     for problem in (row.quadratic(), row.rows(), row.rows().with_batch(batch)):
         if problem.batch is None or "batch" in kind.handles:
             assert kind.theory(problem).check(problem) == []
-
-
-def test_own_steps_in_theory_never_warn_about_themselves() -> None:
-    problem = NAMED["scaffnew-weighted"].rows().with_batch(6)
-    method = ps.Scaffnew.theory(problem, own_steps=True)
-    assert method.check(problem) == []
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        ps.run(method, problem, rounds=3)
-
-
-def test_the_watch_never_changes_the_run() -> None:
-    """What is measured leaves no trace in what is computed."""
-    problem = logistic()
-    method = ps.Scaffnew.theory(problem)
-    often, seldom = (ps.run(method, problem, rounds=40, every=e, engine="reference") for e in (1, 40))
-    machine = Machine(method, problem)
-    machine.put({"x": np.zeros(problem.d)}, {})
-    for r in range(40):
-        machine.round(r)
-    assert np.array_equal(often.x, seldom.x)
-    assert np.array_equal(often.x, machine.server["x"])
+    if name == "scaffnew":
+        problem = NAMED["scaffnew-weighted"].rows().with_batch(batch)
+        assert ps.Scaffnew.theory(problem, own_steps=True).check(problem) == []
 
 
 # -- limits, and what is said at the end -------------------------------------------------------------------------------
@@ -305,17 +256,3 @@ def test_iterations_alone_have_no_hidden_limit_on_rounds(monkeypatch: pytest.Mon
     unreachable = ps.run(ps.GD.theory(problem), problem, tol=1e-300)
     assert unreachable.rounds == 10
     assert "without reaching" in unreachable.message
-
-
-def test_the_summary_of_a_run_that_blew_up_speaks_of_the_returned_x_and_of_all_its_costs() -> None:
-    problem = ps.Problem(ps.random_quadratics(3, 4))
-    with pytest.warns(ps.UnsafeStepWarning):
-        result = ps.run(ps.GD(1e100), problem, rounds=2000, every=500, allow_unsafe_step=True)
-    found = result.summary()
-    assert result.status is ps.Status.DIVERGED
-    assert len(result.trace) == 1  # no record but the first
-    assert found["rounds"] == found["exchanges"] == found["iterations"] > 1
-    with np.errstate(all="ignore"):
-        value = problem.value(result.x)
-    assert found["f"] == (value if np.isfinite(value) else None)
-    assert found["f"] != result.trace["f"][0]
