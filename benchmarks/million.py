@@ -2,11 +2,10 @@
 
     python benchmarks/million.py                         5 million rows, 300 features, 12 entries a row, 1,000,000 clients
     python benchmarks/million.py --clients 20000         the same with five rows for each of fewer clients
-    python benchmarks/million.py --disk 20 --folder DIR  20 GB of rows in files, sorted by client, opened and run
+    python benchmarks/million.py --disk 20 --folder DIR  20 GB of rows, sorted by client, opened and run
 
 Bars, on two quiet cores: split, L_i, weights and the theory's parameters take at most 60 s, at a peak of at most 4 GB
-with the input. From files: at most 6 GB of anonymous memory for 20 GB of data. The folder needs twice the size of the
-data while the files are sorted, and its files are removed at the end. "peak GB" is resident memory with mapped files,
+with the input. From a folder: at most 6 GB of anonymous memory for 20 GB of data; its files are removed at the end. "peak GB" is resident memory with mapped files,
 "anon GB" the most anonymous memory that was seen meanwhile (Linux).
 """
 
@@ -17,7 +16,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +104,7 @@ def in_memory(o: argparse.Namespace) -> None:
 
 
 def on_disk(o: argparse.Namespace) -> None:
-    """Rows in files, in any order; then a folder of clients, and rounds of cohorts of it."""
+    """Rows in any order, written to a folder of clients, and rounds of cohorts of it."""
     import proxskip as ps
 
     folder = Path(tempfile.mkdtemp(prefix="million-", dir=o.folder))
@@ -113,20 +112,13 @@ def on_disk(o: argparse.Namespace) -> None:
     each = max(1, int(2.5e8 / (12 * o.entries + 16)))
     phase = Phases()
 
-    def files() -> list[Path]:
-        made = []
+    def pieces() -> Iterator[tuple[Any, Any, Any]]:
         for k, lo in enumerate(range(0, N, each)):
             A, b = rows(min(each, N - lo), o.features, o.entries, seed=k)
-            client = np.random.default_rng(-k - 1 & 0xFFFFFFFF).integers(0, o.clients, len(b))
-            made.append(folder / f"{k}.npz")
-            np.savez(made[-1], values=A.data, indices=A.indices, indptr=A.indptr, label=b, client=client)
-        return made
+            yield A, b, np.random.default_rng(-k - 1 & 0xFFFFFFFF).integers(0, o.clients, len(b))
 
     try:
-        written = phase("files", files)
-        phase("write_clients", lambda: ps.write_clients(folder / "store", written, features=o.features))
-        for file in written:
-            file.unlink()
+        phase("write_clients", lambda: ps.write_clients(folder / "store", pieces))
         size = sum(f.stat().st_size for f in (folder / "store").iterdir()) / 1e9
         problem = phase("open_clients", lambda: ps.open_clients(folder / "store", l2=1e-3, weights="equal"))
         phase("L_i", lambda: problem.L_i)

@@ -144,39 +144,56 @@ def test_labels_are_mapped_and_the_mapping_is_known():
         assert f.b.tolist() == [-1, 1, -1, 1]
 
 
+QUADRATIC = ps.Quadratic(np.ones(2), np.ones(2))
+LABELS = np.arange(6) % 2
+MODEL = ps.Logistic(np.eye(6), LABELS, l2=0.1)
+
+
 @pytest.mark.parametrize(
-    ("A", "b", "says"),
+    ("call", "says"),
     [
-        (np.eye(3), [0, 1, 2], "needs two classes of labels but found 3"),
-        (np.eye(2), [1, 1], "nothing to tell apart with one class"),
-        (np.eye(2), [0, np.nan], "label nan of row 1 is not finite"),
-        (np.array([[1.0, np.inf], [0, 1]]), [0, 1], "NaN or infinite"),
-        (scipy.sparse.csr_matrix([[np.nan, 0], [0, 1]]), [0, 1], "NaN or infinite"),
-        (np.eye(3), [0, 1], "A has 3 rows but b has 2"),
-        (np.zeros((0, 2)), [], "is empty"),
-        (np.ones(3), [0, 1, 1], "1 dimensions"),
+        (lambda: ps.Logistic(np.eye(3), [0, 1, 2]), "needs two classes of labels but found 3"),
+        (lambda: ps.Logistic(np.eye(2), [1, 1]), "nothing to tell apart with one class"),
+        (lambda: ps.Logistic(np.eye(2), [0, np.nan]), "label nan of row 1 is not finite"),
+        (lambda: ps.Logistic(np.array([[1.0, np.inf], [0, 1]]), [0, 1]), "NaN or infinite"),
+        (lambda: ps.Logistic(scipy.sparse.csr_matrix([[np.nan, 0], [0, 1]]), [0, 1]), "NaN or infinite"),
+        (lambda: ps.Logistic(np.eye(3), [0, 1]), "A has 3 rows but b has 2"),
+        (lambda: ps.Logistic(np.zeros((0, 2)), []), "is empty"),
+        (lambda: ps.Logistic(np.ones(3), [0, 1, 1]), "1 dimensions"),
+        (lambda: ps.Logistic(np.eye(6), LABELS, l2=-1), "l2 = -1"),
+        (lambda: ps.Logistic(np.eye(6), LABELS, dtype=np.int64), "dtype int64"),
+        (lambda: ps.Logistic(np.eye(6), LABELS, row_weights=np.zeros(6)), "row_weights"),
+        (lambda: ps.LeastSquares(np.eye(2), ["a", "b"]), "not numbers"),
+        (lambda: MODEL.take(np.array([], dtype=int)), "at least one row"),
+        (lambda: ps.Quadratic(np.array([[1.0, 1.0], [0.0, 1.0]]), np.zeros(2)), "not symmetric"),
+        (lambda: ps.Quadratic(np.array([-1.0, 1.0]), np.zeros(2)), "negative eigenvalue"),
+        (lambda: ps.Quadratic(np.eye(3), np.zeros(2)), "does not fit"),
+        (lambda: ps.split(MODEL, 0), "0 clients cannot share"),
+        (lambda: ps.split(MODEL, 7), "7 clients cannot share 6 rows"),
+        (lambda: ps.split(MODEL, 3, "colour"), 'split "colour" is not known'),
+        (lambda: ps.split(MODEL, 3, weights="heavy"), 'weights = "heavy"'),
+        (lambda: ps.split(MODEL, 3, L="min"), 'L = "min"'),
+        (lambda: ps.split(MODEL, 3, "dirichlet", alpha=0.0), "alpha = 0.0"),
+        (lambda: ps.split(MODEL, 3, batch=20), "batch = 20 is larger than client 0's 2 rows"),
+        (lambda: ps.split(MODEL, 2, "group"), "needs a group column"),
+        (lambda: ps.split(MODEL, by=np.array(list("aabbcc"))), r'give a column of groups as groups=\.\.\., with by="g'),
+        (lambda: ps.split(QUADRATIC, 3), "give other oracles to Problem"),
+        (lambda: ps.Problem([QUADRATIC, ps.Quadratic(np.ones(3), np.ones(3))]), "client 1 has 3 unknowns, not 2"),
+        (lambda: ps.Problem([]), "at least one client"),
+        (lambda: ps.Problem([QUADRATIC, QUADRATIC], weights=[1.0, -1.0]), "2 positive finite numbers"),
+        (lambda: ps.Problem([QUADRATIC, "three"]), "is not an oracle"),
+        (lambda: ps.Problem([QUADRATIC], D=np.eye(2)), "D was given without psi"),
+        (lambda: ps.Problem([QUADRATIC], psi=abs), "psi needs a method prox"),
+        (lambda: ps.Problem([Mine(np.zeros(2))]), "dimension is unknown"),
+        (lambda: ps.Problem([Mine(np.zeros(2), mu=5.0)], d=2), r"mu = 5\.0 and L = 4\.0"),
+        (lambda: ps.Problem([MODEL, ps.Logistic(np.eye(6), LABELS + 1)]), r"classes \(1, 2\)"),
+        (lambda: ps.Problem([QUADRATIC]).with_batch(2), r"or functions with N and minibatch_gradient\(x, rows\)"),
     ],
 )
-def test_bad_data_get_one_sentence(A, b, says):
+def test_bad_input_gets_one_sentence(call, says):
     with pytest.raises(ps.InputError, match=says) as caught:
-        ps.Logistic(A, b)
+        call()
     assert "\n" not in str(caught.value)
-
-
-def test_bad_constants_get_one_sentence():
-    A, b = some_data()
-    with pytest.raises(ps.InputError, match="l2 = -1"):
-        ps.Logistic(A, b, l2=-1)
-    with pytest.raises(ps.InputError, match="dtype int64"):
-        ps.Logistic(A, b, dtype=np.int64)
-    with pytest.raises(ps.InputError, match="row_weights"):
-        ps.Logistic(A, b, row_weights=np.zeros(len(b)))
-    with pytest.raises(ps.InputError, match="not symmetric"):
-        ps.Quadratic(np.array([[1.0, 1.0], [0.0, 1.0]]), np.zeros(2))
-    with pytest.raises(ps.InputError, match="negative eigenvalue"):
-        ps.Quadratic(np.array([-1.0, 1.0]), np.zeros(2))
-    with pytest.raises(ps.InputError, match="does not fit"):
-        ps.Quadratic(np.eye(3), np.zeros(2))
 
 
 # -- splits ------------------------------------------------------------------------------------------------------------
@@ -222,8 +239,6 @@ def test_split_by_group():
     assert by_group.n == 3
     assert [f.N for f in by_group.clients] == [4, 4, 4]
     assert ps.split(ps.Logistic(A, b, l2=0.1), 2, "group", groups=groups).n == 2
-    with pytest.raises(ps.InputError, match="needs a group column"):
-        ps.split(ps.Logistic(A, b), 2, "group")
 
 
 @pytest.mark.parametrize("clients", [None, 2])
@@ -244,8 +259,6 @@ def test_groups_with_missing_or_mixed_values_are_refused(groups: list[Any], clie
 def test_a_column_is_no_word_for_a_split() -> None:
     f = ps.Logistic(np.eye(6), [0, 1, 0, 1, 0, 1], l2=0.1)
     column: Any = np.array(list("aabbcc"))
-    with pytest.raises(ps.InputError, match=r'give a column of groups as groups=\.\.\., with by="group"'):
-        ps.split(f, by=column)
     pd = pytest.importorskip("pandas", reason="needs pandas")
     for clients in (None, 2):
         with pytest.raises(ps.InputError, match=r'give a column of groups as groups=\.\.\., with by="group"'):
@@ -270,47 +283,14 @@ def test_what_is_evaluated_is_what_is_solved(weights):
         assert problem.value(x) == pytest.approx(ps.Logistic(A, b, l2=0.1).value(x), rel=1e-15)
 
 
-def test_bad_splits_get_one_sentence():
-    A, b = some_data()
-    model = ps.Logistic(A, b)
-    for call, says in [
-        (lambda: ps.split(model, 0), "0 clients cannot share"),
-        (lambda: ps.split(model, 41), "41 clients cannot share 40 rows"),
-        (lambda: ps.split(model, 3, "colour"), 'split "colour" is not known'),
-        (lambda: ps.split(model, 3, weights="heavy"), 'weights = "heavy"'),
-        (lambda: ps.split(model, 3, L="min"), 'L = "min"'),
-        (lambda: ps.split(model, 3, "dirichlet", alpha=0.0), "alpha = 0.0"),
-        (lambda: ps.split(model, 3, batch=20), "batch = 20 is larger than client 0's 13 rows"),
-        (lambda: ps.split(ps.Quadratic(np.ones(2), np.ones(2)), 3), "give other oracles to Problem"),
-    ]:
-        with pytest.raises(ps.InputError, match=says):
-            call()
-
-
-def test_bad_problems_get_one_sentence():
-    two, three = ps.Quadratic(np.ones(2), np.ones(2)), ps.Quadratic(np.ones(3), np.ones(3))
-    with pytest.raises(ps.InputError, match="client 1 has 3 unknowns but client 0 has 2"):
-        ps.Problem([two, three])
-    with pytest.raises(ps.InputError, match="at least one client"):
-        ps.Problem([])
-    with pytest.raises(ps.InputError, match="2 positive finite numbers"):
-        ps.Problem([two, two], weights=[1.0, -1.0])
-    with pytest.raises(ps.InputError, match="is not an oracle"):
-        ps.Problem([two, "three"])
-    with pytest.raises(ps.InputError, match="D was given without psi"):
-        ps.Problem([two], D=np.eye(2))
-    with pytest.raises(ps.InputError, match="psi needs a method prox"):
-        ps.Problem([two], psi=abs)
-
-
 # -- oracles of unknown make, solutions --------------------------------------------------------------------------------
 class Mine:
     """The least an oracle can be."""
 
-    L, mu = 4.0, 1.0
+    L = 4.0
 
-    def __init__(self, center):
-        self.center = center
+    def __init__(self, center, mu=1.0):
+        self.center, self.mu = center, mu
 
     def value(self, x):
         return float(0.5 * np.sum(np.array([1.0, 4.0]) * (x - self.center) ** 2))
@@ -326,8 +306,6 @@ def test_any_object_with_value_gradient_L_mu_is_a_client():
     result = ps.run(ps.Scaffnew.theory(problem), problem, tol=1e-9)
     assert result.success
     assert np.allclose(result.x, [0.75, 0.75], atol=1e-8)
-    with pytest.raises(ps.InputError, match="dimension is unknown"):
-        ps.Problem([Mine(np.zeros(2))])
 
 
 def test_without_strong_convexity_nothing_pretends():
@@ -379,17 +357,11 @@ def test_newton_by_conjugate_gradients_finds_the_same(monkeypatch):
     assert np.allclose(ps.Problem([ps.Logistic(A, b, l2=0.01)]).solution.x, x, atol=1e-10)
 
 
-def test_held_out_accuracy_and_auc():
-    from sklearn.metrics import roc_auc_score
-
+def test_held_out_accuracy():
     A, b = some_data(200, 5)
     f = ps.Logistic(A[:100], b[:100], l2=0.1, intercept=True)
     x = RNG.standard_normal(6)
-    z = np.round(A[100:] @ x[:5] + x[5], 1)
     assert f.accuracy(x, A[100:], b[100:]) == pytest.approx(np.mean((A[100:] @ x[:5] + x[5] > 0) == (b[100:] == 1)))
-    assert f.auc(x, A[100:], b[100:]) == pytest.approx(roc_auc_score(b[100:], A[100:] @ x[:5] + x[5]))
-    tied = ps.Logistic(np.array([[0.0], [1.0]]), [0, 1])
-    assert tied.auc(np.ones(1), z[:, None], b[100:]) == pytest.approx(roc_auc_score(b[100:], z))
     g = ps.Softmax(*some_data(90, 4, classes=3), l2=0.1)
     s = ps.Problem([g]).solution.x
     guess = np.argmax(np.asarray(g.A) @ s.reshape(3, -1).T, axis=1)
@@ -494,8 +466,6 @@ def test_data_that_overflow_or_vanish_are_refused_with_a_sentence():
             ps.GD.theory(ps.Problem([ps.LeastSquares(make(1e-170 * A), b)]))
     with pytest.raises(ps.InputError, match="so large that"):
         ps.minimize(ps.Logistic(1e155 * A, b), ps.prox.L1(1.0))
-    with pytest.raises(ps.InputError, match="at least one row"):
-        ps.Logistic(A, b).take(np.array([], dtype=int))
 
 
 @pytest.mark.parametrize("kind", [ps.Logistic, ps.LeastSquares, ps.Softmax])
@@ -524,12 +494,6 @@ def test_minibatch_smoothness_does_not_need_the_solution():
     assert np.isnan(unknown.es_C)
 
 
-def test_clients_must_agree_on_what_the_labels_mean():
-    A, _ = some_data(4, 2)
-    with pytest.raises(ps.InputError, match=r"classes \(1, 2\)|classes \(1.0, 2.0\)"):
-        ps.Problem([ps.Logistic(A, [0.0, 1.0, 0.0, 1.0]), ps.Logistic(A, [1.0, 2.0, 1.0, 2.0])])
-
-
 def test_labels_may_be_words_or_truth_values():
     A, _ = some_data(4, 2)
     f = ps.Logistic(A, ["ham", "spam", "ham", "spam"])
@@ -538,8 +502,6 @@ def test_labels_may_be_words_or_truth_values():
     assert f.accuracy(np.zeros(2), A, np.array(["ham", "ham", "spam", "spam"])) == 0.5
     assert ps.Logistic(A, [True, False, True, True]).b.tolist() == [1, -1, 1, 1]
     assert ps.Softmax(A, ["a", "b", "c", "a"]).classes == ("a", "b", "c")
-    with pytest.raises(ps.InputError, match="not numbers"):
-        ps.LeastSquares(A, ["a", "b", "c", "d"])
 
 
 def test_solution_with_an_intercept_and_none_without_a_minimiser():
@@ -549,14 +511,6 @@ def test_solution_with_an_intercept_and_none_without_a_minimiser():
     assert np.linalg.norm(problem.gradient(problem.solution.x)) < 1e-10
     separable = ps.Problem([ps.Logistic(np.array([[1.0], [-1.0]]), [0, 1], l2=0.0)])
     assert separable.solution is None
-
-
-def test_constants_that_make_no_sense_are_refused():
-    class Odd(Mine):
-        L, mu = 1.0, 2.0
-
-    with pytest.raises(ps.InputError, match=r"mu = 2\.0 and L = 1\.0"):
-        ps.Problem([Odd(np.zeros(2))], d=2)
 
 
 class RowsOnly:
@@ -631,5 +585,3 @@ class Rows:
 def test_functions_of_the_user_with_rows_take_minibatches(engine: Any) -> None:
     problem = ps.Problem([Rows(), Rows()]).with_batch(2)
     assert ps.run(ps.Scaffnew(gamma=0.5, p=0.5), problem, rounds=2, engine=engine).rounds == 2
-    with pytest.raises(ps.InputError, match=r"or functions with N and minibatch_gradient\(x, rows\)"):
-        ps.Problem(ps.random_quadratics(4, 3)).with_batch(2)

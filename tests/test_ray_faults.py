@@ -60,13 +60,18 @@ def shard(i: int, k: int = 1) -> Any:
     return ps.LeastSquares(rows, rows @ np.ones(3) * k + i, l2=0.1)
 
 
-def written(folder: Path) -> list[Path]:
+def from_file(folder: Path) -> Any:
+    """What loads one of four shards from a file."""
     rng = np.random.default_rng(0)
-    files = [folder / f"{k}.npz" for k in range(4)]
-    for k, file in enumerate(files):
+    for k in range(4):
         A = rng.standard_normal((30, 3))
-        np.savez(file, A=A, b=(A[:, 0] + k > 1.5) * 1.0)
-    return files
+        np.savez(folder / f"{k}.npz", A=A, b=(A[:, 0] + k > 1.5) * 1.0)
+
+    def load_shard(i: int) -> Any:
+        with np.load(folder / f"{i}.npz") as part:
+            return ps.Logistic(part["A"], part["b"], l2=0.1, classes=[0.0, 1.0])
+
+    return load_shard
 
 
 def kill(engine: RayEngine, a: int) -> None:
@@ -147,18 +152,18 @@ os._exit(0)
 
 # -- the same data -----------------------------------------------------------------------------------------------------
 def test_a_shard_that_changed_is_not_taken_for_the_same(tmp_path: Path, made: Any) -> None:
-    files, engine = written(tmp_path), made(2)
-    problem = engine.load(files, l2=0.1)
+    engine = made(2)
+    problem = engine.load(from_file(tmp_path), n=4)
     method = ps.Scaffnew.theory(problem)
 
     def change() -> None:
-        with np.load(files[0]) as held:
+        with np.load(tmp_path / "0.npz") as held:
             A, b = held["A"], held["b"]
-        np.savez(files[0], A=-3 * A, b=b)
+        np.savez(tmp_path / "0.npz", A=-3 * A, b=b)
         kill(engine, 0)
 
     with pytest.raises(
-        EngineError, match=r"^the data of client 0 \(.*0\.npz\) are not those that were loaded at first"
+        EngineError, match=r"^the data of client 0 \(load_shard\(0\)\) are not those that were loaded at first"
     ):
         ps.run(method, problem, rounds=60, engine=engine, callbacks=(At(20, change),))
     assert engine.pool is None  # nor is it used by the next run
@@ -167,11 +172,11 @@ def test_a_shard_that_changed_is_not_taken_for_the_same(tmp_path: Path, made: An
 
 
 def test_a_shard_that_vanished_leaves_no_empty_actor(tmp_path: Path, made: Any) -> None:
-    files, engine = written(tmp_path), made(2)
-    problem = engine.load(files, l2=0.1)
+    engine = made(2)
+    problem = engine.load(from_file(tmp_path), n=4)
     kill(engine, 1)
-    files[3].unlink()
-    with pytest.raises(ps.InputError, match=r"client 3 \(.*3\.npz\) cannot be loaded: No such file"):
+    (tmp_path / "3.npz").unlink()
+    with pytest.raises(ps.InputError, match=r"client 3 \(load_shard\(3\)\) cannot be loaded: No such file"):
         problem.value(np.ones(3))
     with pytest.raises(ps.InputError, match="load these again"):
         problem.value(np.ones(3))
@@ -188,17 +193,6 @@ def test_a_problem_is_judged_on_its_own_shards(made: Any) -> None:
     engine.shutdown()
     with pytest.raises(ps.InputError, match="was shut down; load these again"):
         second.value(np.ones(3))
-
-
-def test_features_of_an_npz_file_are_its_own(tmp_path: Path, made: Any) -> None:
-    engine = made(1)
-    assert engine.load(written(tmp_path), features=3).d == 3
-    with pytest.raises(ps.InputError, match=r"client 0 \(.*\) cannot be loaded: it has 3 features, not the 50"):
-        engine.load(written(tmp_path), features=50)
-    with pytest.raises(
-        ps.InputError, match=r"^a function makes its clients itself, so l2 and features would be ignored"
-    ):
-        engine.load(shard, n=2, l2=0.5, features=3)
 
 
 # -- one rule on every engine ------------------------------------------------------------------------------------------
@@ -433,16 +427,20 @@ def test_a_run_that_cannot_be_written_leaves_no_actors(made: Any, monkeypatch: A
 
 
 def test_shards_that_do_not_fit_together_leave_no_actors(tmp_path: Path, made: Any) -> None:
-    files, engine = written(tmp_path), made(2)
-    np.savez(files[1], A=np.ones((3, 5)), b=[0.0, 1.0, 1.0])
-    with pytest.raises(ps.InputError, match="every shard needs the same number"):
-        engine.load(files)
+    engine, load_shard = made(2), from_file(tmp_path)
+    np.savez(tmp_path / "1.npz", A=np.ones((3, 5)), b=[0.0, 1.0, 1.0])
+    with pytest.raises(ps.InputError, match="every shard needs the same dimension"):
+        engine.load(load_shard, n=4)
     assert engine.pool is None
     with pytest.raises(ps.InputError, match="weights"):
-        engine.load(files[:1], weights=[1.0, 2.0])
+        engine.load(load_shard, n=1, weights=[1.0, 2.0])
     assert engine.pool is None
+    with pytest.raises(ps.InputError, match="give a function load_shard"):
+        engine.load([tmp_path / "0.npz"])
+    with pytest.raises(ps.InputError, match="needs n, the number of clients"):
+        engine.load(load_shard)
     with pytest.raises(ps.InputError, match='weights = "size" is not known'):
-        engine.load(files[:1], weights="size")
+        engine.load(load_shard, n=1, weights="size")
 
 
 # -- which Ray ---------------------------------------------------------------------------------------------------------

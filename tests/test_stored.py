@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,6 @@ import pytest
 import scipy.sparse
 
 import proxskip as ps
-from proxskip.data import client_store
-from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.cpu.shards import Rows, pack
 from proxskip.problems.stored import Stored
 from proxskip.results.description import fingerprint
@@ -27,16 +24,11 @@ def rows(labels: int = 2) -> tuple[Any, Any, Any]:
     return A, rng.integers(0, labels, N), rng.permutation(np.arange(N) % CLIENTS)
 
 
-def shards(folder: Path, labels: int = 2, names: bool = False) -> list[Path]:
-    """Three npz files, with rows of all clients in each."""
+def pieces(labels: int = 2, names: bool = False) -> list[tuple[Any, Any, Any]]:
+    """Three pieces, with rows of all clients in each."""
     A, b, g = rows(labels)
-    files = []
-    for k, part in enumerate(np.array_split(np.arange(N), 3)):
-        M = A[part]
-        files.append(folder / f"part{k}.npz")
-        client: Any = np.char.add("client-", np.char.zfill(g[part].astype(str), 3)) if names else g[part]
-        np.savez(files[-1], values=M.data, indices=M.indices, indptr=M.indptr, label=b[part], client=client)
-    return files
+    clients: Any = np.char.add("client-", np.char.zfill(g.astype(str), 3)) if names else g
+    return [(A[part], b[part], clients[part]) for part in np.array_split(np.arange(N), 3)]
 
 
 def same(a: Any, b: Any) -> bool:
@@ -46,7 +38,7 @@ def same(a: Any, b: Any) -> bool:
 @pytest.mark.parametrize("weights", ["rows", "equal"])
 @pytest.mark.parametrize("names", [False, True])
 def test_a_folder_of_clients_is_the_problem_of_its_rows(tmp_path: Path, names: bool, weights: Any) -> None:
-    ps.write_clients(tmp_path / "store", shards(tmp_path, names=names), features=D)
+    ps.write_clients(tmp_path / "store", pieces(names=names))
     stored = ps.open_clients(tmp_path / "store", l2=0.1, weights=weights)
     A, b, g = rows()
     here = ps.split(ps.Logistic(A, b, l2=0.1), by="group", groups=g, weights=weights)
@@ -66,7 +58,7 @@ def test_a_folder_of_clients_is_the_problem_of_its_rows(tmp_path: Path, names: b
 
 @pytest.mark.parametrize("batch", [None, 2])
 def test_nothing_is_copied_into_memory(tmp_path: Path, batch: int | None) -> None:
-    ps.write_clients(tmp_path / "store", shards(tmp_path))
+    ps.write_clients(tmp_path / "store", pieces())
     problem = ps.open_clients(tmp_path / "store", l2=0.1, batch=batch)
     packed = pack(problem)
     assert isinstance(packed, Rows)
@@ -81,9 +73,7 @@ def test_nothing_is_copied_into_memory(tmp_path: Path, batch: int | None) -> Non
 
 def test_minibatches_of_rows_on_disk_are_those_of_rows_in_memory(tmp_path: Path) -> None:
     A, b, g = rows()
-    some = tmp_path / "some.npz"
-    np.savez(some, values=A.data, indices=A.indices, indptr=A.indptr, label=b, client=g % 9)  # 9 to 25 rows each
-    ps.write_clients(tmp_path / "store", [some], features=D)
+    ps.write_clients(tmp_path / "store", [(A, b, g % 9)])  # 9 to 25 rows each
     stored = ps.open_clients(tmp_path / "store", l2=0.1, batch=8)
     here = ps.split(ps.Logistic(A, b, l2=0.1), by="group", groups=g % 9, batch=8)
     assert stored.es_A == pytest.approx(here.es_A, rel=1e-12)
@@ -92,31 +82,9 @@ def test_minibatches_of_rows_on_disk_are_those_of_rows_in_memory(tmp_path: Path)
     assert all(np.allclose(x, runs[0], rtol=1e-11) for x in runs)
 
 
-def test_the_next_cohort_is_read_while_one_computes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ps.write_clients(tmp_path / "store", shards(tmp_path))
-    problem = ps.open_clients(tmp_path / "store", l2=0.1)
-    read: list[tuple[str, list[int]]] = []
-    real = Stored.read_ahead
-
-    def noted(self: Stored, clients: Any) -> None:
-        read.append((threading.current_thread().name, clients.tolist()))
-        real(self, clients)
-
-    monkeypatch.setattr(Stored, "read_ahead", noted)
-    cohorts: list[list[int]] = []
-    run = CpuEngine.run
-    monkeypatch.setattr(CpuEngine, "run", lambda e, r: (cohorts.append(r.cohort.tolist()), run(e, r))[1])
-    ps.run(ps.Scaffnew.theory(problem, cohort=4), problem, cohort=4, rounds=6, seed=2, engine="cpu")
-    problem.clients.reader.shutdown()  # type: ignore[attr-defined]
-    assert len(cohorts) == 6
-    assert [c for _, c in read][:5] == cohorts[1:6]
-    assert {name[:14] for name, _ in read} == {"proxskip-reads"}
-
-
 def test_pieces_and_places_do_not_matter(tmp_path: Path) -> None:
-    files = shards(tmp_path)
-    for name, order in (("one", files), ("two", files[::-1])):
-        ps.write_clients(tmp_path / name, order)
+    ps.write_clients(tmp_path / "one", lambda: iter(pieces()))
+    ps.write_clients(tmp_path / "two", pieces()[::-1])
     one, two = (ps.open_clients(tmp_path / name, l2=0.1) for name in ("one", "two"))
     assert same(one.weights, two.weights)
     x = np.ones(one.d)
@@ -127,7 +95,7 @@ def test_pieces_and_places_do_not_matter(tmp_path: Path) -> None:
 
 
 def test_softmax_and_least_squares_read_the_same_folder(tmp_path: Path) -> None:
-    ps.write_clients(tmp_path / "store", shards(tmp_path, labels=3))
+    ps.write_clients(tmp_path / "store", pieces(labels=3))
     assert ps.open_clients(tmp_path / "store", ps.Softmax, l2=0.1).d == 3 * D
     assert ps.open_clients(tmp_path / "store", ps.LeastSquares, l2=0.1, batch=2).batch == 2
     with pytest.raises(ps.InputError, match="two classes"):
@@ -136,39 +104,37 @@ def test_softmax_and_least_squares_read_the_same_folder(tmp_path: Path) -> None:
         ps.open_clients(tmp_path / "store", ps.Softmax, l2=-1.0)
 
 
-def test_what_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
-    files = shards(tmp_path)
-    with pytest.raises(ps.InputError, match="there is no array user"):
-        ps.write_clients(tmp_path / "a", files, group="user")
-    with pytest.raises(ps.InputError, match="index 8, but there are 4"):
-        ps.write_clients(tmp_path / "b", files, features=4)
-    with pytest.raises(ps.InputError, match="holds no clients"):
-        ps.open_clients(tmp_path / "b")  # not finished
-    with pytest.raises(ps.InputError, match="no files"):
-        ps.write_clients(tmp_path / "c", [])
-    with pytest.raises(ps.InputError, match="cannot be read"):
-        ps.write_clients(tmp_path / "d", [tmp_path / "none.npz"])
-    held = dict(np.load(files[0]))
-    for name, wrong, match in (
-        ("label", np.full(len(held["label"]), np.nan), "label is not"),
-        ("client", np.zeros(len(held["label"])), "told apart"),
-        ("label", held["label"][1:], "must match"),
-        ("values", np.full(len(held["values"]), np.inf), "not finite"),
-        ("indices", held["indices"] + 0.5, "indices holds numbers of type float64; indices are whole numbers"),
-        ("indptr", held["indptr"].astype(float), "indptr holds numbers of type float64"),
-        ("indices", np.zeros_like(held["indices"]), "two entries with the same index"),
-        ("indices", held["indices"] - 1, "is damaged: "),
-        ("indptr", held["indptr"] + 1, "is damaged: "),
+def test_what_cannot_be_written_or_read_is_one_sentence(tmp_path: Path) -> None:
+    A, b, g = rows()
+    twice = scipy.sparse.csr_matrix((np.ones(2), [3, 3], np.append(0, np.full(N, 2))), shape=(N, D))
+    for wrong, match in (
+        ([], "no rows"),
+        ([tmp_path / "rows.npz"], r"piece 0 is not \(A, b, clients\)"),
+        ([(A.toarray(), b, g)], "piece 0 is not"),
+        ([(A, np.where(b, np.nan, b), g)], "a label that is not a finite number"),
+        ([(A, b.astype(str), g)], "a label that is not a finite number"),
+        ([(A, b, g * 0.5)], "use whole numbers or text"),
+        ([(A, b[1:], g)], "160 rows"),
+        ([(A, b, g), (A * np.inf, b, g)], "piece 1 has a value that is not finite"),
+        ([(A, b, g), (A[:, :4], b, g)], "piece 1 has 4 features, and the first has 9"),
+        ([(twice, b, g)], "two entries with the same index"),
     ):
-        np.savez(tmp_path / "wrong.npz", **{**held, name: wrong})
         with pytest.raises(ps.InputError, match=match):
-            ps.write_clients(tmp_path / "e", [tmp_path / "wrong.npz"])
-        assert not (tmp_path / "e").exists()
-    ps.write_clients(tmp_path / "f", files)
+            ps.write_clients(tmp_path / "a", wrong)  # type: ignore[arg-type]
+        assert not (tmp_path / "a").exists()
+    with pytest.raises(ps.InputError, match="differ when they are read again"):
+        ps.write_clients(tmp_path / "a", iter(pieces()))  # type: ignore[arg-type]
+    with pytest.raises(ps.InputError, match="holds no clients"):
+        ps.open_clients(tmp_path / "a")  # not finished
+    ps.write_clients(tmp_path / "f", pieces())
     with pytest.raises(ps.InputError, match="already"):
-        ps.write_clients(tmp_path / "f", files)
+        ps.write_clients(tmp_path / "f", pieces())
     about = tmp_path / "f" / "store.json"
-    about.write_text(json.dumps(json.loads(about.read_text()) | {"version": 99}))
+    for change in ({"rows": "160"}, {"labels": 3}, {"sha256": None}):
+        about.write_text(json.dumps(json.loads(about.read_text()) | change))
+        with pytest.raises(ps.InputError, match=r"another version|is damaged \(store.json lacks"):
+            ps.open_clients(tmp_path / "f")
+    about.write_text("[]")
     with pytest.raises(ps.InputError, match="another version"):
         ps.open_clients(tmp_path / "f")
 
@@ -205,7 +171,7 @@ DAMAGE = {
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_folder_is_refused(damage: str, tmp_path: Path) -> None:
     """Products check no indices: one out of range would read or write other memory."""
-    ps.write_clients(tmp_path / "store", shards(tmp_path), features=D)
+    ps.write_clients(tmp_path / "store", pieces())
     name, change = DAMAGE[damage]
     path = tmp_path / "store" / f"{name}.npy"
     np.save(path, change(np.load(path)))
@@ -213,17 +179,9 @@ def test_a_damaged_folder_is_refused(damage: str, tmp_path: Path) -> None:
         ps.open_clients(tmp_path / "store", l2=0.1)
 
 
-@pytest.mark.parametrize("text", ["[]", "{}", '{"version": 1}', '{"version": 1, "rows": "160"}'])
-def test_a_damaged_description_is_refused(text: str, tmp_path: Path) -> None:
-    ps.write_clients(tmp_path / "store", shards(tmp_path))
-    (tmp_path / "store" / "store.json").write_text(text)
-    with pytest.raises(ps.InputError, match=r"damaged|another version"):
-        ps.open_clients(tmp_path / "store")
-
-
 @pytest.mark.parametrize("content", [b"", b"no array", b"\x93NUMPY\x01\x00\x76\x00{", None])
 def test_a_file_that_is_no_array_is_refused(content: bytes | None, tmp_path: Path) -> None:
-    ps.write_clients(tmp_path / "store", shards(tmp_path))
+    ps.write_clients(tmp_path / "store", pieces())
     path = tmp_path / "store" / "indices.npy"
     path.unlink()
     if content is not None:
@@ -233,28 +191,10 @@ def test_a_file_that_is_no_array_is_refused(content: bytes | None, tmp_path: Pat
 
 
 def test_a_part_of_a_folder_is_checked_for_itself(tmp_path: Path) -> None:
-    ps.write_clients(tmp_path / "store", shards(tmp_path))
+    ps.write_clients(tmp_path / "store", pieces())
     clients: Any = ps.open_clients(tmp_path / "store", l2=0.1).clients
     path = tmp_path / "store" / "indices.npy"
     np.save(path, with_entry("indices", -1, -1)[1](np.load(path)))
-    assert len(clients.part(0, 3).open()) == 3
+    assert len(clients.part(0, 3)()) == 3
     with pytest.raises(ps.InputError, match="an index outside its 9 features"):
-        clients.part(3, CLIENTS).open()
-
-
-def test_parquet_gives_the_same_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pa = pytest.importorskip("pyarrow")
-    from pyarrow import parquet
-
-    A, b, g = rows()
-    lists = [
-        (A.indices[lo:hi].tolist(), A.data[lo:hi].tolist()) for lo, hi in zip(A.indptr, A.indptr[1:], strict=False)
-    ]
-    table = pa.table({"client": g, "label": b, "indices": [v[0] for v in lists], "values": [v[1] for v in lists]})
-    parquet.write_table(table, tmp_path / "rows.parquet")
-    monkeypatch.setattr(client_store, "ROWS_AT_ONCE", 50)
-    ps.write_clients(tmp_path / "one", [tmp_path / "rows.parquet"])
-    ps.write_clients(tmp_path / "two", shards(tmp_path))
-    assert fingerprint(ps.open_clients(tmp_path / "one")) == fingerprint(ps.open_clients(tmp_path / "two"))
-    with pytest.raises(ps.InputError, match="there is no column user"):
-        ps.write_clients(tmp_path / "three", [tmp_path / "rows.parquet"], group="user")
+        clients.part(3, CLIENTS)()

@@ -117,7 +117,7 @@ def test_what_an_npz_file_says_of_its_size_is_not_believed(tmp_path: Path, monke
     assert read_table(path).A.shape == (3, 2)
     for rows in (4, 2**40, 2**62):
         forged(path, said % rows)
-        with pytest.raises(ps.InputError, match="'X' is there twice, or not as long as its shape"):
+        with pytest.raises(ps.InputError, match="damaged"):
             read_table(path)
     for broken in (b"{'descr': '|O', 'fortran_order': False, 'shape': (3, 2)}\n", b"no header\n", b"{}\n"):
         forged(path, broken)

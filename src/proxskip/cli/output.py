@@ -97,7 +97,7 @@ def sources(rows: Sequence[Any]) -> str:
     return (
         f"(1) UCI: {uci}\n(2) LIBSVM: {libsvm}\n"
         "size:    of the unpacked file, or of the numbers of an embedded set; - if unknown\n"
-        "check:   checksum; rows: their number, and the checksum of the copy used first;\n"
+        "check:   checksum; rows: the number of rows and of labels;\n"
         "         package: comes with scikit-learn\n"
         "license: what the page of the source says"
     )

@@ -1,12 +1,11 @@
 """Data sets by name: what each must contain, where it is looked for on this machine, and how it is fetched.
 
 A known data set is always verified. Its number of features comes from the table below, and its contents are compared
-with the checksum there or, if none is known, with the number of rows and the checksum of the copy used first.
+with the checksum there or, if none is known, with the number of rows and of labels.
 """
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import hashlib
 import os
@@ -209,33 +208,13 @@ def _load_known(name: str, data_dir: Folder | None) -> Dataset:
             f"or set PROXSKIP_DATA to a folder that holds the file {_stem(name)}, plain or as .gz or .bz2."
         )
     data = read_svmlight(path, n_features=KNOWN[name].features)
-    if fault := _difference(KNOWN[name], data) or _changed(name, data):
+    if fault := _difference(KNOWN[name], data):
         raise _wrong(path, name, fault)
     return replace(data, name=name)
 
 
 def _wrong(path: Path, name: str, fault: str) -> InputError:
     return InputError(f"{path} is not {name}: {fault}; remove it and run `proxskip data fetch {name}`.")
-
-
-def _changed(name: str, data: Dataset) -> str | None:
-    """For data without a published checksum: what differs from the first copy that was used here, if anything does.
-
-    The checksum of that copy is kept in the cache. It shows a change from then on, not that the first copy was right.
-    """
-    if KNOWN[name].content is not None:
-        return None
-    digest, path = content_digest(data), _cache() / f"{name}.first-use"
-    try:
-        known = path.read_text("ascii").strip()
-    except (OSError, ValueError):
-        known = ""
-    if not known:
-        with contextlib.suppress(OSError):  # without a cache that can be written to, nothing is remembered
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(digest + "\n", "ascii")
-        return None
-    return None if known == digest else f"its values are not those of the copy that was used first (see {path})"
 
 
 def _find(name: str, data_dir: Folder | None) -> Path | None:

@@ -16,10 +16,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import isinf
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy
 
 from proxskip.types import Array, Indices, InputError
@@ -32,7 +31,7 @@ MAX_EXPANSION = 200
 
 _BLOCK = 2**20
 _LONGEST_LINE = 2**25
-_SLACK = 2**24
+SLACK = 2**24
 """Text that any compressed file may hold."""
 _INDEX_END = 2**31 - 1
 
@@ -42,8 +41,8 @@ _NUMBER = rb"[+-]?+(?:[0-9]{1,1000}+(?:\.[0-9]{0,1000}+)?+|\.[0-9]{1,1000}+)(?:[
 _ROW = rb"[ \t]*+(?:%b(?:[ \t]++[0-9]{1,15}+:%b)*+[ \t]*+)?+" % (_NUMBER, _NUMBER)
 _ROWS = re.compile(rb"(?:%b\n)*+%b" % (_ROW, _ROW))
 _COMMENT = re.compile(rb"#[^\n]*")
+_PAIR = rb"([0-9]{1,15}+):%b" % _NUMBER
 _TOKEN = re.compile(rb"[^ \t]+")
-_NOT_TEXT = re.compile(rb"[^\t\x20-\x7e]")
 
 
 class DataError(InputError):
@@ -76,15 +75,6 @@ class Dataset:
         return iter((self.A, self.b))
 
 
-class _ParsedRows(NamedTuple):
-    """Some rows of the file; ``columns`` are counted from 1, and values may be zero."""
-
-    b: Array
-    lengths: Indices
-    columns: npt.NDArray[np.int32]
-    values: Array
-
-
 class Unreadable(Exception):
     """The bytes cannot be read at all, so there is no column to point at."""
 
@@ -108,37 +98,32 @@ def read_svmlight(
     limit = max_features if n_features is None else n_features
     if not 1 <= limit <= _INDEX_END:
         raise InputError(f"the number of features must lie between 1 and {_INDEX_END}, not {limit}.")
-    file, line, blocks, digest = os.fspath(path), 1, [], hashlib.sha256()
-    count = 0
+    file, line, digest = os.fspath(path), 1, hashlib.sha256()
+    blocks: list[Any] = []
+    labels: list[Array] = []
     try:
         for text in whole_lines(file, max_bytes, digest):
             rows = _parse(text, limit)
             if rows is None:
                 raise _first_error(file, text, line, limit, "max_features" if n_features is None else "n_features")
-            blocks.append(rows)
+            blocks.append(rows[0])
+            labels.append(rows[1])
             line += text.count(b"\n")
-            count += blocks[-1].b.size
-            if count > MAX_ROWS:
+            if sum(map(len, labels)) > MAX_ROWS:
                 raise Unreadable(f"the file holds more than {MAX_ROWS:,} rows; split it.")
     except Unreadable as error:
         raise DataError(file, line, 1, str(error)) from None
-    if sum(rows.b.size for rows in blocks) == 0:
+    b = np.concatenate(labels)
+    if not b.size:
         raise DataError(file, line, 1, "the file holds no rows.")
-    d = n_features or max(int(rows.columns.max(initial=0)) for rows in blocks)
+    d = n_features or max(int(A.indices.max(initial=-1)) for A in blocks) + 1
     if d == 0:
         raise DataError(file, line, 1, "no row has a feature; give n_features if that is meant.")
-    name = Path(file).name.removesuffix(".gz").removesuffix(".bz2")
-    return Dataset(_matrix(blocks, d), np.concatenate([r.b for r in blocks]), None, name, digest.hexdigest())
-
-
-def _matrix(blocks: list[_ParsedRows], d: int) -> Any:
-    """The CSR matrix of all blocks, without explicit zeros; no array here has size d, which may be huge."""
-    lengths = np.concatenate([rows.lengths for rows in blocks])
-    columns = np.concatenate([rows.columns for rows in blocks]) - np.int32(1)
-    values = np.concatenate([rows.values for rows in blocks])
-    A = scipy.sparse.csr_matrix((values, columns, np.concatenate(([0], np.cumsum(lengths)))), shape=(lengths.size, d))
+    A = scipy.sparse.vstack(blocks, format="csr")
+    A = scipy.sparse.csr_matrix((A.data, A.indices, A.indptr), shape=(len(b), d))
     A.eliminate_zeros()  # explicit zeros in the file would count as nonzeros
-    return A
+    name = Path(file).name.removesuffix(".gz").removesuffix(".bz2")
+    return Dataset(A, b, None, name, digest.hexdigest())
 
 
 def whole_lines(file: str, max_bytes: int, digest: Any) -> Iterator[bytes]:
@@ -165,7 +150,7 @@ def _decompressed(file: str, max_bytes: int) -> Iterator[bytes]:
     with open(file, "rb") as raw, _unpacked(raw) as stream:
         while block := _next_block(stream):
             size += len(block)
-            if size > max(_SLACK, MAX_EXPANSION * os.fstat(raw.fileno()).st_size):
+            if size > max(SLACK, MAX_EXPANSION * os.fstat(raw.fileno()).st_size):
                 raise Unreadable(
                     f"the text is more than {MAX_EXPANSION} times the size of the compressed file; unpack it by hand."
                 )
@@ -192,8 +177,8 @@ def _next_block(stream: IO[bytes] | gzip.GzipFile | bz2.BZ2File) -> bytes:
         raise Unreadable(f"the data after here cannot be read ({error}); copy the file again.") from None
 
 
-def _parse(text: bytes, limit: int) -> _ParsedRows | None:
-    """The rows of a block, or None if anything in it is wrong."""
+def _parse(text: bytes, limit: int) -> tuple[Any, Array] | None:
+    """The rows of a block as a CSR matrix, and their labels; None if anything in it is wrong."""
     text = text.replace(b"\r\n", b"\n").removesuffix(b"\r") if b"\r" in text else text
     text = _COMMENT.sub(b"", text) if b"#" in text else text
     if not _ROWS.fullmatch(text):
@@ -211,54 +196,29 @@ def _parse(text: bytes, limit: int) -> _ParsedRows | None:
     step[(ends - lengths)[lengths > 0]] = 1.0  # an index follows the one before it in the same row only
     if index.size and (index.min() < 1 or index.max() > limit or step.min() <= 0):
         return None
-    return _ParsedRows(numbers[label], lengths, index.astype(np.int32), pairs[1::2].copy())
+    indptr = np.concatenate([[0], ends])
+    A = scipy.sparse.csr_matrix((pairs[1::2].copy(), index.astype(np.int32) - 1, indptr), shape=(lengths.size, limit))
+    return A, numbers[label]
 
 
 def _first_error(file: str, text: bytes, first_line: int, limit: int, limit_name: str) -> DataError:
     """What is wrong with a block that does not pass."""
     for number, line in enumerate(text.split(b"\n"), first_line):
-        for column, reason in _faults(line.removesuffix(b"\r").partition(b"#")[0], limit, limit_name):
-            return DataError(file, number, column + 1, reason)
+        previous = -1  # before the label
+        for token in _TOKEN.finditer(line.removesuffix(b"\r").partition(b"#")[0]):
+            pair = re.fullmatch(_NUMBER if previous < 0 else _PAIR, token[0])
+            index = int(pair[1]) if pair and previous >= 0 else 0
+            shown = repr(token[0][:24].decode("ascii", "backslashreplace") + ("..." if len(token[0]) > 24 else ""))
+            if pair is None and previous < 0:
+                fault = f"the label {shown} is not a finite decimal number."
+            elif pair is None:
+                fault = f"{shown} is not index:value with a whole index and a finite decimal value; was the line cut?"
+            elif previous >= 0 and not previous < index <= limit:
+                fault = f"the index {index} must be larger than {previous} and at most {limit_name} = {limit}."
+            elif isinf(float(token[0].rpartition(b":")[2])):
+                fault = f"the number in {shown} is too large for a 64-bit float."
+            else:
+                previous = index
+                continue
+            return DataError(file, number, token.start() + 1, fault)
     raise AssertionError("a block without an error must pass")
-
-
-def _faults(line: bytes, limit: int, limit_name: str) -> Iterator[tuple[int, str]]:
-    """What is wrong with a line, and at which byte; only the first of them is meant to be used."""
-    if odd := _NOT_TEXT.search(line):
-        yield odd.start(), f"the byte 0x{odd[0][0]:02x} has no place in svmlight text."
-    previous = -1
-    for token in _TOKEN.finditer(line):
-        name, colon, value = token[0].partition(b":")
-        if previous < 0:
-            yield from _number_faults(token[0], token.start(), "label")
-            previous = 0
-            continue
-        if not colon or not value:
-            yield token.start(), f"{_show(token[0])} is not index:value; was the line cut?"
-        if name == b"qid":
-            yield token.start(), "qid marks ranking data, which are not supported; remove it."
-        if not name.isdigit():
-            yield token.start(), f"the index {_show(name)} is not a whole number."
-        # a longer one is above every limit, and int() is slow for thousands of digits
-        index = int(name) if len(name) <= 15 else _INDEX_END + 1
-        if index == 0:
-            yield token.start(), "the index is 0, but indices start at 1; add 1 to every index."
-        if index > limit:
-            yield token.start(), f"the index {_show(name)} is larger than {limit_name} = {limit}."
-        if index == previous:
-            yield token.start(), f"the index {index} stands twice in this row."
-        if index < previous:
-            yield token.start(), f"the index {index} comes after {previous}; sort each row by index."
-        yield from _number_faults(value, token.start() + len(name) + 1, "value")
-        previous = index
-
-
-def _number_faults(token: bytes, column: int, what: str) -> Iterator[tuple[int, str]]:
-    if not re.fullmatch(_NUMBER, token):
-        yield column, f"the {what} {_show(token)} is not a finite decimal number."
-    if isinf(float(token)):
-        yield column, f"the {what} {_show(token)} is too large for a 64-bit float."
-
-
-def _show(token: bytes) -> str:
-    return repr(token[:24].decode("ascii") + ("..." if len(token) > 24 else ""))

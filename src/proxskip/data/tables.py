@@ -23,27 +23,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from proxskip.data.svmlight import (
-    MAX_BYTES,
-    MAX_EXPANSION,
-    MAX_FEATURES,
-    MAX_ROWS,
-    DataError,
-    Dataset,
-    Unreadable,
-    whole_lines,
-)
+from proxskip.data import svmlight
+from proxskip.data.svmlight import MAX_BYTES, MAX_EXPANSION, MAX_FEATURES, MAX_ROWS, SLACK, DataError, Dataset
 from proxskip.types import Array, InputError
 
+Columns: TypeAlias = tuple[Array, Array, Array | None]
+"""Features, labels and groups."""
 SUFFIXES = re.compile(r"\.(csv|npz|parquet)(?:\.(?:gz|bz2))?$", re.IGNORECASE)
 LABELS = ("label", "target", "y", "b", "class")
 """Names of a column or an array of labels, where none is given."""
 _FEATURES = ("X", "A", "data", "features")
-_SLACK = 2**24
 _NPZ_ERRORS = (
     *(zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError, SyntaxError),
     *(ValueError, EOFError, RuntimeError, OverflowError, OSError),
@@ -108,23 +101,25 @@ def read_table(path: str | os.PathLike[str], named: Named = Named(), *, max_byte
         raise InputError(f"{file} is not a .csv, .npz or .parquet file.")
     if not os.path.isfile(file):
         raise InputError(f"{file} is not a file that exists; give the path of a table.")
-    readers: dict[str, Callable[..., tuple[Any, Array, Array | None, str]]] = {
-        "csv": _csv, "npz": _npz, "parquet": _parquet
-    }  # fmt: skip
     try:
-        A, b, group, digest = readers[kind[1].lower()](file, named, max_bytes)
+        if kind[1].lower() == "csv":
+            digest = hashlib.sha256()  # of the text, however it is compressed
+            A, b, group = _csv(file, named, max_bytes, digest)
+        else:
+            with open(file, "rb") as raw:
+                digest = hashlib.file_digest(raw, "sha256")
+            A, b, group = (_npz if kind[1].lower() == "npz" else _parquet)(file, named, max_bytes)
     except OSError as error:
         raise InputError(f"{file} cannot be read ({error.strerror or error}).") from None
     codes = None if group is None else np.unique(group, return_inverse=True)[1].astype(np.int64)
-    return Dataset(A, b, codes, SUFFIXES.sub("", Path(file).name), digest)
+    return Dataset(A, b, codes, SUFFIXES.sub("", Path(file).name), digest.hexdigest())
 
 
 # -- CSV ---------------------------------------------------------------------------------------------------------------
-def _csv(file: str, named: Named, max_bytes: int) -> tuple[Any, Array, Array | None, str]:
-    digest = hashlib.sha256()
+def _csv(file: str, named: Named, max_bytes: int, digest: Any) -> Columns:
     line = 1
     try:
-        text = enumerate(whole_lines(file, max_bytes, digest))
+        text = enumerate(svmlight.whole_lines(file, max_bytes, digest))
         blocks = (block.decode("utf-8" if k else "utf-8-sig") for k, block in text)
         rows = csv.reader(chain.from_iterable(io.StringIO(block, newline="") for block in blocks), strict=True)
         header = [name.strip() for name in next(rows, [])]
@@ -144,7 +139,7 @@ def _csv(file: str, named: Named, max_bytes: int) -> tuple[Any, Array, Array | N
             count += 1
             if count > MAX_ROWS or 8 * len(numbers) > max_bytes:
                 raise DataError(file, line, 1, f"more than {MAX_ROWS:,} rows or {max_bytes} bytes; split the file.")
-    except Unreadable as error:
+    except svmlight.Unreadable as error:
         raise DataError(file, line, 1, str(error)) from None
     except UnicodeDecodeError as error:
         raise DataError(file, line, 1, f"this is not text in UTF-8 ({error.reason}).") from None
@@ -154,8 +149,7 @@ def _csv(file: str, named: Named, max_bytes: int) -> tuple[Any, Array, Array | N
         raise DataError(file, line, 1, "the file holds no rows.")
     table = np.frombuffer(numbers, dtype=np.float64).reshape(count, len(wanted))
     d = len(features)
-    group = table[:, d + 1].copy() if named.group else None
-    return table[:, :d].copy(), table[:, d].copy(), group, digest.hexdigest()
+    return table[:, :d].copy(), table[:, d].copy(), table[:, d + 1].copy() if named.group else None
 
 
 def _numbers(row: Sequence[str], wanted: Sequence[int], header: Sequence[str], file: str, line: int) -> Iterator[float]:
@@ -170,76 +164,78 @@ def _numbers(row: Sequence[str], wanted: Sequence[int], header: Sequence[str], f
         yield value
 
 
-# -- NPZ ---------------------------------------------------------------------------------------------------------------
+# -- NPZ and Parquet ---------------------------------------------------------------------------------------------------
 @contextmanager
-def open_npz(file: str | os.PathLike[str], most: int) -> Iterator[tuple[Any, dict[str, tuple[int, ...]]]]:
-    """The arrays of an NPZ file and their shapes, if all have exactly the bytes that their shapes need.
-
-    Args:
-        most: bytes that the arrays may take together.
-    """
+def open_npz(file: str | os.PathLike[str], most: int) -> Iterator[Any]:
+    """The arrays of an NPZ file that holds at most this many bytes, each as long as its shape says."""
+    form: Any = np.lib.format
     with open(file, "rb") as raw:
         try:
-            shapes = _shapes(raw, file, most)
+            with zipfile.ZipFile(raw) as archive:
+                size = sum(member.file_size for member in archive.infolist())
+                if size > most:
+                    raise InputError(f"{file} would hold {size:,} bytes, more than {most:,}; it is refused.")
+                for member in archive.infolist():
+                    with archive.open(member) as data:
+                        first = form.read_magic(data) == (1, 0)
+                        shape, _, kind = (form.read_array_header_1_0 if first else form.read_array_header_2_0)(data)
+                        if math.prod(shape) * kind.itemsize != member.file_size - data.tell():
+                            raise ValueError(f"{member.filename} is not as long as its shape {shape} says")
             raw.seek(0)
             with np.load(raw, allow_pickle=False) as arrays:
-                yield arrays, shapes
+                yield arrays
         except InputError:
             raise
         except _NPZ_ERRORS as error:
             raise InputError(f"{file} is damaged, or not an NPZ file of numbers ({error}).") from None
 
 
-def _shapes(raw: IO[bytes], file: str | os.PathLike[str], most: int) -> dict[str, tuple[int, ...]]:
-    form: Any = np.lib.format
-    shapes = {}
-    with zipfile.ZipFile(raw) as archive:
-        size = sum(member.file_size for member in archive.infolist())
-        if size > most:
-            raise InputError(f"{file} would hold {size:,} bytes, more than {most:,}; it is refused.")
-        for member in archive.infolist():
-            name = member.filename.removesuffix(".npy")
-            with archive.open(member) as data:
-                version = form.read_magic(data)
-                header = form.read_array_header_1_0 if version == (1, 0) else form.read_array_header_2_0
-                shape, _, dtype = header(data)
-                if dtype.hasobject:
-                    raise ValueError(f"{name!r} holds objects")
-                if math.prod(shape) * dtype.itemsize != member.file_size - data.tell() or name in shapes:
-                    raise InputError(f"{file}: {name!r} is there twice, or not as long as its shape {shape} says.")
-            shapes[name] = shape
-    return shapes
-
-
-def _npz(file: str, named: Named, max_bytes: int) -> tuple[Any, Array, Array | None, str]:
+def _npz(file: str, named: Named, max_bytes: int) -> Columns:
     """Arrays by name: one of labels, and a matrix or several columns of features; no other is read."""
-    with open(file, "rb") as raw:
-        digest = hashlib.file_digest(raw, "sha256").hexdigest()
-    with open_npz(file, min(max_bytes, max(_SLACK, MAX_EXPANSION * os.path.getsize(file)))) as (arrays, shapes):
-        matrix = next((name for name in _FEATURES if len(shapes.get(name, ())) == 2), None)
+    with open_npz(file, min(max_bytes, max(SLACK, MAX_EXPANSION * os.path.getsize(file)))) as arrays:
+        matrix = next((name for name in _FEATURES if name in arrays.files), None)
         if named.columns is None and matrix is not None:
             named = Named(named.label, (matrix,), named.group)
-        label, features = named.chosen(list(shapes), file)
-        A = _side_by_side(arrays, features, shapes, file, max_bytes)
-        b = _real(arrays[label], label, file)
-        group = _real(arrays[named.group], named.group, file) if named.group else None
-    for name, v in ((label, b), (named.group, group)):
-        if v is not None and v.shape != (len(A),):
-            raise InputError(f"{file}: the array {name!r} has shape {v.shape}; it needs one number for {len(A)} rows.")
-    return A, b, group, digest
+        return _gathered(file, named, arrays.files, arrays.__getitem__, max_bytes)
 
 
-def _side_by_side(arrays: Any, names: Sequence[str], shapes: dict[str, Any], file: str, max_bytes: int) -> Array:
-    """Columns and matrices as one matrix."""
-    rows = next(iter(shapes[names[0]]), 0)
-    widths = [shapes[name][1] if len(shapes[name]) == 2 else 1 for name in names]
-    if 8 * rows * sum(widths) > max_bytes:
-        raise InputError(f"{file} holds {rows:,} rows, more than {max_bytes} bytes of numbers; split it.")
-    parts = [_real(arrays[name], name, file) for name in names]
-    for name, part in zip(names, parts, strict=True):
-        if len(part) != rows:
-            raise InputError(f"{file}: the array {name!r} has {len(part)} rows, and {names[0]!r} has {rows}.")
-    return np.column_stack(parts)
+def _parquet(file: str, named: Named, max_bytes: int) -> Columns:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise InputError("Parquet files need pyarrow; install it with pip install pyarrow.") from None
+    try:
+        source = pyarrow.parquet.ParquetFile(file)
+        rows, width = source.metadata.num_rows, source.metadata.num_columns
+        if 8 * rows * width > max_bytes:
+            raise InputError(f"{file} has {rows:,} rows, more than {max_bytes} bytes of numbers; split it.")
+
+        def column(name: str) -> Any:
+            cells = source.read([name]).column(0)
+            if cells.null_count:
+                raise InputError(f"{file}: {name!r} has {cells.null_count} empty cells; fill or leave out such rows.")
+            return cells.to_numpy()
+
+        return _gathered(file, named, source.schema_arrow.names, column, max_bytes)
+    except pyarrow.ArrowException as error:
+        raise InputError(f"{file} is not a Parquet file ({str(error).splitlines()[0]}).") from None
+
+
+def _gathered(file: str, named: Named, names: Sequence[str], column: Callable[[str], Any], max_bytes: int) -> Columns:
+    """The features, labels and groups, from columns of at most this many bytes of numbers each."""
+    label, features = named.chosen(names, file)
+    wanted = (*features, label, *([named.group] if named.group else []))
+    parts = []
+    for name in wanted:
+        cells = column(name)
+        if 8 * cells.size > max_bytes:
+            raise InputError(f"{file}: {name!r} holds more than {max_bytes} bytes of numbers; split the file.")
+        parts.append(_real(cells, name, file))
+        if len(parts[-1]) != len(parts[0]) or (len(parts) > len(features) and parts[-1].ndim > 1):
+            raise InputError(f"{file}: {name!r} has shape {parts[-1].shape}, not {len(parts[0])} rows.")
+    d = len(features)
+    return np.column_stack(parts[:d]), parts[d], parts[d + 1] if named.group else None
 
 
 def _real(values: Any, name: str, file: str) -> Array:
@@ -248,36 +244,3 @@ def _real(values: Any, name: str, file: str) -> Array:
     if not np.isfinite(values).all():
         raise InputError(f"{file}: {name!r} holds nan or infinity; fill or leave out such rows.")
     return np.asarray(values, dtype=np.float64)
-
-
-# -- Parquet -----------------------------------------------------------------------------------------------------------
-def _parquet(file: str, named: Named, max_bytes: int) -> tuple[Any, Array, Array | None, str]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise InputError("Parquet files need pyarrow; install it with pip install pyarrow.") from None
-    with open(file, "rb") as raw:
-        digest = hashlib.file_digest(raw, "sha256").hexdigest()
-    try:
-        about = pyarrow.parquet.ParquetFile(file)
-        label, features = named.chosen(about.schema_arrow.names, file)
-        wanted = [*features, label, *([named.group] if named.group else [])]
-        rows = about.metadata.num_rows
-        if rows > MAX_ROWS or 8 * rows * len(wanted) > max_bytes:
-            raise InputError(f"{file} has {rows:,} rows, more than {max_bytes} bytes of numbers; split it.")
-        if not rows:
-            raise InputError(f"{file} holds no rows.")
-        table = pyarrow.parquet.read_table(file, columns=wanted)
-        columns = [_real(_full(table, name, file), name, file) for name in wanted]
-    except pyarrow.ArrowException as error:
-        raise InputError(f"{file} is not a Parquet file ({str(error).splitlines()[0]}).") from None
-    d = len(features)
-    return np.column_stack(columns[:d]), columns[d], columns[d + 1] if named.group else None, digest
-
-
-def _full(table: Any, name: str, file: str) -> Any:
-    column = table.column(name)
-    if column.null_count:
-        raise InputError(f"{file}: {name!r} has {column.null_count} empty cells; fill or leave out such rows.")
-    return column.to_numpy()

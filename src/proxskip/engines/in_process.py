@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ import numpy as np
 from proxskip.interfaces import Engine, Request, SettleHalf, Size, Work, look
 from proxskip.links.rows import RowStore
 from proxskip.problems.federated import Problem
-from proxskip.problems.packed import Packed
 from proxskip.types import Indices, Vectors
 
 SMALL_MEMORY = 1 << 14
@@ -102,11 +100,6 @@ class NearEngine(Engine):
         for j, i in enumerate(at.tolist()):
             client = self.client(cohort[j : j + 1], request, j)
             self._keep(i, half(client, self._of_one(i), *(v if v.ndim == 1 else v[j] for v in outcome)))
-
-    def expect(self, cohort: Callable[[], Indices]) -> None:
-        """Have the rows of the next cohort read, if they are on disk."""
-        if isinstance(self.problem.clients, Packed):
-            self.problem.clients.expect(cohort)
 
     def memory(self) -> Vectors:
         """A copy of what the clients remember; views of a store."""

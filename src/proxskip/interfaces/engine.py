@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Event
 from typing import Any, ClassVar, NamedTuple
@@ -178,10 +178,6 @@ class Engine(ABC):
 
     def wait(self) -> None:
         """Return when all work is done."""
-        return None
-
-    def expect(self, cohort: Callable[[], Indices]) -> None:
-        """A round begins; ``cohort`` draws that of the next one, whose data may be read meanwhile."""
         return None
 
     # -- what is known of the machines ---------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ averages in client order. An engine only runs client halves (``Engine.run``) and
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from threading import Event
 from typing import Any
 
@@ -75,7 +75,6 @@ class Line:
         vars(self).pop("rng", None)
         if not self.everyone:
             self.cohort = asked_in(self.participation, self.seed, round, self.attempt, self.problem.n)
-            self.engine.expect(partial(asked_in, self.participation, self.seed, round + 1, 0, self.problem.n))
         if self.interrupted is not None and self.engine.rewinds:
             lossy = self.clock is not None and not self.clock.network.reliable
             self.engine.mark(self.declared > 1 or lossy)

@@ -15,7 +15,6 @@ import numpy as np
 from proxskip.problems import oracles
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
-from proxskip.problems.packed import Packed
 from proxskip.problems.quadratic import Quadratic
 from proxskip.problems.sharded import RemoteClient
 from proxskip.types import Array, is_sparse
@@ -95,10 +94,10 @@ def gap(problem: Problem, x: Array) -> Bounded:
 
 def _whole_value(problem: Problem, x: Array) -> tuple[float, float]:
     """The value of the problem, and its error."""
-    if not _is_here(problem):
-        total = problem.value(x)
-        return total, ASSUMED_ULPS * UNIT * abs(total)
-    if isinstance(problem.clients, Packed) and not problem.by_client:  # many small clients: all rows in one pass
+    if _is_remote(problem):
+        total = problem.smooth_value(x)
+        error = ASSUMED_ULPS * UNIT * abs(total)
+    elif not problem.by_client:  # many small clients: all rows in one pass
         total, error = value(problem.whole, x)
     else:
         parts = [value(f, x) for f in problem.clients]
@@ -109,11 +108,11 @@ def _whole_value(problem: Problem, x: Array) -> tuple[float, float]:
 
 def smooth_gradient(problem: Problem, x: Array) -> tuple[Array, float]:
     """The gradient of sum_i w_i f_i, and the norm of its error."""
-    if not _is_here(problem):
+    if _is_remote(problem):
         G = problem.client_gradients(x)
         size = float(problem.weights @ np.linalg.norm(G, axis=1)) + problem.L_max * float(np.linalg.norm(x))
         return problem.gradient(x), ASSUMED_ULPS * max(map(_unit_of, problem.clients)) * size
-    if not problem.by_client:  # many small clients: all rows in one pass
+    if not problem.by_client:
         return gradient(problem.whole, x)
     total, error = np.zeros(problem.d), 0.0
     for w, f in zip(problem.weights, problem.clients, strict=True):
@@ -122,9 +121,9 @@ def smooth_gradient(problem: Problem, x: Array) -> tuple[Array, float]:
     return total, error
 
 
-def _is_here(problem: Problem) -> bool:
-    """Whether the data of the clients can be read in this process."""
-    return isinstance(problem.clients, Packed) or not any(isinstance(f, RemoteClient) for f in problem.clients)
+def _is_remote(problem: Problem) -> bool:
+    """Whether the data of the clients are on other machines."""
+    return isinstance(problem.clients[0], RemoteClient)
 
 
 def residual(problem: Problem, x: Array, y: Array | None = None) -> Bounded:

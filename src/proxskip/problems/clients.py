@@ -23,69 +23,23 @@ NUMBERS_AT_ONCE = 1 << 22
 class Clients(Sequence[Oracle]):
     """A sequence of oracles."""
 
-    # -- what they are -------------------------------------------------------------------------------------------------
-    def kinds(self) -> list[str]:
-        """The names of their types."""
-        return sorted({type(f).__name__ for f in self})
+    def distinct(self) -> Sequence[Any]:
+        """Oracles whose kinds and abilities are those of all clients; here every client."""
+        return self
 
     def sizes(self) -> Indices | None:
         """Rows of each client; None unless all are finite sums."""
-        return self.rows() if all(isinstance(f, LinearModel) or oracles.can_sample(f) for f in self) else None
+        sums = all(isinstance(f, LinearModel) or oracles.can_sample(f) for f in self.distinct())
+        return self.rows() if sums else None
 
     def rows(self) -> Indices:
         """What a full gradient of each client counts: its rows, or 1."""
         return np.array([oracles.rows_of(f) for f in self], dtype=np.int64)
 
-    def stored_numbers(self) -> int:
-        """The size of all data matrices together."""
-        return sum(oracles.stored_numbers(f) for f in self)
-
-    def are_linear(self) -> bool:
-        """Whether all are linear models."""
-        return all(isinstance(f, LinearModel) for f in self)
-
     def are_one_kind(self) -> bool:
         """Whether all are linear models of the same kind."""
-        return isinstance(self[0], LinearModel) and all(type(f) is type(self[0]) for f in self)
-
-    def are_random(self) -> bool:
-        """Whether a gradient of some client draws numbers."""
-        return any(map(oracles.is_random, self))
-
-    def are_thread_safe(self) -> bool:
-        """Whether several threads may compute gradients at once."""
-        return all(map(oracles.is_thread_safe, self))
-
-    def know_L(self) -> bool:
-        """Whether every client has an L."""
-        return all(map(oracles.knows_L, self))
-
-    def know_L_rows(self) -> bool:
-        """Whether every client knows the smoothness of its rows."""
-        return all(isinstance(f, LinearModel) or oracles.row_smoothness_of(f) is not None for f in self)
-
-    def metrics(self) -> tuple[str, ...]:
-        """The names of what they measure besides f."""
-        names = oracles.metrics_of(self[0])
-        for i, f in enumerate(self):
-            if set(oracles.metrics_of(f)) != set(names):  # a mean over some of the clients would look like one over all
-                raise InputError(f"client {i} has other metrics than client 0; give all clients the same.")
-        return names
-
-    def start(self) -> Array | None:
-        """Where the clients want to be started; None if they do not say."""
-        first = oracles.start_of(self[0])
-        for f in self:  # one at a time: they may be large, and many
-            other = oracles.start_of(f)
-            if not (first is other or (first is not None and other is not None and np.array_equal(first, other))):
-                raise InputError("the clients start from different weights; give x0.")
-        return first
-
-    def checked(self, d: int) -> int:
-        """The number of unknowns, from ``d`` if it is given; refuses clients that do not fit together."""
-        d = _dimension(self, d)
-        _check(self)
-        return d
+        first, *others = self.distinct()
+        return isinstance(first, LinearModel) and all(type(f) is type(first) for f in others)
 
     def whole(self, weights: Array) -> Any:
         """sum_i w_i f_i as a single oracle, where it has a closed form."""
@@ -136,8 +90,6 @@ class Clients(Sequence[Oracle]):
 
         It is nan for a client that does not say.
         """
-        if self.are_linear():
-            return np.array([f.gradient_variance(x) for f in self])  # type: ignore[attr-defined]
         known = [oracles.gradient_variance_of(f) for f in self]
         return np.array([np.nan if variance is None else float(variance(x)) for variance in known])
 
@@ -205,41 +157,24 @@ def value_and_gradient(f: Oracle, x: Array, i: int) -> tuple[float, Array]:
     return float(f.value(x)), checked_gradient(f, x, i)
 
 
-def _dimension(clients: Clients, d: int) -> int:
-    """The number of unknowns, from ``d`` if it is given and from the clients; all must agree."""
-    # oracles of users need not know their dimension
-    known = [(i, di) for i, f in enumerate(clients) if (di := oracles.dimension_of(f)) is not None]
-    for f in clients:
+def checked_dimension(clients: Clients, d: int) -> int:
+    """The number of unknowns, from ``d`` if it is given; refuses clients that do not fit together."""
+    classes = oracles.classes_of(clients.distinct()[0])
+    for i, f in enumerate(clients.distinct()):
         if not oracles.is_oracle(f):
-            raise InputError(
-                f"a client of type {type(f).__name__} is not an oracle; it needs value(x), gradient(x), L and mu."
-            )
-    for i, di in known:
-        if di != (d or known[0][1]):
-            j, dj = known[0] if not d else ("given", d)
-            raise InputError(
-                f"client {i} has {di} unknowns but client {j} has {dj}; every shard needs the same dimension."
-            )
-    if not known and not d:
+            raise InputError(f"a {type(f).__name__} is not an oracle; it needs value(x), gradient(x), L and mu.")
+        own = oracles.dimension_of(f)  # oracles of users need not know it
+        d = d or own or 0
+        if own not in (None, d):
+            raise InputError(f"client {i} has {own} unknowns, not {d}; every shard needs the same dimension.")
+        if oracles.classes_of(f) != classes:
+            raise InputError(f"client {i} has the classes {oracles.classes_of(f)} and client 0 has {classes}.")
+        if isinstance(f, LinearModel) or not oracles.knows_L(f):
+            continue  # its constants are right and may be expensive, or whoever needs them is refused
+        if not (np.isfinite(f.L) and f.L > 0):
+            raise InputError(f"client {i} says L = {f.L}; it must be a positive number.")
+        if f.mu is not None and not 0 <= f.mu <= f.L * (1 + 1e-9):
+            raise InputError(f"client {i} says mu = {f.mu} and L = {f.L}; it must be 0 <= mu <= L.")
+    if not d:
         raise InputError("the dimension is unknown; give d, or clients with an attribute d.")
-    return d or known[0][1]
-
-
-def _check(clients: Clients) -> None:
-    """Refuse constants that make no sense, and clients with different classes."""
-    first = oracles.classes_of(clients[0])
-    for i, f in enumerate(clients):
-        classes = oracles.classes_of(f)
-        if classes != first:
-            raise InputError(
-                f"client {i} has the classes {classes} but client 0 has {first}; map the labels alike first."
-            )
-        if isinstance(f, LinearModel):
-            continue  # its constants are right, and computing them here would be expensive
-        if not oracles.knows_L(f):
-            continue  # whoever needs L is refused
-        L, mu = f.L, f.mu
-        if not (np.isfinite(L) and L > 0):
-            raise InputError(f"client {i} says L = {L}; it must be a positive number.")
-        if mu is not None and not 0 <= mu <= L * (1 + 1e-9):
-            raise InputError(f"client {i} says mu = {mu} and L = {L}; it must be 0 <= mu <= L.")
+    return d

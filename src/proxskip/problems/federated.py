@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from proxskip import display
 from proxskip.problems import oracles, solve
-from proxskip.problems.clients import Clients, Listed, expected_smoothness, minibatch_smoothness
+from proxskip.problems.clients import Clients, Listed, checked_dimension, expected_smoothness, minibatch_smoothness
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.operators import as_operator
 from proxskip.prox import as_prox
@@ -68,7 +68,7 @@ class Problem:
         if not self.clients:
             raise InputError("a problem needs at least one client.")
         put("weights", _weights(self.weights, len(self.clients)))
-        put("d", self._clients.checked(self.d))
+        put("d", checked_dimension(self._clients, self.d))
         if self.L_kind not in ("max", "global"):
             raise InputError(f'L = "{self.L_kind}" is not known; use "max" (the theorems) or "global" (the figures).')
         put("psi", as_prox(self.psi))
@@ -87,17 +87,12 @@ class Problem:
     def _check_batch(self) -> None:
         sizes = self._clients.sizes()
         if sizes is None:
-            raise InputError(
-                "minibatches need clients with rows: Logistic, LeastSquares, Softmax, torch.Model, or functions with N "
-                "and minibatch_gradient(x, rows)."
-            )
+            raise InputError("minibatches need linear models, or functions with N and minibatch_gradient(x, rows).")
         if self.batch is None or self.batch < 1:
             raise InputError(f"batch = {self.batch} must be at least 1.")
         if self.batch > sizes.min():
             i = int(np.argmin(sizes))
-            raise InputError(
-                f"batch = {self.batch} is larger than client {i}'s {sizes[i]} rows; choose at most {sizes[i]}."
-            )
+            raise InputError(f"batch = {self.batch} is larger than client {i}'s {sizes[i]} rows.")
 
     # -- how it looks --------------------------------------------------------------------------------------------------
     def __repr__(self) -> str:
@@ -111,7 +106,7 @@ class Problem:
     def _described(self) -> tuple[str, list[tuple[str, str]]]:
         """A title and rows; constants only where they are known already, since computing them may take long."""
         count = "one client" if self.n == 1 else f"{self.n:,} clients"
-        kinds = " and ".join(self._clients.kinds())
+        kinds = " and ".join(sorted({type(f).__name__ for f in self._clients.distinct()}))
         lam = "" if not self.l2 else f" + lambda/2 |x|^2 with lambda = {self.l2:.4g}"
         rows = [("f", kinds + lam)]
         if self.psi is not None:
@@ -120,18 +115,18 @@ class Problem:
         if sizes is not None:
             fewest, most = int(sizes.min()), int(sizes.max())
             each = f", {fewest:,} to {most:,} of a client" if fewest < most else f", {most:,} of each client"
-            each = each if self.n > 1 else ""
             batch = "" if self.batch is None else f", minibatches of {self.batch}"
-            rows.append(("rows", f"{self.N:,}{each}{batch}"))
-        source = [str(self.info[k]) for k in ("data",) if self.info.get(k)]
-        source += [f"split by {self.info['split']}"] if self.info.get("split") else []
+            rows.append(("rows", f"{self.N:,}{each if self.n > 1 else ''}{batch}"))
+        source = [
+            text.format(self.info[k]) for k, text in (("data", "{}"), ("split", "split by {}")) if self.info.get(k)
+        ]
         rows += [("data", ", ".join(source))] if source else []
         if self.n > 1:
             low, high = float(self.weights.min()), float(self.weights.max())
             rows.append(("weights", "equal" if low == high else f"{low:.3g} to {high:.3g}"))
         if "L_max" in self.__dict__ or "L_global" in self.__dict__:
-            found = [f"{k} = {self.__dict__[k]:.4g}" for k in ("L_max", "L_global", "mu") if self.__dict__.get(k)]
-            rows.append(("constants", ", ".join(found)))
+            known = [f"{k} = {self.__dict__[k]:.4g}" for k in ("L_max", "L_global", "mu") if self.__dict__.get(k)]
+            rows.append(("constants", ", ".join(known)))
         if self.__dict__.get("solution") is not None:
             rows.append(("solution", f"f* = {self.__dict__['solution'].f:.12g}"))
         return f"Problem: {count}, {self.d:,} unknowns", rows
@@ -168,31 +163,43 @@ class Problem:
     @cached_property
     def is_random(self) -> bool:
         """Whether a gradient of some client draws numbers, as dropout does."""
-        return self._clients.are_random()
+        return any(map(oracles.is_random, self._clients.distinct()))
 
     @property
     def is_thread_safe(self) -> bool:
         """Whether several threads may compute gradients of the clients at once."""
-        return self._clients.are_thread_safe()
+        return all(map(oracles.is_thread_safe, self._clients.distinct()))
 
     @cached_property
     def knows_L(self) -> bool:
         """False where a client, such as a network, has no L: no step size can be derived or checked."""
-        return self._clients.know_L()
+        return all(map(oracles.knows_L, self._clients.distinct()))
 
     @property
     def checks_steps(self) -> bool:
         """Whether step sizes can be checked: L is known and, with minibatches, that of single rows too."""
-        return self.knows_L and (self.batch is None or self._clients.know_L_rows())
+        if self.batch is None or not self.knows_L:
+            return self.knows_L
+        # not the L_rows of a linear model, which would be computed
+        return all(isinstance(f, LinearModel) or oracles.attribute(f, "L_rows") for f in self._clients.distinct())
 
     @cached_property
     def metrics(self) -> tuple[str, ...]:
         """The names of what the clients measure besides f."""
-        return self._clients.metrics()
+        first, *others = map(oracles.metrics_of, self._clients.distinct())
+        for i, names in enumerate(others, 1):
+            if set(names) != set(first):  # a mean over some of the clients would look like one over all
+                raise InputError(f"client {i} has other metrics than client 0; give all clients the same.")
+        return first
 
     def own_start(self) -> Array | None:
         """Where the clients want to be started, such as at a network's weights; None if they do not say."""
-        return self._clients.start()
+        first = oracles.start_of(self._clients.distinct()[0])
+        for f in self._clients.distinct():  # one at a time: they may be large, and many
+            other = oracles.start_of(f)
+            if not (first is other or (first is not None and other is not None and np.array_equal(first, other))):
+                raise InputError("the clients start from different weights; give x0.")
+        return first
 
     def measured(self, x: Array) -> dict[str, float]:
         """The weighted means of the clients' metrics at x."""
@@ -266,22 +273,25 @@ class Problem:
         if self.whole is None or self.n <= MAX_CLIENTS_ONE_BY_ONE:
             return True
         # a loop over clients is slow if each of them has little to do
-        return self._clients.stored_numbers() >= MIN_NUMBERS_PER_CLIENT * self.n
+        return sum(map(oracles.stored_numbers, self._clients.distinct())) >= MIN_NUMBERS_PER_CLIENT * self.n
+
+    @property
+    def _single(self) -> Any:
+        """The one oracle that f is evaluated with, in double precision; None if it is a sum over clients."""
+        if not self.by_client:
+            return oracles.in_double(self.whole)
+        return oracles.in_double(self.clients[0]) if self.n == 1 else None
 
     def smooth_value(self, x: Array) -> float:
         """sum_i w_i f_i(x); in double precision, like the gradient, even where the data are single."""
-        if not self.by_client:
-            return float(oracles.in_double(self.whole).value(x))
-        if self.n == 1:
-            return float(oracles.in_double(self.clients[0]).value(x))
+        if self._single is not None:
+            return float(self._single.value(x))
         return float(sum(w * oracles.in_double(f).value(x) for w, f in zip(self.weights, self.clients, strict=True)))
 
     def gradient(self, x: Array) -> Array:
         """The gradient of the smooth part."""
-        if not self.by_client:
-            return np.asarray(oracles.in_double(self.whole).gradient(x))
-        if self.n == 1:
-            return np.asarray(oracles.in_double(self.clients[0]).gradient(x))
+        if self._single is not None:
+            return np.asarray(self._single.gradient(x))
         parts = (w * oracles.in_double(f).gradient(x) for w, f in zip(self.weights, self.clients, strict=True))
         return np.asarray(sum(parts))
 
@@ -306,10 +316,10 @@ class Problem:
     @cached_property
     def solution(self) -> solve.Solution | None:
         """x*, f* and h_i* = grad f_i(x*) with a certificate; None if computing them would be too expensive."""
-        found = solve.minimize(self)
-        if found is None:
+        minimum = solve.minimize(self)
+        if minimum is None:
             return None
-        x, y, certificate = found
+        x, y, certificate = minimum
         exact = solve.in_double(self)  # f* in double precision even for data in float32, as h* is
         return solve.Solution(x, exact.value(x), partial(self.client_gradients, x), y, certificate)
 
@@ -332,7 +342,7 @@ class Problem:
         # without x* the noise there is unknown, and so is C
         x = None if self.solution is None else self.solution.x
         spreads = np.full(self.n, np.nan) if x is None else self._clients.spreads(x)
-        return expected_smoothness(self.rows_each, self.batch, self.L_i, self._L_rows(), spreads)
+        return expected_smoothness(self.rows_each, self.batch, self.L_i, self._clients.L_rows(), spreads)
 
     @cached_property
     def es_A_i(self) -> Array:
@@ -344,11 +354,7 @@ class Problem:
         """L_b of each client:  E |g_j(x) - g_j(x*)|^2 <= 2 L_b D_f(x, x*)  over minibatches j; L_i with all rows."""
         if self.batch is None:
             return self.L_i
-        return minibatch_smoothness(self.rows_each, self.batch, self.L_i, self._L_rows())
-
-    def _L_rows(self) -> Array:
-        """The largest smoothness of the function of one row of each client."""
-        return self._clients.L_rows()
+        return minibatch_smoothness(self.rows_each, self.batch, self.L_i, self._clients.L_rows())
 
     @cached_property
     def es_A(self) -> float:
@@ -374,9 +380,9 @@ def _positive_L(L: float) -> float:
     return L
 
 
-def _weights(given: npt.ArrayLike | None, n: int) -> Array:
+def _weights(weights: npt.ArrayLike | None, n: int) -> Array:
     """n positive weights that sum to one, read-only."""
-    w = np.full(n, 1.0) if given is None else np.asarray(given, dtype=np.float64).copy()
+    w = np.full(n, 1.0) if weights is None else np.asarray(weights, dtype=np.float64)
     if w.shape != (n,) or not np.isfinite(w).all() or w.min() <= 0:
         raise InputError(f"weights must be {n} positive finite numbers, one per client.")
     w = np.asarray(w / w.sum())  # so that f is a weighted mean, whatever the scale of the given weights

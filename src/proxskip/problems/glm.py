@@ -64,8 +64,6 @@ class LinearModel:
         self.b = self._encode(_labels(b, N), classes)
         self.s = _row_weights(row_weights, N)
         self.l2 = float(l2)
-        # as it was asked for: relative to L0 if l2_relative
-        self.l2_given = float(l2)
         self.l2_relative = l2_relative
         if l2_relative:  # last, since L0 needs the data
             self.l2 = float(l2) * self.L0
@@ -96,9 +94,7 @@ class LinearModel:
 
     def _need_rows(self) -> None:
         if not self.has_rows:
-            raise InputError(
-                "A is an operator, whose rows cannot be taken apart; minibatches and splits need a matrix."
-            )
+            raise InputError("A is an operator without rows; minibatches and splits need a matrix.")
 
     @property
     def d(self) -> int:
@@ -146,13 +142,6 @@ class LinearModel:
         """N s_j: f is the plain mean of the functions  N s_j loss(a_j' x, b_j) + regularizer.  1 for equal weights."""
         return 1.0 if np.ptp(self.s) == 0 else self.N * self.s
 
-    def _in_batch(self, slopes: Array, rows: Indices) -> Array:
-        """The slopes of a uniformly drawn minibatch with their weights in its mean, which is then unbiased."""
-        factors = self.row_factors
-        if not isinstance(factors, float):
-            slopes = factors[rows].reshape(-1, *[1] * (slopes.ndim - 1)) * slopes
-        return np.asarray(slopes / len(rows))
-
     @property
     def row_squares(self) -> Array:
         """|a_j|^2 of each row."""
@@ -161,9 +150,14 @@ class LinearModel:
             return np.asarray(self.A.multiply(self.A).sum(axis=1), dtype=np.float64).ravel()
         return np.asarray(np.einsum("ij,ij->i", self.A, self.A, dtype=np.float64))
 
-    def margins(self, x: Array) -> Array:
-        """A x, in float64."""
-        return np.asarray(self.A @ x.astype(self.dtype, copy=False), dtype=np.float64)
+    def margins(self, x: Array, A: Any = None) -> Array:
+        """A x, in float64; of the rows of this model if A is not given."""
+        A = self.A if A is None else A
+        return np.asarray(A @ x.astype(self.dtype, copy=False), dtype=np.float64)
+
+    def _back(self, A: Any, c: Array, dtype: Any = None) -> Array:
+        """A'c in the order of the unknowns, computed in the precision of the data if no other is given."""
+        return np.asarray(A.T @ c.astype(dtype or self.dtype, copy=False), dtype=np.float64)
 
     def losses(self, z: Array) -> Array:
         """The loss of each row at margins z."""
@@ -198,16 +192,16 @@ class LinearModel:
         return float(np.sum(self.s * self.losses(z)) + 0.5 * np.sum(self.reg * x * x))
 
     def _gradient(self, x: Array, z: Array) -> Array:
-        c = self.s * self.slopes(z, self.b)
-        return np.asarray(self.A.T @ c.astype(self.dtype, copy=False), dtype=np.float64) + self.reg * x
+        return self._back(self.A, times(self.s, self.slopes(z, self.b))) + self.reg * x
 
     def minibatch_gradient(self, x: Array, rows: Indices) -> Array:
         """The mean gradient of the given rows' functions (see ``row_factors``); rows may repeat."""
         self._need_rows()
         B = self.A[rows]
-        z = np.asarray(B @ x.astype(self.dtype, copy=False), dtype=np.float64)
-        c = self._in_batch(self.slopes(z, self.b[rows]), rows)
-        return np.asarray(B.T @ c.astype(self.dtype, copy=False), dtype=np.float64) + self.reg * x
+        c = self.slopes(self.margins(x, B), self.b[rows])
+        factors = self.row_factors
+        c = c if isinstance(factors, float) else times(factors[rows], c)
+        return self._back(B, c / len(rows)) + self.reg * x
 
     def hessian(self, x: Array) -> Array:
         """The dense Hessian at x."""
@@ -215,24 +209,20 @@ class LinearModel:
 
     def hessp(self, x: Array, v: Array) -> Array:
         """Hessian times vector."""
-        c = self.s * self.curvatures(self.margins(x)) * self.margins(v)
-        return np.asarray(self.A.T @ c.astype(self.dtype, copy=False), dtype=np.float64) + self.reg * v
+        return self._back(self.A, self.s * self.curvatures(self.margins(x)) * self.margins(v)) + self.reg * v
 
     def gradient_variance(self, x: Array, less: Array | None = None) -> float:
         """mean_j |grad f_j(x) - grad f(x)|^2  over the rows j; with ``less``, of the gradients' change from there.
 
         f = mean_j f_j, see ``row_factors``.
         """
-        c = self.slopes(self.margins(x), self.b)
-        c = self.row_factors * (c if less is None else c - self.slopes(self.margins(less), self.b))
-        mean = np.asarray(self.A.T @ (c / self.N), dtype=np.float64)
-        # grad f_j - grad f  =  c_j a_j - mean: the regularizer cancels
-        return max(self._mean_square(c) - float(mean @ mean), 0.0)
-
-    def _mean_square(self, c: Array) -> float:
-        """mean_j |c_j a_j|^2  over the rows, where c_j may be one number or one per class."""
+        factors = self.row_factors
+        c = self.row_slopes(x) if less is None else self.row_slopes(x) - self.row_slopes(less)
+        c = c if isinstance(factors, float) else times(factors, c)
+        mean = self._back(self.A, c / self.N, np.float64)
+        # the gradient of row j is the (outer) product of c_j and a_j: the regularizer cancels
         squares = c * c if c.ndim == 1 else np.sum(c * c, axis=1)
-        return float(np.mean(squares * self.row_squares))
+        return max(float(np.mean(squares * self.row_squares)) - float(mean @ mean), 0.0)
 
     def take(self, rows: Indices) -> Self:
         """The shard with these rows: the same unknowns, regularizer and classes, with the row weights in proportion."""
@@ -276,6 +266,11 @@ class LinearModel:
         return _matrix(A, self.intercept, self.dtype)
 
 
+def times(weights: Array, c: Array) -> Array:
+    """Each row of c, one number or one per class, times its weight."""
+    return np.asarray(weights * c if c.ndim == 1 else weights[:, None] * c)
+
+
 _CACHED = ("L", "L0", "mu", "L_rows", "reg")
 """Cached properties, which a copy with other rows or weights must compute again."""
 
@@ -300,10 +295,7 @@ class Logistic(LinearModel):
         if len(values) == 1:
             raise InputError(f"every label is {values[0]}; there is nothing to tell apart with one class.")
         if len(values) != 2:
-            shown = ", ".join(str(v) for v in values[:5]) + (", ..." if len(values) > 5 else "")
-            raise InputError(
-                f"logistic regression needs two classes of labels but found {len(values)} ({shown}); use Softmax."
-            )
+            raise InputError(f"logistic regression needs two classes of labels but found {len(values)}; use Softmax.")
         self.classes = (values[0].item(), values[1].item())
         return np.where(labels == values[1], 1.0, -1.0)
 
@@ -322,25 +314,8 @@ class Logistic(LinearModel):
 
     def accuracy(self, x: Array, A: Any, labels: npt.ArrayLike) -> float:
         """The share of held-out rows that are classified correctly."""
-        z = np.asarray(self.design(A) @ x).ravel()
+        z = self.margins(x, self.design(A))
         return float(np.mean((z > 0) == (np.asarray(labels) == self.classes[1])))
-
-    def auc(self, x: Array, A: Any, labels: npt.ArrayLike) -> float:
-        """The area under the ROC curve on held-out rows; ties count half."""
-        z = np.asarray(self.design(A) @ x).ravel()
-        return area_under_curve(z, np.asarray(labels) == self.classes[1])
-
-
-def area_under_curve(z: Array, positive: npt.NDArray[np.bool_]) -> float:
-    """The probability that a positive row scores higher than a negative one; ties count half."""
-    # n1 n0 pairs of a positive and a negative row are compared
-    n1, n0 = int(positive.sum()), int((~positive).sum())
-    if n1 == 0 or n0 == 0:
-        raise InputError("the area under the ROC curve needs held-out rows of both classes.")
-    _, inverse, counts = np.unique(z, return_inverse=True, return_counts=True)
-    # The Mann-Whitney statistic; rows with equal scores share their mean rank.
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
-    return float((ranks[positive].sum() - n1 * (n1 + 1) / 2) / (n1 * n0))
 
 
 class LeastSquares(LinearModel):

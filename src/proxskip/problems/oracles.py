@@ -62,12 +62,6 @@ def is_random(f: object) -> bool:
     return bool(attribute(f, "is_random", False))
 
 
-def fingerprint_of(f: object) -> bytes | None:
-    """What tells the data of f from others', where f says so itself."""
-    digest = attribute(f, "fingerprint")
-    return digest() if callable(digest) else None
-
-
 def metrics_of(f: object) -> tuple[str, ...]:
     """The names of what f measures."""
     return tuple(attribute(f, "metrics", ()) or ())
@@ -163,19 +157,3 @@ def row_smoothness_of(f: object) -> float | None:
 def gradient_variance_of(f: object) -> Callable[[Array], float] | None:
     """``gradient_variance(x)``, where f has it."""
     return getattr(f, "gradient_variance", None)
-
-
-# -- second order ------------------------------------------------------------------------------------------------------
-def has_hessp(f: object) -> bool:
-    """Whether f gives products with its Hessian."""
-    return hasattr(f, "hessp")
-
-
-def has_hessian(f: object) -> bool:
-    """Whether f gives its Hessian as a dense matrix."""
-    return hasattr(f, "hessian") and has_rows(f)
-
-
-def minimizer_of(f: object) -> Array | None:
-    """The minimizer, where f knows it in closed form."""
-    return getattr(f, "minimizer", None)

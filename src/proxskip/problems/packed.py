@@ -8,17 +8,17 @@ of the same clients one by one; their L and mu agree up to rounding.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
 import numpy as np
 import scipy
 
-from proxskip.problems import oracles, small_client_kernels
+from proxskip.problems import oracles
 from proxskip.problems.clients import NUMBERS_AT_ONCE, Clients, Listed
-from proxskip.problems.glm import LeastSquares, LinearModel
-from proxskip.problems.packed_spectrum import apart, by_size, largest_each, rows_of, smallest_each
+from proxskip.problems.glm import LeastSquares, LinearModel, times
 from proxskip.problems.softmax import Softmax
+from proxskip.problems.spectrum import apart, by_size, largest_each, rows_of, smallest_each
 from proxskip.types import Array, Indices, InputError, Oracle
 
 PACKED_FROM = 256
@@ -71,34 +71,27 @@ class Packed(Clients):
         k = int(i) + (len(self) if i < 0 else 0)
         if not 0 <= k < len(self):
             raise IndexError(f"there is no client {i} among {len(self)}.")
-        return self._views.get(k) or self._view(k)
-
-    def _view(self, i: int) -> LinearModel:
-        if len(self._views) >= VIEWS_KEPT:
-            self._views.clear()
-        f = self.store.between(int(self.row0[i]), int(self.row0[i + 1]))
-        if self._L is not None:
-            f.__dict__["L"] = float(self._L[i])  # a cached property
-        self._views[i] = f
-        return f
+        if k not in self._views:
+            if len(self._views) >= VIEWS_KEPT:
+                self._views.clear()
+            self._views[k] = self.store.between(int(self.row0[k]), int(self.row0[k + 1]))
+            if self._L is not None:
+                self._views[k].__dict__["L"] = float(self._L[k])  # a cached property
+        return self._views[k]
 
     def __iter__(self) -> Iterator[Oracle]:
         return (self[i] for i in range(len(self)))
 
     # -- what they are -------------------------------------------------------------------------------------------------
-    def kinds(self) -> list[str]:
-        """One name."""
-        return [type(self.store).__name__]
+    def distinct(self) -> Sequence[Any]:
+        """The store stands for all."""
+        return (self.store,)
 
     def sizes(self) -> Indices:
         """Rows of each client."""
         return np.diff(self.row0)
 
     rows = sizes
-
-    def stored_numbers(self) -> int:
-        """The size of the store's matrix."""
-        return oracles.stored_numbers(self.store)
 
     def entries(self) -> Indices:
         """Stored numbers of each client."""
@@ -109,31 +102,6 @@ class Packed(Clients):
         """Whether the rows of every client have equal weights."""
         low, high = (u.reduceat(self.store.s, self.row0[:-1]) for u in (np.minimum, np.maximum))
         return bool(np.array_equal(low, high))
-
-    def are_linear(self) -> bool:
-        """They are."""
-        return True
-
-    are_one_kind = are_thread_safe = know_L = know_L_rows = are_linear
-
-    def are_random(self) -> bool:
-        """They are not."""
-        return False
-
-    def metrics(self) -> tuple[str, ...]:
-        """None."""
-        return ()
-
-    def start(self) -> None:
-        """Anywhere."""
-
-    def checked(self, d: int) -> int:
-        """The number of unknowns."""
-        if d not in (0, self.store.d):
-            raise InputError(
-                f"the clients have {self.store.d} unknowns, not {d}; every shard needs the same dimension."
-            )
-        return self.store.d
 
     def whole(self, weights: Array) -> Any:
         """All rows, with the weights of their clients."""
@@ -155,22 +123,17 @@ class Packed(Clients):
 
     def add_to(self, digest: Any) -> None:
         """Add the data of all clients to a digest, client by client as ``sharded.add_client`` does."""
-        name = np.array(list(type(self.store).__name__.encode()), np.uint8)
-        reg = self.store.reg.view(np.uint8)
+        name, reg = type(self.store).__name__.encode(), _bytes_of(self.store.reg, 0)[0]
         for sub, row0 in self._parts(0, len(self)):
-            lo, hi = row0[:-1], row0[1:]
-            b, s = (np.array(v).view(np.uint8) for v in (sub.b, sub.s))
-            same = np.zeros_like(lo)
-            parts = [(name, same, same + len(name)), (b, 8 * lo, 8 * hi)]
-            parts += [(reg, same, same + len(reg)), (s, 8 * lo, 8 * hi)]
-            parts += _matrix_bytes(sub.A, row0)
-            starts, ends = (np.stack([p[k] for p in parts]) for k in (1, 2))
-            out = np.empty(int((ends - starts).sum()), np.uint8)
-            small_client_kernels.interleave(tuple(p[0] for p in parts), starts, ends, out)
-            digest.update(out)
-
-    def expect(self, clients: Callable[[], Indices]) -> None:
-        """Nothing to do with those who come next: the rows are in memory."""
+            views = [_bytes_of(v, ends) for v, ends in ((sub.b, row0), (sub.s, row0), *_matrix_arrays(sub.A, row0))]
+            (b, b_ends), (s, s_ends), *matrix = views
+            for i in range(len(row0) - 1):
+                digest.update(name)
+                digest.update(b[b_ends[i] : b_ends[i + 1]])
+                digest.update(reg)
+                digest.update(s[s_ends[i] : s_ends[i + 1]])
+                for view, ends in matrix:
+                    digest.update(view[ends[i] : ends[i + 1]])
 
     # -- constants -----------------------------------------------------------------------------------------------------
     def L_i(self) -> Array:
@@ -187,39 +150,37 @@ class Packed(Clients):
 
     def L_rows(self) -> Array:
         """The largest smoothness of the function of one row of each client."""
-        found = []
-        for sub, row0 in self._parts(0, len(self)):
-            largest = np.maximum.reduceat(_row_factors(sub, row0) * sub.row_squares, row0[:-1])
-            found.append(sub.curvature * largest + sub.l2)
-        return np.concatenate(found)
+        factors = ((sub, row0, _row_factors(sub, row0)) for sub, row0 in self._parts(0, len(self)))
+        return np.concatenate(
+            [sub.curvature * np.maximum.reduceat(c * sub.row_squares, row0[:-1]) + sub.l2 for sub, row0, c in factors]
+        )
 
     def spreads(self, x: Array) -> Array:
         """mean_j |grad f_ij(x) - grad f_i(x)|^2  over the rows j of each client."""
-        found = []
+        spreads = []
         for sub, row0 in self._parts(0, len(self)):
             sizes = np.diff(row0)
             c = sub.row_slopes(x).reshape(sub.N, -1) * _row_factors(sub, row0)[:, None]
             means = _products(sub, row0, c / np.repeat(sizes, sizes)[:, None])
             squares = np.add.reduceat(np.sum(c * c, axis=1) * sub.row_squares, row0[:-1]) / sizes
-            found.append(np.maximum(squares - np.sum(means * means, axis=1), 0.0))
-        return np.concatenate(found)
+            spreads.append(np.maximum(squares - np.sum(means * means, axis=1), 0.0))
+        return np.concatenate(spreads)
 
     # -- gradients -----------------------------------------------------------------------------------------------------
     def gradients(self, x: Array, lo: int, hi: int) -> Array:
         """grad f_i(x) of clients lo to hi - 1 in double precision, one row each."""
-        out = np.empty((hi - lo, len(x)))
+        rows = np.empty((hi - lo, len(x)))
         at = 0
         for part, row0 in self._parts(lo, hi):
             sub = oracles.in_double(part)
-            c = sub.row_slopes(x)
-            c = sub.s * c if c.ndim == 1 else sub.s[:, None] * c
-            out[at : at + len(row0) - 1] = _products(sub, row0, c) + sub.reg * x
+            c = times(sub.s, sub.row_slopes(x))
+            rows[at : at + len(row0) - 1] = _products(sub, row0, c) + sub.reg * x
             at += len(row0) - 1
-        return out
+        return rows
 
     def _parts(self, first: int, last: int) -> Iterator[tuple[LinearModel, Indices]]:
         """The rows of clients first to last - 1, some clients at a time, and where each of them begins."""
-        each = max(self.store.d, self.stored_numbers() // len(self))
+        each = max(self.store.d, oracles.stored_numbers(self.store) // len(self))
         step = max(1, NUMBERS_AT_ONCE // each)
         for lo in range(first, last, step):
             row0 = self.row0[lo : min(lo + step, last) + 1]
@@ -238,29 +199,29 @@ def has_even_rows(clients: Any) -> bool:
 
 def sums(v: Array, row0: Indices) -> Array:
     """The sum of each client's entries, in the order in which numpy adds them up for one client."""
-    out = np.empty(len(row0) - 1)
+    totals = np.empty(len(row0) - 1)
     for m, who in by_size(row0):
-        out[who] = v[rows_of(row0, who, m)].reshape(len(who), m).sum(axis=1)
-    return out
+        totals[who] = v[rows_of(row0, who, m)].reshape(len(who), m).sum(axis=1)
+    return totals
 
 
-def _matrix_bytes(A: Any, row0: Indices) -> list[tuple[Any, Indices, Indices]]:
-    """The arrays of ``sharded.matrix_parts`` of every client, as bytes, with where each client's begin and end."""
-    lo, hi = row0[:-1], row0[1:]
+def _bytes_of(v: Any, ends: Any) -> tuple[memoryview, list[int]]:
+    """The bytes of an array, and where those of each client end, from numbers of entries."""
+    v = np.ascontiguousarray(v).reshape(-1)
+    return memoryview(v).cast("B"), (v.itemsize * np.asarray(ends, np.int64)).tolist()
+
+
+def _matrix_arrays(A: Any, row0: Indices) -> list[tuple[Any, Indices]]:
+    """The arrays of ``sharded.matrix_parts`` of all clients, with where each client's end."""
     if not scipy.sparse.issparse(A):
-        width = A.shape[1] * A.itemsize
-        return [(np.array(A).reshape(-1).view(np.uint8), width * lo, width * hi)]
+        return [(A, A.shape[1] * row0)]
     # each client's own indptr begins with 0, and has an entry more than rows
-    at = np.arange(len(lo))
+    sizes = np.diff(row0)
+    at = np.arange(len(row0))
     ends = A.indptr.astype(np.int64)
-    rows = np.repeat(ends[lo], hi - lo + 1)
-    places = np.arange(len(rows)) - np.repeat(at, hi - lo + 1)
-    indptr = ends[places] - rows
-    return [
-        (indptr.view(np.uint8), 8 * (lo + at), 8 * (hi + at + 1)),
-        (A.indices.astype(np.int64).view(np.uint8), 8 * ends[lo], 8 * ends[hi]),
-        (np.array(A.data).view(np.uint8), A.data.itemsize * ends[lo], A.data.itemsize * ends[hi]),
-    ]
+    places = np.arange(row0[-1] + len(sizes)) - np.repeat(at[:-1], sizes + 1)
+    indptr = ends[places] - np.repeat(ends[row0[:-1]], sizes + 1)
+    return [(indptr, row0 + at), (A.indices.astype(np.int64), ends[row0]), (A.data, ends[row0])]
 
 
 def _row_factors(sub: LinearModel, row0: Indices) -> Array:
@@ -274,11 +235,11 @@ def _products(sub: LinearModel, row0: Indices, c: Array) -> Array:
     """A_i' c_i of each client, in the order of its unknowns."""
     A, clients, F = sub.A, len(row0) - 1, sub.A.shape[1]
     if scipy.sparse.issparse(A):
-        found = np.asarray(apart(A, row0).T @ c, dtype=np.float64).reshape(clients, F, -1)
+        products = np.asarray(apart(A, row0).T @ c, dtype=np.float64).reshape(clients, F, -1)
     else:
-        found = np.empty((clients, F, 1 if c.ndim == 1 else c.shape[1]))
+        products = np.empty((clients, F, 1 if c.ndim == 1 else c.shape[1]))
         for m, who in by_size(row0):
             rows = rows_of(row0, who, m)
             stack = A[rows].reshape(len(who), m, F).transpose(0, 2, 1)
-            found[who] = stack @ c[rows].reshape(len(who), m, -1)
-    return found.transpose(0, 2, 1).reshape(clients, -1) if isinstance(sub, Softmax) else found[:, :, 0]
+            products[who] = stack @ c[rows].reshape(len(who), m, -1)
+    return products.transpose(0, 2, 1).reshape(clients, -1) if isinstance(sub, Softmax) else products[:, :, 0]

@@ -27,9 +27,7 @@ class Quadratic:
         self.c = float(c)
         d = self.b.shape[0] if self.b.ndim == 1 else -1
         if self.H.shape not in ((d,), (d, d)):
-            raise InputError(
-                f"H of shape {self.H.shape} does not fit b of shape {self.b.shape}; give (d, d) or (d,) and (d,)."
-            )
+            raise InputError(f"H of shape {self.H.shape} does not fit b of shape {self.b.shape}.")
         if not (np.isfinite(self.H).all() and np.isfinite(self.b).all()):
             raise InputError("H or b holds NaN or infinite values.")
         if self.H.ndim == 2 and not np.allclose(self.H, self.H.T, rtol=1e-12, atol=1e-12 * np.abs(self.H).max()):

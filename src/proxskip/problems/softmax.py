@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from proxskip.problems.glm import LinearModel, area_under_curve, label_values
-from proxskip.types import Array, Indices, InputError
+from proxskip.problems.glm import LinearModel, label_values, times
+from proxskip.types import Array, InputError
 
 
 class Softmax(LinearModel):
@@ -39,14 +39,13 @@ class Softmax(LinearModel):
         """The number of unknowns: classes times features."""
         return int(self.A.shape[1]) * self.C
 
-    def _scores(self, A: Any, x: Array) -> Array:
+    def margins(self, x: Array, A: Any = None) -> Array:
         """The margins a_j' x_c, one row per sample and one column per class."""
-        X = x.reshape(self.C, -1).T.astype(self.dtype, copy=False)
-        return np.asarray(A @ X, dtype=np.float64)
+        return super().margins(x.reshape(self.C, -1).T, A)
 
-    def _fold(self, A: Any, G: Array) -> Array:
-        """A' G, flattened class by class as x is."""
-        return np.ascontiguousarray(np.asarray(A.T @ G.astype(self.dtype, copy=False), dtype=np.float64).T).ravel()
+    def _back(self, A: Any, c: Array, dtype: Any = None) -> Array:
+        """A'c, flattened class by class as x is."""
+        return np.ascontiguousarray(super()._back(A, c, dtype).T).ravel()
 
     def slopes(self, Z: Array, b: Array) -> Array:
         """The derivative of the loss of each row in its margins: probabilities less the indicator of the label."""
@@ -55,53 +54,24 @@ class Softmax(LinearModel):
         P[np.arange(len(P)), b.astype(np.int64)] -= 1.0
         return P
 
-    def margins(self, x: Array) -> Array:
-        """The margins of all rows."""
-        return self._scores(self.A, x)
-
     def losses(self, z: Array) -> Array:
         """The loss of each row at margins z."""
         return np.asarray(scipy.special.logsumexp(z, axis=1) - z[np.arange(self.N), self.b.astype(np.int64)])
 
-    def _gradient(self, x: Array, z: Array) -> Array:
-        return self._fold(self.A, self.s[:, None] * self.slopes(z, self.b)) + self.reg * x
-
-    def minibatch_gradient(self, x: Array, rows: Indices) -> Array:
-        """The mean gradient of the given rows' functions (see ``row_factors``); rows may repeat."""
-        self._need_rows()
-        B = self.A[rows]
-        slopes = self._in_batch(self.slopes(self._scores(B, x), self.b[rows]), rows)
-        return self._fold(B, slopes) + self.reg * x
-
     def hessp(self, x: Array, v: Array) -> Array:
         """Hessian times vector."""
-        P: Array = scipy.special.softmax(self._scores(self.A, x), axis=1)
-        V = self._scores(self.A, v)
+        P: Array = scipy.special.softmax(self.margins(x), axis=1)
+        V = self.margins(v)
         # The Hessian of logsumexp at Z is diag(p) - p p', row by row.
         R = P * (V - np.sum(P * V, axis=1, keepdims=True))
-        return self._fold(self.A, self.s[:, None] * R) + self.reg * v
+        return self._back(self.A, times(self.s, R)) + self.reg * v
 
     def hessian(self, x: Array) -> Array:
         """The dense Hessian at x, column by column."""
         # symmetric, so that its columns are its rows
         return np.stack([self.hessp(x, e) for e in np.eye(self.d)])
 
-    def gradient_variance(self, x: Array, less: Array | None = None) -> float:
-        """mean_j |grad f_j(x) - grad f(x)|^2  over the rows j; with ``less``, of the gradients' change from there."""
-        factors = self.row_factors
-        G = self.row_slopes(x) if less is None else self.row_slopes(x) - self.row_slopes(less)
-        G = G if isinstance(factors, float) else factors[:, None] * G
-        mean = self._fold(self.A, G / self.N)
-        # The gradient of row j is the outer product of its slopes and a_j (the regularizer cancels).
-        return max(self._mean_square(G) - float(mean @ mean), 0.0)
-
     def accuracy(self, x: Array, A: Any, labels: npt.ArrayLike) -> float:
         """The share of held-out rows that are classified correctly."""
-        guess = np.asarray(self.classes)[np.argmax(self._scores(self.design(A), x), axis=1)]
+        guess = np.asarray(self.classes)[np.argmax(self.margins(x, self.design(A)), axis=1)]
         return float(np.mean(guess == np.asarray(labels)))
-
-    def auc(self, x: Array, A: Any, labels: npt.ArrayLike) -> float:
-        """The area under the ROC curve on held-out rows, one class against the rest, averaged over the classes."""
-        scores, true = self._scores(self.design(A), x), np.asarray(labels)
-        shares = scipy.special.softmax(scores, axis=1)
-        return float(np.mean([area_under_curve(shares[:, c], true == k) for c, k in enumerate(self.classes)]))

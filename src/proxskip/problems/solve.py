@@ -51,17 +51,18 @@ class Solution:
 
 def minimize(problem: Problem) -> tuple[Array, Array | None, float] | None:
     """(x*, y*, certificate); None where no point can be certified at a reasonable cost."""
-    newton = problem.psi is None and oracles.has_hessp(problem.whole) and oracles.has_rows(problem.whole)
+    newton = problem.psi is None and hasattr(problem.whole, "hessp") and oracles.has_rows(problem.whole)
     if problem.d > MAX_UNKNOWNS or (problem.mu is None and not (newton and problem.d <= MAX_DENSE_HESSIAN)):
         return None
     problem = in_double(problem)
     scale = _scale(problem)
     y, curved = None, True
     if problem.psi is None:
-        x = _smooth_minimizer(problem)
+        f, exact = problem.whole, None if problem.mu is None else oracles.attribute(problem.whole, "minimizer")
+        x = exact if exact is not None else _newton(f, problem.d) if hasattr(f, "hessp") else _accelerated(problem)
         certificate = float(np.linalg.norm(problem.gradient(x)))
         # Without mu, a small gradient may also mean a slope that only flattens out towards infinity.
-        curved = problem.mu is not None or _is_curved(problem.whole.hessian(x), problem.L_global)
+        curved = problem.mu is not None or scipy.linalg.eigvalsh(problem.whole.hessian(x))[0] > 1e-9 * problem.L_global
     elif problem.D is None or is_identity(problem.D):
         plain = problem if problem.D is None else replace(problem, D=None)
         x = _accelerated(plain)
@@ -72,24 +73,12 @@ def minimize(problem: Problem) -> tuple[Array, Array | None, float] | None:
     return (x, y, certificate) if certificate <= MAX_CERTIFICATE * scale and curved else None
 
 
-def _smooth_minimizer(problem: Problem) -> Array:
-    """x* without psi, by the best way that ``whole`` offers."""
-    if problem.mu is not None and (x := oracles.minimizer_of(problem.whole)) is not None:
-        return x
-    return _newton(problem.whole, problem.d) if oracles.has_hessp(problem.whole) else _accelerated(problem)
-
-
 def in_double(problem: Any) -> Any:
     """The same problem with its data converted from single to double precision."""
     clients = problem.clients.in_double()
     if clients is problem.clients:
         return problem
     return replace(problem, clients=clients, whole=oracles.in_double(problem.whole))
-
-
-def _is_curved(H: Array, L: float) -> bool:
-    """Whether the smallest eigenvalue of H is positive beyond rounding."""
-    return bool(scipy.linalg.eigvalsh(H)[0] > 1e-9 * L)
 
 
 def _scale(problem: Problem) -> float:
@@ -122,7 +111,7 @@ def _newton(f: Any, d: int, steps: int = 200) -> Array:
 
 def _newton_step(f: Any, x: Array, g: Array, d: int, first: float) -> Array:
     """H^-1 g, by a Cholesky factorisation or by conjugate gradients; ``first`` is the norm of the first gradient."""
-    if d <= MAX_DENSE_HESSIAN and oracles.has_hessian(f):
+    if d <= MAX_DENSE_HESSIAN and hasattr(f, "hessian") and oracles.has_rows(f):
         try:
             return np.asarray(scipy.linalg.cho_solve(scipy.linalg.cho_factor(f.hessian(x)), g))
         except np.linalg.LinAlgError:  # singular: take the shortest step

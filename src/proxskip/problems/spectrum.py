@@ -1,8 +1,11 @@
-"""The extreme eigenvalues of  c A' diag(s) A + diag(reg):  exact at moderate sizes, otherwise a bound."""
+"""The extreme eigenvalues of  c A' diag(s) A + diag(reg):  exact at moderate sizes, otherwise a bound.
+
+Those of many packed clients come from stacks of small Gram matrices, and are the same up to rounding.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,7 +15,7 @@ import scipy
 from proxskip.cores import available_cores
 from proxskip.problems import small_client_kernels
 from proxskip.randomness import generator
-from proxskip.types import Array, InputError, is_sparse
+from proxskip.types import Array, Indices, InputError, is_sparse
 
 EPS = float(np.finfo(np.float64).eps)
 NOT_FINITE = "the data are so large that A'A is not finite; divide them by their largest entry."
@@ -26,6 +29,13 @@ LANCZOS_SLACK = 0.01
 LANCZOS_FAILURE = 1e-10
 """Beyond that, Lanczos from a random start bounds the largest eigenvalue from above. The bound is at most 1 % too
 large, and it fails with probability below 1e-10 (Kuczynski and Wozniakowski, 1992, Theorem 3.2)."""
+NUMBERS_AT_ONCE = 1 << 22
+COLUMNS_AT_ONCE = 1 << 24
+"""Limits of the stacks: their numbers, and the columns of a block of sparse clients, each with its own."""
+MAX_DENSE_WORK = 1e11
+"""Clients times features cubed, up to which an uneven regularizer is treated exactly; beyond, L is a bound."""
+WORTH_THREADS = 1e7
+"""Matrices times their size cubed, from which they are spread over threads."""
 
 
 def is_matrix(A: Any) -> bool:
@@ -171,3 +181,108 @@ def lanczos(matvec: Callable[[Array], Any], d: int, k: int, seed: int = 0) -> fl
         alpha, beta[: m - 1], eigvals_only=True, select="i", select_range=(m - 1, m - 1)
     )
     return float(top[0])
+
+
+# -- many clients, whose rows are in one store ------------------------------------------------------------------------
+def by_size(row0: Indices) -> Iterator[tuple[int, Indices]]:
+    """Each number of rows that occurs, and the clients that have it."""
+    sizes = np.diff(row0)
+    order = np.argsort(sizes, kind="stable")
+    values, starts = np.unique(sizes[order], return_index=True)
+    yield from zip(values.tolist(), np.split(order, starts[1:]), strict=True)
+
+
+def rows_of(row0: Indices, who: Indices, m: int) -> Indices:
+    """The rows of these clients, which have m each."""
+    return np.asarray((row0[who][:, None] + np.arange(m)).ravel())
+
+
+def largest_each(store: Any, row0: Indices) -> Array:
+    """L of each client; for many clients with an intercept and few rows, a bound that is at most lambda too large."""
+    F, c, reg = int(store.A.shape[1]), store.curvature, store.reg[: store.A.shape[1]]
+    even = np.ptp(reg) == 0  # then reg only shifts the spectrum
+    by_rows = even or (len(row0) - 1) * float(F) ** 3 > MAX_DENSE_WORK
+    own, shift = (np.zeros(F), float(reg[0])) if even else (reg, 0.0)
+    values = np.empty(len(row0) - 1)
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused with a sentence
+        for m, who, A, s in _blocks(store, row0):
+            if by_rows and m < F and m <= EXACT_UP_TO:
+                values[who] = c * eigenvalue_each(_grams(A, s, m, of_rows=True), m - 1) + float(reg.max())
+            elif F <= EXACT_UP_TO:
+                values[who] = eigenvalue_each(c * _grams(A, s, m, of_rows=False) + np.diag(own), F - 1) + shift
+            else:  # few and large
+                cuts = [slice(k * m, k * m + m) for k in range(len(who))]
+                values[who] = [largest(A[cut], s[cut], c, own) + shift for cut in cuts]
+    return values
+
+
+def smallest_each(store: Any, row0: Indices) -> Array:
+    """mu of each client of a least squares problem."""
+    F, least = int(store.A.shape[1]), float(store.reg.min())
+    even = np.ptp(store.reg) == 0
+    costly = not even and (len(row0) - 1) * float(F) ** 3 > MAX_DENSE_WORK
+    values = np.full(len(row0) - 1, least)
+    if F > EXACT_UP_TO:
+        return values
+    with np.errstate(over="ignore", invalid="ignore"):
+        for m, who, A, s in _blocks(store, row0, 1 if costly or even else 0):
+            S = _grams(A, s, m, of_rows=False) + np.diag(store.reg)
+            w = eigenvalue_each(S, 0)
+            w[np.abs(w) <= F * EPS * np.abs(S).sum(axis=2).max(axis=1)] = 0.0  # within rounding
+            values[who] = np.maximum(np.maximum(w, least), 0.0)
+    return values
+
+
+def eigenvalue_each(S: Array, k: int) -> Array:
+    """The k-th eigenvalue, in increasing order, of each matrix of an ``(n, m, m)`` stack."""
+    if not np.isfinite(S).all():
+        raise InputError(NOT_FINITE)
+    n, m = S.shape[:2]
+    threads = min(n, available_cores()) if n * float(m) ** 3 > WORTH_THREADS else 1
+    with ThreadPoolExecutor(threads) as pool:
+        return np.concatenate(list(pool.map(np.linalg.eigvalsh, np.array_split(S, threads))))[:, k]
+
+
+def _blocks(store: Any, row0: Indices, tall: int = 0) -> Iterator[tuple[int, Indices, Any, Array]]:
+    """(m, clients with m rows, their rows, the weights of these); with ``tall``, only clients without a null space."""
+    A, F = store.A, int(store.A.shape[1])
+    each = A.nnz / A.shape[0] if scipy.sparse.issparse(A) else F
+    for m, everyone in by_size(row0):
+        if tall and m < F:
+            continue
+        side = min(m, F) if np.ptp(store.reg) == 0 else F
+        step = int(min(NUMBERS_AT_ONCE // max(side * side, m * each), COLUMNS_AT_ONCE // F))
+        for lo in range(0, len(everyone), max(1, step)):
+            who = everyone[lo : lo + max(1, step)]
+            rows = rows_of(row0, who, m)
+            yield m, who, A[rows], store.s[rows]
+
+
+def apart(A: Any, row0: Indices) -> Any:
+    """The CSR matrix A with columns of its own for every client."""
+    F, clients = A.shape[1], len(row0) - 1
+    wide: Any = np.int64 if clients * F > np.iinfo(np.int32).max else np.int32
+    first = F * np.arange(clients, dtype=wide)
+    indices = A.indices + np.repeat(first, np.diff(A.indptr[row0]))
+    return scipy.sparse.csr_matrix((A.data, indices, A.indptr), shape=(A.shape[0], clients * F))
+
+
+def _grams(A: Any, s: Array, m: int, of_rows: bool) -> Array:
+    """B B' (of rows) or B'B of each client, with B = diag(sqrt(s)) A in float64."""
+    B = scaled_rows(A, s)
+    if not scipy.sparse.issparse(A):
+        B = B.reshape(len(s) // m, m, A.shape[1])
+        T = B.transpose(0, 2, 1)
+        return np.asarray(B @ T if of_rows else T @ B)
+    # the product above orders the entries of a row in its own way, in which the sums of a Gram matrix are taken
+    B = apart(B, np.arange(0, len(s) + 1, m))
+    return _diagonal_blocks(B @ B.T, m) if of_rows else _diagonal_blocks(B.T @ B, A.shape[1])
+
+
+def _diagonal_blocks(M: Any, side: int) -> Array:
+    """The blocks of a block-diagonal sparse matrix, dense."""
+    M = scipy.sparse.csr_matrix(M)
+    blocks = np.zeros((M.shape[0] // side, side, side))
+    row = np.repeat(np.arange(M.shape[0]), np.diff(M.indptr))
+    blocks[row // side, row % side, M.indices % side] = M.data
+    return blocks

@@ -52,9 +52,7 @@ def split(
     ([2, 2, 2], [0.3333333333333333, 0.3333333333333333, 0.3333333333333333])
     """
     if not isinstance(model, LinearModel):
-        raise InputError(
-            "split needs a model with rows (Logistic, LeastSquares, Softmax); give other oracles to Problem."
-        )
+        raise InputError("split needs a linear model; give other oracles to Problem.")
     order, row0 = arrangement(model, clients, by, groups=groups, alpha=alpha, seed=seed)
     if weights not in ("rows", "equal"):
         raise InputError(f'weights = "{weights}" is not known; use "rows" or "equal".')
@@ -128,9 +126,7 @@ def _by_owner(owner: Indices, n: int) -> tuple[Indices, Indices]:
 def _by_group(groups: npt.ArrayLike | None, clients: int | None, N: int) -> tuple[Indices, Indices]:
     """The rows sorted by group, cut between groups or into equal parts."""
     if groups is None:
-        raise InputError(
-            "split by group needs a group column; this data set has none, so choose label, iid or dirichlet."
-        )
+        raise InputError("split by group needs a group column; without one choose label, iid or dirichlet.")
     g = np.asarray(groups)
     if g.shape != (N,):
         raise InputError(f"the group column has shape {g.shape} but there are {N} rows.")
@@ -162,6 +158,4 @@ def _dirichlet(
             owner[rows] = np.searchsorted(bounds, np.arange(len(rows)), side="right")
         if np.bincount(owner, minlength=n).all():
             return _by_owner(owner, n)
-    raise InputError(
-        f"Dirichlet({alpha:g}) left a client without rows {tries} times; use fewer clients or a larger alpha."
-    )
+    raise InputError(f"Dirichlet({alpha:g}) left a client without rows; use fewer clients or a larger alpha.")

@@ -123,7 +123,7 @@ def fingerprint(problem: Problem) -> str:
     digest.update(np.ascontiguousarray(problem.weights).tobytes())
     for f in problem.clients:
         if isinstance(f, RemoteClient):
-            digest.update(f.fact.digest.encode())
+            digest.update(f.digest.encode())
         else:
             add_client(digest, f, problem.d)
     return digest.hexdigest()

@@ -182,7 +182,7 @@ class Trace:
         """Read what ``to_npz`` wrote, without trusting any size in it."""
         from proxskip.data.tables import open_npz  # here, since most runs read no file
 
-        with open_npz(path, Path(path).stat().st_size) as (arrays, _):
+        with open_npz(path, Path(path).stat().st_size) as arrays:
             columns = {name: arrays[name] for name in arrays.files}
         with open(path, "rb") as file:
             file.seek(-22, os.SEEK_END)

@@ -20,7 +20,7 @@ from proxskip.engines.ray.pool import ENDED, MIN_STORE_BYTES, Parcel, Pool, put,
 from proxskip.engines.ray.worker import Message, Op
 from proxskip.interfaces import Request
 from proxskip.problems.federated import Problem
-from proxskip.types import Indices, Vectors
+from proxskip.types import Vectors
 
 REPLAY_SECONDS = 5.0
 """Local work after which a snapshot is taken, so that redoing takes no longer than this and one round."""
@@ -111,8 +111,6 @@ class ActorSession:
         self.rounds_since, self.seconds_since, self.bytes_since = 0, 0.0, 0  # the last snapshot
         self.round = 0
         self.timing = Timing(len(pool.all))
-        self.next_cohort: Indices | None = None
-        """The next round's cohort, where the actors read its rows from disk."""
         self.recoveries, pool.rebuilt = pool.rebuilt, []
         pool.nodes |= pool.call(self.begin, pool.all, "did not begin", self.mend)
 
@@ -185,11 +183,7 @@ class ActorSession:
     def post(self, a: int, start: int, ops: list[Op], parcel: Parcel, snapshot: bool = False) -> Any:
         """Submit a message to one actor."""
         sent = [replace(op, vectors=tuple(parcel.of(v) for v in op.vectors)) for op in ops]
-        lo, hi = self.pool.bounds[a], self.pool.bounds[a + 1]
-        cohort = self.next_cohort
-        if cohort is not None:
-            cohort = cohort[slice(*np.searchsorted(cohort, (lo, hi)))] - lo
-        return self.pool.handles[a].step.remote(Message(self.run_id, start, sent, snapshot, cohort))
+        return self.pool.handles[a].step.remote(Message(self.run_id, start, sent, snapshot))
 
     # -- faults --------------------------------------------------------------------------------------------------------
     def begin(self, a: int) -> Any:

@@ -24,9 +24,9 @@ from proxskip.engines.sparse_rows import balanced
 from proxskip.interfaces import BrokenOff, Engine, Request, SettleHalf, Size, Work
 from proxskip.links.sums import SUM_BLOCK, sum_in_order
 from proxskip.problems.federated import LKind, Problem
-from proxskip.problems.glm import LinearModel, Logistic
+from proxskip.problems.glm import LinearModel
 from proxskip.problems.packed import Packed
-from proxskip.problems.sharded import Elsewhere, Files, RemoteClient, Sharded, agree, as_source
+from proxskip.problems.sharded import Elsewhere, Sharded, Shards
 from proxskip.problems.stored import Stored
 from proxskip.types import Array, Indices, InputError, Vectors
 
@@ -39,7 +39,7 @@ class RayEngine(Engine):
         address: of a running cluster, ``"auto"`` for the one this machine belongs to; None starts Ray on this machine,
             with a CPU for each that the actors need (or uses the Ray that this process has started already).
         cores: CPUs, and threads, of each actor.
-        memory: bytes that each actor may hold while it loads its shards (Linux); one that does not fit is refused.
+        memory: bytes that each actor reserves in the cluster.
         deadline: seconds after which a call that was not answered ends the run with an EngineError.
         snapshot_every: rounds after which the clients' memory is copied to the driver at the latest.
         stay: keep the actors and their shards after a run for the next one on the same problem, until ``shutdown``.
@@ -100,14 +100,9 @@ class RayEngine(Engine):
 
     def load(
         self,
-        shards: Any,
-        model: type[LinearModel] = Logistic,
+        load_shard: Callable[[int], Any],
+        n: int = 0,
         *,
-        n: int | None = None,
-        l2: float = 0.0,
-        intercept: bool = False,
-        dtype: Any = "float64",
-        features: int | None = None,
         weights: Any = "rows",
         L: LKind = "max",
         batch: int | None = None,
@@ -116,24 +111,19 @@ class RayEngine(Engine):
         """A problem whose shards are loaded by the actors that hold them; no data pass through this process.
 
         Args:
-            shards: a list of svmlight or npz files, one per client, at the same path on every machine; or a function
-                ``load_shard(i)`` that gives client i, a linear model or any oracle.
-            n: the number of clients, for a function.
-            features: columns of the data; without it the largest index that occurs in a file.
+            load_shard: a function that makes client i, a linear model or any oracle, from data that its actor reads.
+            n: the number of clients.
             weights: "rows", "equal", or a number a client.
         """
         if isinstance(weights, str) and weights not in ("rows", "equal"):
             raise InputError(f'weights = "{weights}" is not known; use "rows" or "equal".')
-        kind = str(np.dtype(dtype))
-        source = as_source(shards, n, model=model, l2=l2, intercept=intercept, dtype=kind, features=features)
+        source = Shards(load_shard, n)
         try:
             facts = self._facts(source)
             if isinstance(weights, str):
-                sizes = [f.N for f in facts]
-                weights = sizes if weights == "rows" and None not in sizes else None
+                weights = [f.N for f in facts] if weights == "rows" and all(f.has_rows for f in facts) else None
             about = {"split": "shards", "data": f"{source.n} shards"}
-            remotes = [RemoteClient(f) for f in facts]
-            problem = Sharded(remotes, weights, psi, None, batch, L, info=about, holder=self, source=source)
+            problem = Sharded(facts, weights, psi, None, batch, L, info=about, holder=self, source=source)
         except BaseException:
             self.shutdown_pool()
             raise
@@ -142,12 +132,10 @@ class RayEngine(Engine):
 
     def _facts(self, source: Any) -> list[Any]:
         """Let the actors load their shards; what they say of them."""
-        pool = self._pool(_sizes(source), source.name)
+        pool = self._pool(np.ones(source.n), source.name)
         bounds = pool.bounds
-        pool.data = [("look", lambda a: (source, bounds[a], bounds[a + 1]))]
-        width, classes = agree(source, self._supplied("look"))
-        pool.data.append(("build", lambda a: (source, width, classes)))
-        facts = self._supplied("build")
+        pool.data = [("load", lambda a: (source, bounds[a], bounds[a + 1]))]
+        facts = self._supplied("load")
         pool.digests = [f.digest for f in facts]
         return facts
 
@@ -241,11 +229,6 @@ class RayEngine(Engine):
         """Nothing yet: it travels with the next message."""
         self.session.tell(Request(half, cohort, 0, down=outcome))  # type: ignore[arg-type]
 
-    def expect(self, cohort: Callable[[], Indices]) -> None:
-        """Tell the actors with this round's message whose rows to read, if they are on disk."""
-        if isinstance(self.problem.clients, Stored):
-            self.session.next_cohort = cohort()
-
     def sum(self, w: Array, U: Array) -> Array:
         """In client order."""
         blocks = np.empty((-(-len(U) // SUM_BLOCK), U.shape[1]))
@@ -318,11 +301,3 @@ def _load(problem: Problem) -> Array:
     return np.array(
         [float(getattr(f.A, "nnz", f.A.size)) if isinstance(f, LinearModel) else 1.0 for f in problem.clients]
     )
-
-
-def _sizes(source: Any) -> Array:
-    """About how large each shard is: its file's size, where it can be seen from here."""
-    if not isinstance(source, Files):
-        return np.ones(source.n)
-    sizes = [float(os.path.getsize(p)) if os.path.isfile(p) else 0.0 for p in source.paths]
-    return np.array(sizes) if min(sizes) > 0 else np.ones(source.n)

@@ -133,7 +133,7 @@ class Pool:
         handles = []
         for k, a in enumerate(who):
             where = {"scheduling_strategy": private.prefer(others[k % len(others)])} if others else {}
-            handles.append(self.actor.options(**options, **where).remote(a, self.cores, self.memory))
+            handles.append(self.actor.options(**options, **where).remote(a, self.cores))
         return handles
 
     def _is_open(self, node: Mapping[str, Any], away: Collection[str]) -> bool:
@@ -173,7 +173,7 @@ class Pool:
                 what = "did not take its clients" if verb == "take" else "did not load its shards"
                 answers[verb] = self.gather(refs, until, what)
                 self.supplied |= dict.fromkeys(some, k + 1)
-            self.compare(answers.get("build", {}))
+            self.compare(answers.get("load", {}))
         except BaseException:
             for a in who:
                 self.drop(a)

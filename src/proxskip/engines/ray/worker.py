@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,15 +20,13 @@ from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.cpu.shards import Census
 from proxskip.interfaces import Request, Size, Work, look
 from proxskip.lazy.compilation import without_numba
-from proxskip.problems import spectrum
 from proxskip.problems.clients import checked_gradient
 from proxskip.problems.federated import Problem
 from proxskip.problems.oracles import in_double
-from proxskip.problems.stored import StoredPart
 from proxskip.types import Array, Indices, Vectors
 
 if TYPE_CHECKING:  # an actor that is given its clients reads no shards, and does without what reads them
-    from proxskip.problems.sharded import Fact, ShardSummary, Source
+    from proxskip.problems.sharded import RemoteClient, Shards
 
 MAX_HALVES = 16
 """Halves that an actor keeps; it fetches one that it has forgotten again."""
@@ -69,8 +67,6 @@ class Message:
     ops: Sequence[Op]
     snapshot: bool = False
     """Whether the reply is to have a copy of what the clients remember after them."""
-    next_cohort: Indices | None = None
-    """The clients of the next round, numbered within the actor, if their rows are on disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +84,10 @@ class Reply:
 class ActorWorker:
     """Clients ``first`` to ``first + m - 1`` of a problem."""
 
-    def __init__(self, number: int, cores: int = 1, memory: int | None = None) -> None:
+    def __init__(self, number: int, cores: int = 1) -> None:
         without_numba()
-        self.most = None
-        if memory is not None:
-            from proxskip.problems import sharded
-
-            spectrum.top_eigenvalue(np.eye(256) @ np.eye(256))  # BLAS takes its buffers at first use; they are no data
-            self.most = sharded.data_held() + memory
         self.number = number
         self.first, self.clients = 0, []  # type: int, Sequence[Any]
-        self.shards: list[Any] = []
         self.engine = CpuEngine(cores)
         self.packed: Any = None
         self.run, self.done = "", -1
@@ -108,33 +97,18 @@ class ActorWorker:
         self.halted = threading.Event()
 
     # -- data ----------------------------------------------------------------------------------------------------------
-    def take(self, first: int, clients: Sequence[Any] | StoredPart) -> None:
+    def take(self, first: int, clients: Sequence[Any] | Callable[[], Any]) -> None:
         """Clients that were made elsewhere, or that are in a folder."""
         self.first, self.packed = first, None
-        self.clients = clients.open() if isinstance(clients, StoredPart) else list(clients)
+        self.clients = clients() if callable(clients) else list(clients)
 
-    def look(self, source: Source, first: int, last: int) -> list[ShardSummary]:
-        """Read the shards of clients first to last - 1, and say what they hold."""
+    def load(self, source: Shards, first: int, last: int) -> list[RemoteClient]:
+        """Load the shards of clients first to last - 1, and say what the problem needs to know about them."""
         from proxskip.problems import sharded
 
-        self.first, self.packed, self.shards = first, None, []
-        with sharded.no_more_than(self.most):
-            self.shards += (sharded.look_at(source, i) for i in range(first, last))
-        return [summary for _, summary in self.shards]
-
-    def build(self, source: Source, d: int, classes: tuple[Any, ...] | None) -> list[Fact]:
-        """Make clients of what was read, and say what the problem needs to know about them."""
-        from proxskip.problems import sharded
-
-        clients: list[Any] = []
-        self.clients = clients
-        facts = []
-        with sharded.no_more_than(self.most):
-            for k in range(len(self.shards)):
-                data, self.shards[k] = self.shards[k][0], None
-                clients.append(sharded.load_client(source, self.first + k, data, d, classes))
-                facts.append(sharded.fact(source, self.first + k, clients[-1]))
-        return facts
+        pairs = [sharded.loaded(source, i) for i in range(first, last)]
+        self.first, self.packed, self.clients = first, None, [f for f, _ in pairs]
+        return [about for _, about in pairs]
 
     def census(self, d: int, batch: int | None) -> Census:
         """Counts behind the kernels' layout."""
@@ -169,8 +143,6 @@ class ActorWorker:
             return self.reply
         if message.run != self.run or message.start != self.done:
             raise Lost(f"actor {self.number} is at operation {self.done}, not {message.start}")
-        if (cohort := message.next_cohort) is not None:
-            self.engine.expect(lambda: cohort)
         self.done = -1  # until all is done: a half-done message must not be taken for a done one
         work, gradients = Work((), 0), 0
         ops = [self._received(op) for op in message.ops]
