@@ -21,7 +21,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
-from sklearn.datasets import dump_svmlight_file, load_svmlight_file
+from sklearn.datasets import load_svmlight_file
 
 from conftest import draws
 from proxskip.data import svmlight
@@ -302,18 +302,6 @@ def test_the_size_of_a_block_changes_nothing(scratch: Path, text: bytes, size: i
         assert whole.sha256 == parts.sha256
     else:
         assert whole == parts
-
-
-@settings(max_examples=draws(40))
-@given(st.integers(0, 2**32), st.integers(1, 12), st.integers(1, 9))
-def test_round_trip_through_scikit_learn(scratch: Path, seed: int, N: int, d: int) -> None:
-    rng = np.random.default_rng(seed)
-    X = rng.standard_normal((N, d)) * 10.0 ** rng.integers(-200, 200, (N, d)) * (rng.random((N, d)) < 0.6)
-    dump_svmlight_file(csr_matrix(X), rng.standard_normal(N), str(scratch), zero_based=False, comment="a comment")
-    A, b = read_svmlight(scratch, n_features=d)
-    X_back, y_back = load_svmlight_file(str(scratch), n_features=d, zero_based=False)
-    assert np.array_equal(A.toarray(), X_back.toarray())
-    assert np.array_equal(b, y_back)
 
 
 @pytest.mark.slow
