@@ -31,6 +31,7 @@ from proxskip.engines.ray import cluster as ray_cluster  # noqa: E402
 from proxskip.engines.ray import pool as ray_pool  # noqa: E402
 from proxskip.engines.ray.actor_session import ActorSession  # noqa: E402
 from proxskip.engines.ray.engine import RayEngine  # noqa: E402
+from test_ray import Watch  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,
@@ -74,23 +75,6 @@ def written(folder: Path) -> list[Path]:
 def kill(engine: RayEngine, a: int) -> None:
     pid, _ = ray.get(engine.pool.handles[a].where.remote(), timeout=60)
     os.kill(pid, signal.SIGKILL)
-
-
-class At:
-    """Does something at one record, or where a run starts."""
-
-    def __init__(self, round: int, act: Any) -> None:
-        self.round, self.act = round, act
-
-    def on_run_start(self, config: Any) -> None:
-        if self.round < 0:
-            self.act()
-
-    def on_record(self, step: int, metrics: Any) -> None:
-        if step == self.round:
-            self.act()
-
-    def on_run_end(self, result: Any) -> None: ...
 
 
 def script(code: str) -> str:
@@ -162,7 +146,9 @@ def test_a_shard_that_changed_is_not_taken_for_the_same(tmp_path: Path, make: An
     with pytest.raises(
         EngineError, match=r"^the data of client 0 \(.*0\.npz\) are not those that were loaded at first"
     ):
-        ps.run(method, problem, rounds=60, engine=engine, callbacks=(At(20, change),))
+        ps.run(
+            method, problem, rounds=60, engine=engine, callbacks=(Watch(record=lambda step: step == 20 and change()),)
+        )
     assert engine.pool is None  # nor is it used by the next run
     with pytest.raises(ps.InputError, match="load these again"):
         ps.run(method, problem, rounds=5, engine=engine)
@@ -305,7 +291,14 @@ def test_many_actors_may_die_once(make: Any, monkeypatch: Any) -> None:
         return real(self, *args)
 
     monkeypatch.setattr(ActorSession, "restore", restore)
-    result = ps.run(method, q, rounds=30, every=10, engine=engine, callbacks=(At(20, lambda: kill(engine, 0)),))
+    result = ps.run(
+        method,
+        q,
+        rounds=30,
+        every=10,
+        engine=engine,
+        callbacks=(Watch(record=lambda step: step == 20 and kill(engine, 0)),),
+    )
     assert [r["actor"] for r in result.summary()["cluster"]["recoveries"]] == [0, 1, 2, 3, 4, 5]
     assert result.x.tobytes() == ps.run(method, q, rounds=30, every=10).x.tobytes()
 
@@ -410,7 +403,7 @@ def test_a_run_that_fails_on_the_driver_leaves_no_actors(make: Any, monkeypatch:
         ps.resume(tmp_path / "run", q, engine=engine, rounds=6)
 
     def watched() -> None:
-        ps.run(method, q, rounds=3, engine=engine, callbacks=(At(-1, failed),))
+        ps.run(method, q, rounds=3, engine=engine, callbacks=(Watch(start=failed),))
 
     for act, step in ((watched, None), (go, "_prepare_watch"), (go, "_result"), (resume, "_prepare_watch")):
         with monkeypatch.context() as patched:
