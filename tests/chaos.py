@@ -35,6 +35,7 @@ from mutants import MUTANTS
 HERE = Path(__file__).resolve().parent
 KEPT = HERE.parent / "build" / "chaos"
 PAGE = HERE.parent / "docs" / "reliability.md"
+WORDS = "{count} --first {first}"
 MARKS = ("<!-- chaos: begin -->\n", "<!-- chaos: end -->\n")
 
 
@@ -63,7 +64,7 @@ class Campaign:
     count: int
     parts: int
     minutes: float
-    words: str = "{count} --first {first}"
+    words: str = WORDS
     alone: bool = False
     needs: tuple[str, ...] = ()
 
@@ -79,16 +80,14 @@ class Campaign:
         return ", ".join(name for name in self.needs if find_spec(name) is None)
 
 
-def _audit(engine: str, parts: int, minutes: float, **more: Any) -> Campaign:
+def _audit(engine: str, *numbers: Any, **more: Any) -> Campaign:
     what = f"one update lost, doubled or altered on {engine}: reported by the run"
-    words = f"{{count}} --first {{first}} --engine {engine}"
-    return Campaign(f"audit-{engine}", what, "audit_mutants.py", 200, parts, minutes, words, **more)
+    return Campaign(f"audit-{engine}", what, "audit_mutants.py", 200, *numbers, f"{WORDS} --engine {engine}", **more)
 
 
-def _interrupt(engine: str, count: int, parts: int, minutes: float, **more: Any) -> Campaign:
-    what = f"a signal at any moment of a run on {engine}: resumed, the same bytes"
-    words = f"{{count}} --first {{first}} --engine {engine}"
-    return Campaign(f"interrupt-{engine}", what, "chaos_interrupt.py", count, parts, minutes, words, alone=True, **more)
+def _interrupt(engine: str, *numbers: Any, **more: Any) -> Campaign:
+    what, words = f"a signal at any moment of a run on {engine}: resumed, the same bytes", f"{WORDS} --engine {engine}"
+    return Campaign(f"interrupt-{engine}", what, "chaos_interrupt.py", *numbers, words, alone=True, **more)
 
 
 RAY, FLOWER, CARD = ("ray",), ("flwr",), ("cupy",)
@@ -200,10 +199,9 @@ class Part:
         return told if isinstance(told, dict) and "done" in told else None
 
 
-def parts_of(c: Campaign, share: float = 1.0) -> list[Part]:
+def parts_of(c: Campaign) -> list[Part]:
     """All of them, each with its share of the campaign's time."""
-    limit = 60 * c.minutes * share / c.parts
-    return [Part(c, k, command, limit) for k, command in enumerate(c.commands())]
+    return [Part(c, k, command, 60 * c.minutes / c.parts) for k, command in enumerate(c.commands())]
 
 
 def make(parts: list[Part], jobs: int, until: float) -> None:
@@ -232,66 +230,42 @@ def figures(kept: list[dict[str, Any]]) -> dict[str, Any]:
     return total
 
 
-def row(c: Campaign, package: str) -> tuple[str, str, str, dict[str, Any], float, str]:
-    """(name, what, outcome, figures, minutes, machine) of a campaign as far as it is kept."""
+def row(c: Campaign, package: str) -> tuple[bool, str]:
+    """Whether a campaign is complete and well, and its line of the table, as far as it is kept."""
     parts = parts_of(c)
     kept = [found for part in parts if (found := part.found(package)) is not None]
-    total = figures(kept)
     if not kept:
-        said = f"not run: needs {c.missing}" if c.missing else "not run"
-    elif total["wrong"] or any(one["outcome"] != "ok" for one in kept):
-        said = "FOUND"
-    else:
-        said = "ok" if len(kept) == len(parts) else f"{len(kept)} of {len(parts)} parts"
+        missing = f": needs {c.missing}" if c.missing else ""
+        return False, f"| {c.what} | {c.count:,} | not run{missing} | | | | |"
+    total = figures(kept)
+    done, wrong = total.pop("done"), total.pop("wrong")
+    said = f"{done:,}"
+    if wrong or any(one["outcome"] != "ok" for one in kept):
+        said += " (FOUND)"
+    elif len(kept) < len(parts):
+        said += f" ({len(kept)} of {len(parts)} parts)"
     minutes = sum(one["seconds"] for one in kept) / 60
-    return c.name, c.what, said, total, minutes, "; ".join(sorted({one["machine"] for one in kept}))
+    machine = "; ".join(sorted({one["machine"] for one in kept}))
+    rest = ", ".join(f"{k} {v:,}" if isinstance(v, int) else f"{k} {v:.3g}" for k, v in total.items())
+    return "(" not in said, f"| {c.what} | {c.count:,} | {said} | {wrong} | {minutes:.1f} | {machine} | {rest} |"
 
 
-def shown(total: dict[str, Any]) -> str:
-    """What there is besides the counts."""
-    rest = {k: v for k, v in total.items() if k not in ("done", "wrong")}
-    return ", ".join(f"{k} {v:,}" if isinstance(v, int) else f"{k} {v:.3g}" for k, v in rest.items())
-
-
-def summary(chosen: list[Campaign], package: str) -> bool:
-    """Print the table; whether all is complete and well."""
-    print(f"\n{'campaign':<20}{'outcome':<22}{'asked':>8}{'done':>8}{'wrong':>7}{'minutes':>9}   package {package}")
-    bad = []
-    for c in chosen:
-        name, _, said, total, minutes, _ = row(c, package)
-        done, wrong = total.get("done", 0), total.get("wrong", 0)
-        print(f"{name:<20}{said:<22}{c.count:>8}{done:>8}{wrong:>7}{minutes:>9.1f}   {shown(total)[:150]}")
-        bad += [] if said == "ok" else [name]
-    print(f"{len(chosen)} campaigns, not complete or not well: {', '.join(bad) or 'none'}.")
-    return not bad
-
-
-def page(package: str) -> None:
-    """Write the table of what is kept into the page on reliability."""
+def table(chosen: list[Campaign], package: str) -> tuple[str, list[str]]:
+    """The table of what is kept, and the names of the campaigns that are not complete or not well."""
+    rows = {c.name: row(c, package) for c in chosen}
     lines = [
         f"The package whose source has the SHA-256 {package}..., in the table that `python tests/chaos.py --page` writes:\n",
         "| campaign | asked | done | wrong | minutes | machine | besides |",
         "|---|---|---|---|---|---|---|",
+        *(line for _, line in rows.values()),
     ]
-    for c in CAMPAIGNS:
-        _, what, said, total, minutes, machine = row(c, package)
-        if not total:
-            lines.append(f"| {what} | {c.count:,} | {said} | | | | |")
-            continue
-        done = f"{total['done']:,}" + ("" if said == "ok" else f" ({said})")
-        rest = shown(total)
-        lines.append(f"| {what} | {c.count:,} | {done} | {total['wrong']} | {minutes:.1f} | {machine} | {rest} |")
-    begin, end = MARKS
-    text = PAGE.read_text(encoding="utf-8")
-    made = re.sub(f"{begin}.*{end}", lambda _: begin + "\n".join(lines) + "\n" + end, text, flags=re.DOTALL)
-    PAGE.write_text(made, encoding="utf-8")
+    return "\n".join(lines) + "\n", [name for name, (well, _) in rows.items() if not well]
 
 
 def main() -> int:
     """Run them and print the table; 1 unless all are complete and well."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", choices=[[], *(c.name for c in CAMPAIGNS)], metavar="NAME")
-    parser.add_argument("--share", type=float, default=1.0, help="of the minutes that each may take")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no part after so many")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="parts at once; default: a core")
     parser.add_argument("--dry", action="store_true", help="run nothing, show what is kept and what each may take")
@@ -300,17 +274,23 @@ def main() -> int:
     o = parser.parse_args()
     chosen = [c for c in CAMPAIGNS if not o.names or c.name in o.names]
     if o.page:
-        page(o.package)
+        begin, end = MARKS
+        made = begin + table(list(CAMPAIGNS), o.package)[0] + end
+        text = PAGE.read_text(encoding="utf-8")
+        PAGE.write_text(re.sub(f"{begin}.*{end}", lambda _: made, text, flags=re.DOTALL), encoding="utf-8")
         return 0
-    if not o.dry:
+    if o.dry:
+        for c in chosen:
+            print(f"{c.name:<20}{c.count:>8} in {c.parts:>2} parts, at most {c.minutes:g} minutes: {c.what}")
+    else:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # what has been started is ended
         until = time.monotonic() + 60 * o.minutes
         for alone in (False, True):
             here = [c for c in chosen if c.alone is alone and not c.missing]
-            make([part for c in here for part in parts_of(c, o.share)], 1 if alone else o.jobs, until)
-    for c in chosen if o.dry else ():
-        print(f"{c.name:<20}{c.count:>8} in {c.parts:>2} parts, at most {c.minutes:g} minutes: {c.what}")
-    return int(not summary(chosen, o.package))
+            make([part for c in here for part in parts_of(c)], 1 if alone else o.jobs, until)
+    text, bad = table(chosen, o.package)
+    print(f"\n{text}{len(chosen)} campaigns, not complete or not well: {', '.join(bad) or 'none'}.")
+    return int(bool(bad))
 
 
 if __name__ == "__main__":

@@ -2,56 +2,36 @@
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 
 import proxskip as ps
+from chaos_flower import APP, script
 
 pytest.importorskip("flwr", reason="flwr is not installed")
 
 pytestmark = pytest.mark.flower
 
-APP = Path(__file__).resolve().parents[1] / "examples" / "flower"
 TOOLS = all(shutil.which(t) for t in ("openssl", "ssh-keygen"))
 
 
-def script() -> Any:
-    loader = importlib.machinery.SourceFileLoader("federation", str(APP / "federation"))
-    spec = importlib.util.spec_from_loader("federation", loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module
-
-
-def federation(home: Path, *words: str, seconds: float = 280.0) -> subprocess.CompletedProcess[str]:
+def federation(home: Path, *words: str, python: tuple[str, ...] = (), seconds: float = 280.0) -> Any:
     environment = os.environ | {"PROXSKIP_FEDERATION": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.run(
-        [sys.executable, str(APP / "federation"), *words],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-    )
-
-
-def expected(nodes: int, rounds: int, l2: float = 0.1, seed: int = 4) -> np.ndarray:
-    """The same run in one process: label-sorted digits, Scaffnew with everybody in the form for cohorts."""
-    A, b = ps.datasets.load("digits")
-    problem = ps.split(ps.Logistic(A, b, l2=l2), clients=nodes, by="label", weights="equal")
-    return ps.run(ps.Scaffnew.theory(problem), problem, rounds=rounds, seed=seed, cohort=[list(range(nodes))]).x
+    if python:
+        environment.pop("PYTHONPATH", None)
+    call = [sys.executable, *python, str(APP / "federation"), *words]
+    return subprocess.run(call, env=environment, capture_output=True, text=True, timeout=seconds)
 
 
 @pytest.mark.parametrize(
@@ -65,45 +45,36 @@ def test_off_loopback_it_needs_tls_and_keys_or_to_be_told(host: str) -> None:
     module.check_security(host, plain=False, insecure=False)
 
 
-def test_the_loopback_may_be_that_of_ipv6() -> None:
+def test_the_loopback_may_be_that_of_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
     module = script()
     assert module.address("::1", 80) == "[::1]:80"
     assert module.address("127.0.0.1", 80) == "127.0.0.1:80"
-    try:
+    port = 0
+    with suppress(module.Refused):  # a machine may have no IPv6
         port = module.free_port("::1")
-    except module.Refused:
-        pytest.skip("this machine has no IPv6")
-    with socket.create_server(("::1", port), family=socket.AF_INET6):
-        module.wait_for("::1", port, 10.0)
-
-
-def test_an_address_that_cannot_be_listened_at_is_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = script()
-
-    def none(*_: Any) -> Any:
-        raise OSError(97, "Address family not supported by protocol")
-
-    monkeypatch.setattr(module.socket, "socket", none)
+    if port:
+        with socket.create_server(("::1", port), family=socket.AF_INET6):
+            module.wait_for("::1", port, 10.0)
+    error = OSError(97, "Address family not supported by protocol")
+    monkeypatch.setattr(module.socket, "socket", mock.Mock(side_effect=error))
     with pytest.raises(module.Refused, match=r"^this machine cannot listen at ::1 \(Address family not supported"):
         module.free_port("::1")
 
 
-def test_the_command_says_so_too(tmp_path: Path) -> None:
-    done = federation(tmp_path / "fed", "up", "--host", "0.0.0.0", "--plain")
+@pytest.mark.parametrize(
+    ("words", "python", "said"),
+    [
+        (("up", "--host", "0.0.0.0", "--plain"), (), "anybody could read"),
+        (("run",), (), "nothing is up"),
+        (("up",), ("-S",), "federation: numpy is not installed for"),  # -S leaves out every package
+    ],
+)
+def test_the_command_refuses_in_one_sentence_and_makes_nothing(
+    words: tuple[str, ...], python: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    done = federation(tmp_path / "fed", *words, python=python)
     assert done.returncode == 2
-    assert "anybody could read" in done.stderr
-    assert not (tmp_path / "fed").exists()
-    assert "nothing is up" in federation(tmp_path / "fed", "run").stderr
-
-
-def test_a_python_without_the_library_gets_one_sentence_and_nothing_is_made(tmp_path: Path) -> None:
-    environment = os.environ | {"PROXSKIP_FEDERATION": str(tmp_path / "fed")}
-    environment.pop("PYTHONPATH", None)
-    # -S leaves out site-packages, and with them every package
-    call = [sys.executable, "-S", str(APP / "federation"), "up"]
-    done = subprocess.run(call, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 2
-    assert done.stderr.startswith("federation: numpy is not installed for")
+    assert said in done.stderr
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "fed").exists()
 
@@ -133,23 +104,17 @@ def test_a_deployment_with_tls_and_keys_on_loopback(tmp_path: Path) -> None:
         ran = federation(home, "run", "rounds=3", "measure=0", "deadline=120.0", "wait=240.0", seconds=600.0)
         assert "scaffnew" in ran.stdout, ran.stdout[-3000:] + ran.stderr[-3000:]
         result = json.loads((home / "result.json").read_text())
-        assert result["summary"]["rounds"] == 3
-        assert result["summary"]["counts"]["lost"] == 0
-        assert np.array_equal(result["x"], expected(2, 3))
+        assert (result["summary"]["rounds"], result["summary"]["counts"]["lost"]) == (3, 0)
+        problem = ps.split(ps.Logistic(*ps.datasets.load("digits"), l2=0.1), clients=2, by="label", weights="equal")
+        judge = ps.run(ps.Scaffnew.theory(problem), problem, rounds=3, seed=4, cohort=[[0, 1]])
+        assert np.array_equal(result["x"], judge.x)
         assert list(home.glob("node-0/memory/*/client-0"))
     finally:
         stopped = federation(home, "down")
     assert "stopped 3 processes" in stopped.stdout
-    marked = f"PROXSKIP_FEDERATION_PART={home}".encode()
-    left = [p for p in Path("/proc").glob("[0-9]*/environ") if marked in _bytes(p)]
-    assert left == []
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
+    for environment in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            assert f"PROXSKIP_FEDERATION_PART={home}".encode() not in environment.read_bytes()
 
 
 SIMULATION = """

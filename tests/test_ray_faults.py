@@ -31,6 +31,7 @@ from proxskip.engines.ray import cluster as ray_cluster  # noqa: E402
 from proxskip.engines.ray import pool as ray_pool  # noqa: E402
 from proxskip.engines.ray.actor_session import ActorSession  # noqa: E402
 from proxskip.engines.ray.engine import RayEngine  # noqa: E402
+from test_ray import Watch  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,
@@ -79,23 +80,6 @@ def from_file(folder: Path) -> Any:
 def kill(engine: RayEngine, a: int) -> None:
     pid, _ = ray.get(engine.pool.handles[a].where.remote(), timeout=60)
     os.kill(pid, signal.SIGKILL)
-
-
-class At:
-    """Does something at one record, or where a run starts."""
-
-    def __init__(self, round: int, act: Any) -> None:
-        self.round, self.act = round, act
-
-    def on_run_start(self, config: Any) -> None:
-        if self.round < 0:
-            self.act()
-
-    def on_record(self, step: int, metrics: Any) -> None:
-        if step == self.round:
-            self.act()
-
-    def on_run_end(self, result: Any) -> None: ...
 
 
 def script(code: str) -> str:
@@ -167,7 +151,9 @@ def test_a_shard_that_changed_is_not_taken_for_the_same(tmp_path: Path, make: An
     with pytest.raises(
         EngineError, match=r"^the data of client 0 \(load_shard\(0\)\) are not those that were loaded at first"
     ):
-        ps.run(method, problem, rounds=60, engine=engine, callbacks=(At(20, change),))
+        ps.run(
+            method, problem, rounds=60, engine=engine, callbacks=(Watch(record=lambda step: step == 20 and change()),)
+        )
     assert engine.pool is None  # nor is it used by the next run
     with pytest.raises(ps.InputError, match="load these again"):
         ps.run(method, problem, rounds=5, engine=engine)
@@ -231,22 +217,24 @@ def longest_log(monkeypatch: Any) -> list[int]:
     return most
 
 
-def test_those_who_sit_out_are_snapshotted_too(make: Any, longest_log: list[int]) -> None:
-    engine, q = make(6, snapshot_every=10), quadratics(6)
-    method = ps.Scaffnew.theory(q, cohort=2)
-    ours = ps.run(method, q, rounds=300, every=300, cohort=2, engine=engine)
-    assert 0 < longest_log[0] <= 2 * 11  # two operations a round
-    assert ours.x.tobytes() == ps.run(method, q, rounds=300, every=300, cohort=2).x.tobytes()
-
-
-def test_logs_of_gossip_are_bounded(make: Any, longest_log: list[int], monkeypatch: Any) -> None:
-    """Every client has a row of its own in them."""
-    engine, q = make(2), quadratics(6)
-    monkeypatch.setattr(actor_session, "LOG_BYTES", 0)
-    method = ps.DecentralizedScaffnew.theory(q, ps.graph("ring", 6))
-    ours = ps.run(method, q, rounds=40, every=40, engine=engine)
-    assert 0 < longest_log[0] <= 8  # as many rows as the snapshot has
-    assert ours.x.tobytes() == ps.run(method, q, rounds=40, every=40).x.tobytes()
+@pytest.mark.parametrize(
+    ("cohort", "log_bytes", "longest"),
+    [
+        (2, None, 2 * 11),  # those who sit out have snapshots too: two operations a round, one of them every ten rounds
+        (None, 0, 8),  # with gossip every client has a row of its own in the log: as many rows as the snapshot has
+    ],
+)
+def test_logs_are_bounded(
+    cohort: int | None, log_bytes: int | None, longest: int, make: Any, longest_log: list[int], monkeypatch: Any
+) -> None:
+    engine, q = make(6 if cohort else 2, snapshot_every=10 if cohort else 50), quadratics(6)
+    if log_bytes is not None:
+        monkeypatch.setattr(actor_session, "LOG_BYTES", log_bytes)
+    gossip = ps.DecentralizedScaffnew.theory(q, ps.graph("ring", 6))
+    method: Any = ps.Scaffnew.theory(q, cohort=cohort) if cohort else gossip
+    ours, cpu = (ps.run(method, q, rounds=200, every=200, cohort=cohort, engine=e) for e in (engine, "cpu"))
+    assert 0 < longest_log[0] <= longest
+    assert ours.x.tobytes() == cpu.x.tobytes()
 
 
 # -- no wait without a limit -------------------------------------------------------------------------------------------
@@ -285,24 +273,6 @@ os._exit(0)
     assert "soon True" in printed
 
 
-class Failing:
-    """The last of four clients fails after some gradients."""
-
-    L, mu, d = 1.0, 0.5, 2
-
-    def __init__(self, i: int) -> None:
-        self.i, self.left = i, 40
-
-    def value(self, x: Any) -> float:
-        return 0.5 * float(x @ x)
-
-    def gradient(self, x: Any) -> Any:
-        self.left -= 1
-        if self.i == 3 and self.left < 0:
-            raise ZeroDivisionError("gone")
-        return x - self.i
-
-
 # -- deaths ------------------------------------------------------------------------------------------------------------
 def test_many_actors_may_die_once(make: Any, monkeypatch: Any) -> None:
     engine, q = make(6), quadratics(6)
@@ -315,7 +285,14 @@ def test_many_actors_may_die_once(make: Any, monkeypatch: Any) -> None:
         return real(self, *args)
 
     monkeypatch.setattr(ActorSession, "restore", restore)
-    result = ps.run(method, q, rounds=30, every=10, engine=engine, callbacks=(At(20, lambda: kill(engine, 0)),))
+    result = ps.run(
+        method,
+        q,
+        rounds=30,
+        every=10,
+        engine=engine,
+        callbacks=(Watch(record=lambda step: step == 20 and kill(engine, 0)),),
+    )
     assert [r["actor"] for r in result.summary()["cluster"]["recoveries"]] == [0, 1, 2, 3, 4, 5]
     assert result.x.tobytes() == ps.run(method, q, rounds=30, every=10).x.tobytes()
 
@@ -347,16 +324,15 @@ def test_an_actor_lost_before_the_run_is_told(make: Any) -> None:
 
 
 # -- who is named ------------------------------------------------------------------------------------------------------
-def hanging(i: int) -> Any:
+def deadly(i: int, seconds: float = 0.0) -> Any:
     if i == 3:
-        time.sleep(600)
-    return shard(i)
-
-
-def deadly(i: int) -> Any:
-    if i == 3:
+        time.sleep(seconds)
         os._exit(1)
     return shard(i)
+
+
+def hanging(i: int) -> Any:
+    return deadly(i, 600)
 
 
 def test_a_shard_that_hangs_or_ends_the_process_is_one_sentence(make: Any) -> None:
@@ -378,7 +354,17 @@ class Odd(Exception):
         super().__init__(f"{a} {b}")
 
 
-class Broken(Failing):
+class Broken:
+    """The last of two clients fails after some gradients."""
+
+    L, mu, d = 1.0, 0.5, 2
+
+    def __init__(self, i: int) -> None:
+        self.i, self.left = i, 40
+
+    def value(self, x: Any) -> float:
+        return 0.5 * float(x @ x)
+
     def gradient(self, x: Any) -> Any:
         self.left -= 1
         if self.i == 1 and self.left < 0:
@@ -403,19 +389,23 @@ def test_a_run_that_fails_on_the_driver_leaves_no_actors(make: Any, monkeypatch:
     q, engine = quadratics(), make(2)
     method = ps.Scaffnew.theory(q)
     ps.run(method, q, rounds=3, engine=engine, out=tmp_path / "run")
-    with pytest.raises(ZeroDivisionError):
-        ps.run(method, q, rounds=3, engine=engine, callbacks=(At(-1, failed),))
-    assert engine.pool is None
-    for step in ("_prepare_watch", "_result"):
-        with monkeypatch.context() as patched:
-            patched.setattr(Loop, step, lambda *args: failed())
-            with pytest.raises(ZeroDivisionError):
-                ps.run(method, q, rounds=3, engine=engine)
-        assert engine.pool is None
-    monkeypatch.setattr(Loop, "_prepare_watch", lambda self: failed())
-    with pytest.raises(ZeroDivisionError):
+
+    def go() -> None:
+        ps.run(method, q, rounds=3, engine=engine)
+
+    def resume() -> None:
         ps.resume(tmp_path / "run", q, engine=engine, rounds=6)
-    assert engine.pool is None
+
+    def watched() -> None:
+        ps.run(method, q, rounds=3, engine=engine, callbacks=(Watch(start=failed),))
+
+    for act, step in ((watched, None), (go, "_prepare_watch"), (go, "_result"), (resume, "_prepare_watch")):
+        with monkeypatch.context() as patched:
+            if step:
+                patched.setattr(Loop, step, lambda *args: failed())
+            with pytest.raises(ZeroDivisionError):
+                act()
+        assert engine.pool is None
 
 
 def test_shards_that_do_not_fit_together_leave_no_actors(tmp_path: Path, make: Any) -> None:
@@ -442,17 +432,6 @@ def test_another_cluster_than_the_one_in_use_is_refused(make: Any) -> None:
         ps.run(ps.Scaffnew.theory(q), q, rounds=1, engine=make(1, "10.255.255.1:6379"))
     for same in (here, "auto"):
         assert ps.run(ps.Scaffnew.theory(q), q, rounds=1, engine=make(1, same)).status is ps.Status.MAX_ROUNDS
-
-
-def test_a_cluster_that_is_too_small_is_told_at_once(monkeypatch: Any) -> None:
-    ray_cluster.check_room(2, 2.0)
-    with pytest.warns(
-        ray_cluster.FullClusterWarning, match=r"^the actors need 3 CPUs and the cluster has 2; some wait"
-    ):
-        ray_cluster.check_room(3, 2.0)
-    monkeypatch.setattr(ray_cluster.Started, "runs", lambda self: True)
-    with pytest.raises(ps.InputError, match=r"^the actors need 3 CPUs and the cluster has 2; use fewer actors"):
-        ray_cluster.check_room(3, 2.0)
 
 
 def test_engines_share_the_ray_that_was_started_here() -> None:
