@@ -509,7 +509,7 @@ def test_a_sharded_run_is_resumed_only_on_the_same_data(tmp_path: Path, engines:
     assert resumed.x.tobytes() == straight.x.tobytes()
     other = engine.load(lambda i: load_shard(3 - i), n=4)
     with pytest.raises(ps.InputError, match="fingerprint"):
-        ps.resume(tmp_path / "run", engine.load(files[::-1], l2=0.05), engine=engine, rounds=12)
+        ps.resume(tmp_path / "run", other, engine=engine, rounds=12)
 
 
 def stored(folder: Path, clients: int, rows: int, entries: int, batch: int | None = None) -> ps.Problem:
