@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, make_dataclass
 from pathlib import Path
@@ -17,9 +16,9 @@ import numpy as np
 import pytest
 
 import proxskip as ps
-from conftest import Machine, code_of
+from conftest import code_of
 from lockstep import drive
-from proxskip import cli, conformance, registry
+from proxskip import cli, registry
 from proxskip.cli import flags as cli_flags
 from proxskip.links.cohorts import as_participation
 from proxskip.protocol import Client, Server, Worker
@@ -69,14 +68,21 @@ def forget() -> None:
     registry.METHODS._known.pop(NAME)
 
 
-# -- three ways --------------------------------------------------------------------------------------------------------
-def test_register_makes_it_known_and_returns_it() -> None:
+def elsewhere() -> Any:
+    """The method's class, of no file and not known."""
     names: dict[str, Any] = {"__name__": "elsewhere"}
     exec(compile(CODE, "elsewhere", "exec", dont_inherit=True), names)
-    Mine = names["DampedScaffnew"]
+    return names["DampedScaffnew"]
+
+
+# -- three ways --------------------------------------------------------------------------------------------------------
+def test_register_makes_it_known_and_returns_it() -> None:
+    Mine = elsewhere()
     assert ps.register(Mine) is Mine
     assert ps.METHODS[NAME] is registry.named("Damped_Scaffnew") is Mine
     assert ps.register(Mine) is Mine  # a cell of a notebook that is run again
+    with pytest.raises(ps.InputError, match=f"no step sizes are known for {NAME}"):
+        registry.step_limits(NAME, 1.0)
 
 
 @pytest.mark.slow
@@ -110,6 +116,8 @@ def test_a_file_makes_it_known_on_the_command_line(call: Call, file: Path) -> No
         assert NAME in call(*argv)[1]
     text = call("compare", "--help", "--plugin", file)[1]
     assert re.search(rf"--damping DAMPING\s+parameter\s+of {NAME}", text)
+    code, _, err = call("run", "gd", *EASY, "--damping", "0.5", "--plugin", file)
+    assert (code, f"gd does not take --damping; it belongs to {NAME}." in err) == (2, True)
 
 
 def test_a_file_may_register_what_it_imports(tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,17 +128,13 @@ def test_a_file_may_register_what_it_imports(tmp_path: Path, file: Path, monkeyp
     assert [kind.name for kind in registry.load_plugin(tmp_path / "mine.py")] == [NAME]
 
 
+@pytest.mark.usefixtures("quiet_steps")
 def test_it_can_be_tuned_without_being_known() -> None:
-    names: dict[str, Any] = {"__name__": "elsewhere"}
-    exec(compile(CODE, "elsewhere", "exec", dont_inherit=True), names)
-    kind = names["DampedScaffnew"]
-    problem = quadratics()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ps.UnsafeStepWarning)
-        for method, damping in ((kind, 1.0), (kind(0.1, damping=0.5), 0.5)):
-            best = ps.tune(method, problem, budget=100, powers=range(-3, 0), steps=[2, 4], progress=False).method
-            assert type(best) is kind
-            assert best.damping == damping  # type: ignore[attr-defined]
+    kind, problem = elsewhere(), quadratics()
+    for method, damping in ((kind, 1.0), (kind(0.1, damping=0.5), 0.5)):
+        best: Any = ps.tune(method, problem, budget=100, powers=range(-3, 0), steps=[2, 4], progress=False).method
+        assert type(best) is kind
+        assert best.damping == damping
     assert NAME not in ps.METHODS
 
 
@@ -149,6 +153,10 @@ def test_it_runs_and_sweeps(kind: Any, cohort: int | None, batch: int | None) ->
     (swept,) = ps.sweep([method], problem, **given)
     assert swept.x.tobytes() == a.x.tobytes()
     assert ps.run(ps.Decaying(method, 0.1), problem, **given).summary()["decay"] == 0.1
+    if cohort is None:  # undamped it is Scaffnew
+        scaffnew = ps.run(ps.Scaffnew(method.gamma, 1 / method.K, K=method.K), problem, **given)
+        assert np.allclose(a.x, scaffnew.x, rtol=1e-10, atol=1e-12)
+        assert np.allclose(a.h, scaffnew.h, rtol=1e-10, atol=1e-12)
 
 
 def test_python_resumes_it_once_it_is_known(kind: Any, tmp_path: Path) -> None:
@@ -165,20 +173,13 @@ def test_python_resumes_it_once_it_is_known(kind: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_compare_resume_and_plot(call: Call, file: Path, tmp_path: Path) -> None:
+def test_compare_and_plot(call: Call, file: Path, tmp_path: Path) -> None:
     out, figure = tmp_path / "runs", tmp_path / "figure.png"
     plugin = ["--plugin", file]
     code, text, _ = call("compare", NAME, "scaffnew", *EASY, "--damping", "0.5", "--out", out, *plugin)
     assert (code, NAME in text) == (0, True)
     found = json.loads((out / "compare.json").read_text())
     assert [(s["method"], s.get("damping")) for s in found] == [(NAME, 0.5), ("scaffnew", None)]
-
-    forget()
-    code, _, err = call("resume", out / NAME, "--rounds", "12", "--quiet")
-    assert (code, "--plugin FILE" in err) == (2, True)
-    assert call("resume", out / NAME, "--rounds", "12", "--quiet", *plugin)[0] == 0
-    assert json.loads((out / NAME / "summary.json").read_text())["rounds"] == 12
-
     assert call("plot", out, "--out", figure, *plugin)[0] == 0
     assert figure.is_file()
     (curve,) = plots.curves_of(out / NAME)
@@ -188,21 +189,11 @@ def test_compare_resume_and_plot(call: Call, file: Path, tmp_path: Path) -> None
     assert call("plot", out, "--out", figure)[0] == 0
 
 
-def test_a_flag_of_its_own_belongs_to_it_alone(call: Call, file: Path) -> None:
-    code, _, err = call("run", "gd", *EASY, "--damping", "0.5", "--plugin", file)
-    assert (code, f"gd does not take --damping; it belongs to {NAME}." in err) == (2, True)
-
-
 def test_reports_take_any_colour_and_dashes(kind: Any) -> None:
     series = [Series(m, {"rounds": [0.0, 1.0]}, [1.0, 0.1], m) for m in (NAME, "scaffnew", "gd")]
     panel = Panel("a", "three", series, "rounds", {"rounds": "rounds"}, "gap")
     assert len({s.color for s in plots.curve_styles(series, plots.methods_in([panel]))}) == 3
     assert (method_styles.title(NAME), registry.title(NAME)) == (TITLE, TITLE)
-
-
-def test_step_limits_are_those_that_it_gives(kind: Any) -> None:
-    with pytest.raises(ps.InputError, match=f"no step sizes are known for {NAME}"):
-        registry.step_limits(NAME, 1.0)
 
 
 def test_a_summary_keeps_its_own_fields(tmp_path: Path) -> None:
@@ -238,32 +229,6 @@ def test_a_node_makes_it_again_from_its_description(kind: Any) -> None:
     words["parameters"]["sigma"] = 1.0
     with pytest.raises(ps.InputError, match="has no parameter sigma"):
         description.revive({**words, "cohort": {"everyone": None}})
-
-
-# -- the laws ----------------------------------------------------------------------------------------------------------
-class Counted:
-    """A client whose gradient is counted."""
-
-    def __init__(self, f: Any, gradient: Any) -> None:
-        self.f, self.gradient, self.L, self.mu, self.d, self.value = f, gradient, f.L, f.mu, f.d, f.value
-
-
-@pytest.mark.slow
-def test_conformance_judges_it(kind: Any) -> None:
-    problem = quadratics()
-
-    def round_of(damping: float) -> Any:
-        def round(x: Any, h: Any, g: Any, S: Any, gamma: float, K: int) -> Any:
-            counted = ps.Problem([Counted(f, v) for f, v in zip(problem.clients, g, strict=True)])
-            machine = Machine(kind(gamma, K, damping), counted, 3)
-            machine.put({"x": x}, {"h": h})
-            machine.round(0, np.asarray(S))
-            return machine.server["x"], machine.memory["h"]
-
-        return round
-
-    assert conformance.check(round_of(1.0)).ok
-    assert conformance.check(round_of(0.5)).broken == ("learning",)
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------
@@ -322,11 +287,6 @@ def test_what_cannot_be_known_by_its_name_is_refused(wrong: Any, says: str) -> N
     assert dict(ps.METHODS) == before
 
 
-def test_a_second_method_of_the_same_name_is_refused(kind: Any) -> None:
-    with pytest.raises(ps.InputError, match="is known already"):
-        ps.register(method(ps.About(name=NAME)))
-
-
 @pytest.mark.parametrize("other", ["there/damped_scaffnew.py", "there/other.py"])
 def test_a_class_of_the_same_name_in_another_file_is_refused(tmp_path: Path, file: Path, other: str) -> None:
     """The same file twice is fine; another one does not take its place without a word."""
@@ -349,23 +309,20 @@ def test_a_class_of_the_same_name_in_another_file_is_refused(tmp_path: Path, fil
     ],
 )
 def test_resume_refuses_a_method_whose_code_was_edited(
-    tmp_path: Path, call: Call, old: str, new: str, changed: bool
+    tmp_path: Path, file: Path, call: Call, old: str, new: str, changed: bool
 ) -> None:
-    file, out = tmp_path / "mine.py", tmp_path / "run"
-    file.write_text(CODE)
+    out = tmp_path / "run"
     assert call("run", NAME, *EASY, "--plugin", file, "--out", out)[0] == 0
     before = {f.name: f.read_bytes() for f in out.iterdir()}
     assert CODE.count(old) == 1
     file.write_text(CODE.replace(old, new))
     status, _, err = call("resume", out, "--rounds", "12", "--plugin", file)
-    if not changed:
-        assert status == 0, err
-        return
-    assert status == 2
-    assert f"the code of {NAME} has changed since this run began; restore it, or start a new run." in err
-    assert {f.name: f.read_bytes() for f in out.iterdir()} == before
-    file.write_text(CODE)
-    assert call("resume", out, "--rounds", "12", "--plugin", file)[0] == 0
+    assert status == (2 if changed else 0), err
+    if changed:
+        assert f"the code of {NAME} has changed since this run began; restore it, or start a new run." in err
+        assert {f.name: f.read_bytes() for f in out.iterdir()} == before
+        file.write_text(CODE)
+        assert call("resume", out, "--rounds", "12", "--plugin", file)[0] == 0
 
 
 def test_folders_that_do_not_know_their_methods_code_are_resumed(
@@ -373,29 +330,20 @@ def test_folders_that_do_not_know_their_methods_code_are_resumed(
 ) -> None:
     """Those of 0.2, and of classes without a file; nor does it matter if the code has no file now."""
     problem = quadratics()
+    assert registry.source_digest(kind) is not None
+    for method in (ps.GD(0.1), ps.Decaying(ps.GD(0.1), 0.1)):
+        assert "source" not in description.config(method, problem, {}, 0, "cpu", as_participation(None), {})
     for saved, now in ((None, "a"), ("a", None)):
         monkeypatch.setattr(registry, "source_digest", lambda kind, found=saved: found)
         ps.run(kind.theory(problem), problem, rounds=4, out=tmp_path / str(saved))
         assert ("source" in (tmp_path / str(saved) / "spec.toml").read_text()) == (saved is not None)
         monkeypatch.setattr(registry, "source_digest", lambda kind, found=now: found)
         assert ps.resume(tmp_path / str(saved), problem, rounds=6).rounds == 6
-    monkeypatch.undo()
-    assert registry.source_digest(kind) is not None
-    assert "source" not in description.config(ps.GD(0.1), problem, {}, 0, "cpu", as_participation(None), {})
-    assert "source" not in description.config(
-        ps.Decaying(ps.GD(0.1), 0.1), problem, {}, 0, "cpu", as_participation(None), {}
-    )
 
 
-def test_a_plugin_that_ends_the_program_is_an_error(call: Call, tmp_path: Path) -> None:
-    path = tmp_path / "mine.py"
-    for code in ("raise SystemExit(0)", "import sys\nsys.exit()"):
-        path.write_text(code)
-        status, out, err = call("run", "gd", *EASY, "--plugin", path)
-        assert (status, out, len(err.splitlines())) == (2, "", 1)
-        assert "cannot be loaded (SystemExit" in err
-    path.write_text(CODE.replace("        (x,) = exchange", "        raise SystemExit(0)\n        (x,) = exchange"))
-    status, out, err = call("run", NAME, *EASY, "--plugin", path)
+def test_a_plugin_whose_method_ends_the_program_is_an_error(call: Call, file: Path) -> None:
+    file.write_text(CODE.replace("        (x,) = exchange", "        raise SystemExit(0)\n        (x,) = exchange"))
+    status, _, err = call("run", NAME, *EASY, "--plugin", file)
     assert status not in (0, 2)
     assert "the method's code ended the program (SystemExit: 0)." in err
 
@@ -406,6 +354,8 @@ def test_a_plugin_that_ends_the_program_is_an_error(call: Call, tmp_path: Path) 
         ("x = 1", "defines no method"),
         ("def", "cannot be loaded (SyntaxError"),
         ("1/0", "cannot be loaded (ZeroDivisionError: division by zero)"),
+        ("raise SystemExit(0)", "cannot be loaded (SystemExit"),
+        ("import sys\nsys.exit()", "cannot be loaded (SystemExit"),
         (CODE.replace(NAME, "gd"), 'a method with the name "gd" is known already'),
         (None, "there is no file"),
     ],
