@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import doctest
 import importlib
-import importlib.util
 import re
+import runpy
 import shlex
 from pathlib import Path
 from typing import Any
@@ -67,36 +67,22 @@ def letters(page: str) -> set[str]:
     return {word for row in rows_of(page) for word in re.findall(r"`([^`]+)`", row[0])}
 
 
-# -- the notation ------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("name", sorted(ps.METHODS))
-def test_every_field_of_a_method_is_in_the_notation(name: str) -> None:
-    fields = {f.name for f in dataclasses.fields(ps.METHODS[name])}
+# -- names -------------------------------------------------------------------------------------------------------------
+def test_every_parameter_column_and_field_is_explained() -> None:
+    fields = {f.name for method in ps.METHODS.values() for f in dataclasses.fields(method)}
     assert fields <= letters("notation.md")
-
-
-def test_every_column_of_a_trace_is_explained() -> None:
     columns = importlib.import_module("proxskip.loop.loop").COLUMNS
     assert set(columns) <= letters("notation.md") | letters("command-line.md")
+    summary = ps.run("scaffnew", ps.Problem(ps.random_quadratics(2, 2)), rounds=0).summary()
+    assert set(summary) <= letters("command-line.md")
 
 
-def test_every_field_of_the_summary_is_explained() -> None:
-    problem = ps.Problem(ps.random_quadratics(2, 2))
-    fields = set(ps.run(ps.Scaffnew.theory(problem), problem, rounds=0).summary())
-    assert fields <= letters("command-line.md")
-
-
-# -- the methods -------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("page", ["README.md", "docs/command-line.md"])
 @pytest.mark.parametrize("name", sorted(ps.METHODS))
-def test_every_method_is_named(page: str, name: str) -> None:
-    assert f"`{name}`" in (ROOT / page).read_text("utf-8")
-
-
-def test_every_method_has_a_section() -> None:
-    text = (ROOT / "docs" / "methods.md").read_text("utf-8")
-    titles = " ".join(re.findall(r"^## (.*)$", text, re.MULTILINE)).lower().replace("-", "").replace(" ", "")
-    for name in ps.METHODS:
-        assert name.replace("-", "") in titles
+def test_every_method_is_named_and_has_a_section(name: str) -> None:
+    for page in ("README.md", "docs/command-line.md"):
+        assert f"`{name}`" in (ROOT / page).read_text("utf-8")
+    titles = " ".join(re.findall(r"^## (.*)$", (ROOT / "docs" / "methods.md").read_text("utf-8"), re.MULTILINE))
+    assert name.replace("-", "") in re.sub("[- ]", "", titles.lower())
 
 
 # -- code that runs ----------------------------------------------------------------------------------------------------
@@ -230,19 +216,13 @@ def test_every_page_is_in_the_index() -> None:
 
 # -- the API page ------------------------------------------------------------------------------------------------------
 def test_the_api_page_is_up_to_date() -> None:
-    spec = importlib.util.spec_from_file_location("make_api", ROOT / "docs" / "make_api.py")
-    assert spec is not None
-    assert spec.loader is not None
-    make_api = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(make_api)
-    assert make_api.stale() == [], "run: python docs/make_api.py"
-    assert all(len(text) < 40_000 for text in make_api.render().values()), "a page is too long to read"
+    make_api = runpy.run_path(str(ROOT / "docs" / "make_api.py"))
+    assert make_api["stale"]() == [], "run: python docs/make_api.py"
+    assert all(len(text) < 40_000 for text in make_api["render"]().values()), "a page is too long to read"
 
 
 # -- who made it -------------------------------------------------------------------------------------------------------
 def test_the_version_is_one_number() -> None:
-    written = re.search(r"^version: (.*)$", (ROOT / "CITATION.cff").read_text("utf-8"), re.MULTILINE)
-    changed = re.search(r"^## \[(.*?)\]", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
-    assert written is not None
-    assert changed is not None
-    assert written[1] == changed[1] == ps.__version__
+    written = re.findall(r"^version: (.*)$", (ROOT / "CITATION.cff").read_text("utf-8"), re.MULTILINE)
+    changed = re.findall(r"^## \[(.*?)\]", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+    assert written == changed[:1] == [ps.__version__]

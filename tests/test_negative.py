@@ -12,30 +12,13 @@ import family
 import mutants
 import proxskip as ps
 from conftest import NAMED, WEIGHTS, data, quadratics
-from proxskip.interfaces import Client
 from proxskip.links.codecs import Key, Natural, RandK
 from proxskip.types import Array, InputError, Vectors
 
 pytestmark = pytest.mark.usefixtures("quiet_steps")
 
 
-# -- updates that look harmless and are wrong ----------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class LazyScaffnew(ps.Scaffnew):
-    """The mistake of two public codes: h is updated when the client comes back, with the server's model of that day."""
-
-    about = replace(ps.Scaffnew.about, name="lazy-h", title="lazy h", remembers=("h", "xhat", "seen"))
-
-    def settle(self, client: Client, memory: Vectors, x: Array) -> Vectors:
-        return {"seen": 0.0 * memory["xhat"] + 1.0}
-
-    def local_in_cohort(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
-        eta = self.p * (self.chi or 1.0)
-        h = memory["h"] + memory["seen"] * (eta / client.own(self.gamma)) * (x - memory["xhat"])
-        xhat = client.descend(x, h, client.own(self.gamma), K)
-        return (xhat,), {"xhat": xhat, "h": h}
-
-
+# -- codecs that look harmless ---------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class TopK(RandK):
     """The k largest entries, which claims to be unbiased and is not: no error feedback makes up for the rest."""
@@ -96,15 +79,7 @@ def test_anchored_corrections_diverge_at_one_over_L_where_scaffnew_converges(met
         assert gap[-1] < gap[1]
 
 
-# -- the wrong ways to average cohorts ---------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class ProxFormOnCohorts(ps.Scaffnew):
-    """The form that heals sum h with everybody, used where it must not be."""
-
-    def local_in_cohort(self, client: Client, memory: Vectors, K: int, x: Array) -> Any:
-        return self.local(client, memory, K, x)
-
-
+# -- a wrong way to average cohorts ---------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class IdleUpdate(ps.Scaffnew):
     """Clients that were not averaged update too (here: one of them, by being told)."""
@@ -117,21 +92,15 @@ class IdleUpdate(ps.Scaffnew):
         return out
 
 
-@pytest.mark.parametrize("kind", [LazyScaffnew, ProxFormOnCohorts, IdleUpdate])
 @pytest.mark.long
-def test_wrong_updates_on_cohorts_stall_far_away(kind: Any) -> None:
+def test_wrong_updates_on_cohorts_stall_far_away() -> None:
     given: dict[str, Any] = {"rounds": 1500, "cohort": 3, "every": 50}
-    right, wrong = (ps.run(method(1.0, 0.1), HARD, **given) for method in (ps.Scaffnew, kind))
+    right, wrong = (ps.run(method(1.0, 0.1), HARD, **given) for method in (ps.Scaffnew, IdleUpdate))
     assert error(right, HARD) < 1e-6
     assert right.trace.last()["sum_h"] < 1e-12
     assert error(wrong, HARD) > 1e-2
     assert wrong.trace["sum_h"].max() > 1e-3
     assert not wrong.success
-
-
-def test_lazy_h_is_right_with_everybody() -> None:
-    """There the server's model of that day is that round's."""
-    assert error(ps.run(LazyScaffnew(1.0, 0.1), HARD, rounds=600, cohort=[list(range(6))]), HARD) < 1e-6
 
 
 def test_a_wrong_h0_heals_with_everybody_and_is_refused_on_cohorts() -> None:

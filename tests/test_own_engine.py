@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,6 @@ import pytest
 import proxskip as ps
 from conftest import METHODS, NAMED, Row, code_of, thinned
 from proxskip.engines.in_process import NearEngine
-from proxskip.links.codecs import Float32, Key
-from proxskip.types import Array
 
 ROUNDS = 6
 
@@ -96,35 +93,3 @@ class Old:
 def test_what_is_no_engine_gets_a_sentence(engine: Any, error: Any, says: str) -> None:
     with pytest.raises(error, match=says):
         run(NAMED["scaffnew"], NAMED["scaffnew"].quadratic(), engine)
-
-
-class Placed(Float32):
-    """A codec whose result depends on everything that its key says of the message."""
-
-    keyed = True
-
-    def decode(self, data: bytes, d: int, key: Key) -> Array:
-        return super().decode(data, d, key) * (1.0 + key.place / key.asked) + 1e-3 * (key.words(d) * 2.0**-64)
-
-
-@dataclass(frozen=True, slots=True)
-class Rounded(ps.Method):
-    """Gradient descent whose steps go through a codec."""
-
-    gamma: float
-    about = ps.About(name="rounded", handles=frozenset({"clients", "cohort"}))
-
-    def round(self, server: Any, exchange: Any) -> Any:
-        (step,) = exchange(self.local, server["x"], K=1)
-        return {"x": server["x"] + step}
-
-    def local(self, client: Any, memory: Any, K: int, x: Any) -> Any:
-        return (client.send(client.descend(x, 0.0, self.gamma, K) - x, Placed()),), {}
-
-
-def test_codecs_get_the_references_keys() -> None:
-    problem = NAMED["scaffnew"].rows()
-    method = Rounded(0.1 / problem.L)
-    a, b = (ps.run(method, problem, rounds=6, cohort=3, engine=e, every=1) for e in (kind()(), "reference"))
-    same(a, b)
-    assert a.summary()["bits_up"] == 32 * 3 * 6 * problem.d

@@ -132,9 +132,9 @@ SCAFFNEW = ps.Scaffnew(0.05, 0.1, K=10)
 @pytest.mark.parametrize("batch", [4, pytest.param(None, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["cnn", pytest.param("mlp", marks=pytest.mark.slow)])
 def test_networks_take_the_references_way(kind: str, batch: int | None, cohort: int | None, device: str) -> None:
-    """Five rounds of ten steps: to 1e-4 in float32 and to 1e-10 in float64."""
+    """Five rounds of ten steps by clients of different sizes: to 1e-4 in float32 and to 1e-10 in float64."""
     for dtype, tol in ((torch.float32, 1e-4), (torch.float64, 1e-10)):
-        problem = networks(kind, dtype, l2=1e-3).with_batch(batch)
+        problem = networks(kind, dtype, rows=[14, 9, 14], dropout=0.3, l2=1e-3).with_batch(batch)
         check(SCAFFNEW, problem, TorchEngine(device), tol, 5, cohort)
 
 
@@ -207,17 +207,18 @@ def test_a_card_that_is_too_small_for_all_clients() -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("cohort", [2, pytest.param(None, marks=pytest.mark.slow)])
-def test_memory_on_the_host_changes_nothing(cohort: int | None, device: str) -> None:
-    problem = networks(dtype=torch.float64).with_batch(4)
-    for method in (ps.Scaffnew(0.05, 0.5, K=2), ps.FedLin(0.05, 2), ps.Scaffold(0.05, 2)):
-        if cohort is None or "cohort" in method.handles:
-            engines = (TorchEngine(device, keep_on_host=host) for host in (True, False))
-            same(*(ps.run(method, problem, rounds=4, cohort=cohort, engine=e, **HOW) for e in engines), 1e-13)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_memory_that_spills_over(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("spills", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("method", "cohort"),
+    [
+        (ps.Scaffnew(0.05, 0.5, K=2), None),
+        pytest.param(ps.Scaffold(0.05, 2), 2, marks=pytest.mark.slow),
+        pytest.param(ps.FedLin(0.05, 2), None, marks=pytest.mark.slow),
+    ],
+)
+def test_memory_on_the_host_changes_nothing(
+    method: Any, cohort: int | None, spills: bool, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A cohort that does not fit on the device goes through it share by share."""
 
     class Small(ClientMemory):
@@ -225,16 +226,10 @@ def test_memory_that_spills_over(device: str, monkeypatch: pytest.MonkeyPatch) -
             super().__init__(*given)
             self.fit, self.spills = 2, True
 
-    monkeypatch.setattr("proxskip.engines.torch.engine.ClientMemory", Small)
+    if spills:
+        monkeypatch.setattr("proxskip.engines.torch.engine.ClientMemory", Small)
     problem = networks(dtype=torch.float64).with_batch(4)
-    check(ps.Scaffnew(0.05, 0.5, K=2), problem, TorchEngine(device, keep_on_host=True), 1e-10)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("dropout", [0.3, pytest.param(0.0, marks=pytest.mark.slow)])
-def test_clients_of_different_sizes_and_full_gradients(dropout: float, device: str) -> None:
-    problem = networks(dtype=torch.float64, rows=[5, 9, 5], dropout=dropout)
-    check(ps.Scaffnew(0.05, 0.5, K=2), problem, TorchEngine(device), 1e-10)
+    check(method, problem, TorchEngine(device, keep_on_host=True), 1e-10, 4, cohort)
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul")  # on processors without bfloat16
