@@ -439,27 +439,6 @@ def test_a_client_that_does_not_answer(mood: str, sentence: str) -> None:
     assert engine.pool is None  # no actor is left behind
 
 
-def moody_shard(i: int) -> Any:
-    if i == 2:
-        raise FileNotFoundError(2, "No such file or directory", "part-2")
-    return Moody()
-
-
-@pytest.mark.slow
-def test_a_shard_that_cannot_be_loaded_is_named(tmp_path: Path, engines: Engines) -> None:
-    files, bad = written(tmp_path), tmp_path / "bad.svm"
-    bad.write_text("1 1:0.5 2:x\n")
-    np.savez(tmp_path / "wide.npz", A=np.ones((3, 40)), b=[0.0, 1.0, 1.0])
-    for shards_given, options, reason in (
-        (moody_shard, {"n": 4}, r"client 2 \(moody_shard\(2\)\) cannot be loaded: No such file or directory"),
-        ([files[0], bad, files[1]], {}, r"client 1 \(.*bad\.svm\) cannot be loaded: .*bad\.svm:1:11: "),
-        ([files[0], tmp_path / "no.npz"], {}, r"client 1 \(.*no\.npz\) cannot be loaded: No such file"),
-        ([tmp_path / "wide.npz", files[1]], {}, r"client \d \(.*\) has \d+ features but another has 40"),
-    ):
-        with pytest.raises(ps.InputError, match=reason):
-            engines[1].load(shards_given, **options)
-
-
 # -- shards that live where they are loaded ----------------------------------------------------------------------------
 def written(folder: Path) -> list[Path]:
     """Four shards of one class each, as svmlight and npz, sparse and dense."""

@@ -178,15 +178,30 @@ def test_a_problem_is_judged_on_its_own_shards(make: Any) -> None:
         second.value(np.ones(3))
 
 
-def test_features_of_an_npz_file_are_its_own(tmp_path: Path, make: Any) -> None:
-    engine = make(1)
-    assert engine.load(written(tmp_path), features=3).d == 3
-    with pytest.raises(ps.InputError, match=r"client 0 \(.*\) cannot be loaded: it has 3 features, not the 50"):
-        engine.load(written(tmp_path), features=50)
-    with pytest.raises(
-        ps.InputError, match=r"^a function makes its clients itself, so l2 and features would be ignored"
-    ):
-        engine.load(shard, n=2, l2=0.5, features=3)
+def missing(i: int) -> Any:
+    if i == 2:
+        raise FileNotFoundError(2, "No such file or directory", "part-2")
+    return shard(i)
+
+
+def test_shards_that_cannot_be_loaded_are_named_and_leave_no_actors(tmp_path: Path, make: Any) -> None:
+    files, bad, wide, engine = written(tmp_path), tmp_path / "bad.svm", tmp_path / "wide.npz", make(2)
+    bad.write_text("1 1:0.5 2:x\n")
+    np.savez(wide, A=np.ones((3, 40)), b=[0.0, 1.0, 1.0])
+    for shards, options, reason in (
+        (missing, {"n": 4}, r"client 2 \(missing\(2\)\) cannot be loaded: No such file or directory"),
+        ([files[0], bad, files[1]], {}, r"client 1 \(.*bad\.svm\) cannot be loaded: .*bad\.svm:1:11: "),
+        ([files[0], tmp_path / "no.npz"], {}, r"client 1 \(.*no\.npz\) cannot be loaded: No such file"),
+        ([wide, files[1]], {}, r"client \d \(.*\) has \d+ features but another has 40.*every shard needs the same number"),
+        (files, {"features": 50}, r"client 0 \(.*\) cannot be loaded: it has 3 features, not the 50"),
+        (shard, {"n": 2, "l2": 0.5, "features": 3}, r"^a function makes its clients itself, so l2 and features would be"),
+        (files[:1], {"weights": [1.0, 2.0]}, "weights"),
+        (files[:1], {"weights": "size"}, 'weights = "size" is not known'),
+    ):  # fmt: skip
+        with pytest.raises(ps.InputError, match=reason):
+            engine.load(shards, **options)
+        assert engine.pool is None
+    assert engine.load(files, features=3).d == 3
 
 
 # -- one rule on every engine ------------------------------------------------------------------------------------------
@@ -411,19 +426,6 @@ def test_a_run_that_fails_on_the_driver_leaves_no_actors(make: Any, monkeypatch:
                 patched.setattr(Loop, step, lambda *args: failed())
             with pytest.raises(ZeroDivisionError):
                 act()
-        assert engine.pool is None
-
-
-def test_shards_that_do_not_fit_together_leave_no_actors(tmp_path: Path, make: Any) -> None:
-    files, engine = written(tmp_path), make(2)
-    np.savez(files[1], A=np.ones((3, 5)), b=[0.0, 1.0, 1.0])
-    for count, options, reason in (
-        (4, {}, "every shard needs the same number"),
-        (1, {"weights": [1.0, 2.0]}, "weights"),
-        (1, {"weights": "size"}, 'weights = "size" is not known'),
-    ):
-        with pytest.raises(ps.InputError, match=reason):
-            engine.load(files[:count], **options)
         assert engine.pool is None
 
 
