@@ -124,6 +124,10 @@ def result_of(name: str, engine: Any, seed: int, watcher: Any = ()) -> ps.Result
     )  # fmt: skip
 
 
+def same(a: ps.Result, b: ps.Result) -> bool:
+    return a.x.tobytes() == b.x.tobytes() and all(a.memory[k].tobytes() == b.memory[k].tobytes() for k in b.memory)
+
+
 def many(
     times: int, a_run: int, first: int, engine_for: Callable[[], RayEngine],
     act: Callable[[RayEngine, random.Random], bool],
@@ -136,14 +140,13 @@ def many(
         name = METHODS[seed % len(METHODS)]
         if name not in seconds:
             quiet = Watcher(engine := engine_for(), act, 0, seed, 0.0)
-            result_of(name, engine, seed, (quiet,))
+            share = 1.0 - result_of(name, engine, seed, (quiet,)).summary()["cluster"]["share_communication"]
             seconds[name] = quiet.took
+            print(f"  {name}: {quiet.took:.1f} s if undisturbed, {share:.0%} of it local work", flush=True)
         watcher = Watcher(engine := engine_for(), act, min(a_run, times - done), seed, seconds[name])
         result = result_of(name, engine, seed, (watcher,))
         done, worst = done + watcher.done, max(worst, watcher.longest)
-        judge = result_of(name, "cpu", seed)
-        pairs = [(result.x, judge.x), *((result.memory[k], judge.memory[k]) for k in judge.memory)]
-        good = all(a.tobytes() == b.tobytes() for a, b in pairs)
+        good = same(result, result_of(name, "cpu", seed))
         wrong += not good
         rebuilt = len(result.summary()["cluster"]["recoveries"])
         print(
@@ -166,36 +169,48 @@ def workers(kills: int, first: int) -> tuple[int, int, float]:
 
 def drivers(kills: int, first: int) -> tuple[int, int, float]:
     """A run from the command line, killed at random moments and resumed, until it is through."""
+    command = [sys.executable, "-m", "proxskip"]
     flags = ["scaffnew", "--data", "digits", "--clients", "6", "--rounds", "2500", "--every", "500", "--quiet"]
-    ray_flags = ["--engine", "ray", "--actors", "2", "--checkpoint-every", "50", "--force"]
+    ray_flags = ["--engine", "ray", "--actors", "2", "--checkpoint-every", "50"]
     rng, done, wrong = random.Random(first), 0, 0
 
-    def go(words: list[str], kill_after: float | None = None) -> float:
-        began = time.monotonic()
-        driver = subprocess.Popen([sys.executable, "-m", "proxskip", *words], stderr=subprocess.DEVNULL)
+    def go(words: list[str], kill_after: float | None = None) -> int:
+        driver = subprocess.Popen([*command, *words], stderr=subprocess.DEVNULL)
         try:
-            driver.wait(kill_after)
+            code = driver.wait(kill_after)
         except subprocess.TimeoutExpired:
             driver.kill()
-            driver.wait()
-        if driver.returncode not in (0, -signal.SIGKILL):
-            raise SystemExit(f"proxskip {' '.join(words)} ended with {driver.returncode}.")
-        return time.monotonic() - began
+            code = driver.wait()
+        if code not in (0, -signal.SIGKILL):
+            raise SystemExit(f"proxskip {' '.join(words)} ended with {code}.")
+        return code
 
     with tempfile.TemporaryDirectory() as folder:
-        plain = Path(folder) / "plain"
+        plain, quiet = Path(folder) / "plain", Path(folder) / "quiet"
         go(["run", *flags, "--out", str(plain)])
-        seconds = go(["run", *flags, "--out", str(Path(folder) / "quiet"), *ray_flags])
+        began = time.monotonic()
+        driver = subprocess.Popen([*command, "run", *flags, "--out", str(quiet), *ray_flags])
+        while not (quiet / "spec.toml").exists() and driver.poll() is None:
+            time.sleep(0.02)
+        starting = time.monotonic() - began
+        driver.wait()
+        left_at_start = time.monotonic() - began - starting
         for trial in range(3 * kills + 10):
             if done >= kills:
                 return done, wrong, 0.0
             out, killed = Path(folder) / f"run{trial}", 0
-            words = ["run", *flags, "--out", str(out), *ray_flags]
+            left, words = left_at_start, ["run", *flags, "--out", str(out), *ray_flags]
             while not (out / "x.npy").exists():
                 wanted = killed < DRIVER_KILLS_A_RUN and done + killed < kills
-                go(words, rng.uniform(0.0, seconds) if wanted else None)
-                if (out / "spec.toml").exists() and not (out / "x.npy").exists():  # neither too early nor too late
+                after = rng.uniform(0.0, left)
+                go(words, starting + after if wanted else None)
+                if (out / "x.npy").exists():
+                    break  # too late, if it was killed at all
+                if (out / "spec.toml").exists():
+                    left -= after if words[0] == "run" else 0.0
                     killed, words = killed + 1, ["resume", str(out), "--actors", "2", "--quiet"]
+                else:  # too early
+                    starting, words = 1.5 * starting, ["run", *flags, "--out", str(out), "--force", *ray_flags]
             good = (out / "x.npy").read_bytes() == (plain / "x.npy").read_bytes()
             done, wrong = done + killed, wrong + (not good)
             said = f"{killed} kills, x {'the same' if good else 'DIFFERENT'}"
@@ -205,8 +220,12 @@ def drivers(kills: int, first: int) -> tuple[int, int, float]:
 
 def nodes(removals: int, first: int) -> tuple[int, int, float]:
     """Two nodes besides the driver's: one with actors is killed while a run goes on, another added before the next."""
-    about: dict[str, Any] = {"num_cpus": 3, "object_store_memory": 100 * 2**20, "include_dashboard": False}
-    about["node_ip_address"] = "127.0.0.1"
+    about = {
+        "num_cpus": 3,
+        "object_store_memory": 100 * 2**20,
+        "include_dashboard": False,
+        "node_ip_address": "127.0.0.1",
+    }
     with on_loopback():
         cluster = Cluster(initialize_head=True, head_node_args={**about, "num_cpus": 0})
         held: list[Any] = []
@@ -221,15 +240,17 @@ def nodes(removals: int, first: int) -> tuple[int, int, float]:
         def remove(engine: RayEngine, rng: random.Random) -> bool:
             machines = {machine for _, machine in ray.get([h.where.remote() for h in engine.pool.handles], timeout=60)}
             used = [node for node in held if node.node_id in machines]
-            if used:
-                held.remove(node := rng.choice(used))
-                cluster.remove_node(node, allow_graceful=False)
-            return bool(used)
+            if not used:
+                return False
+            node = rng.choice(used)
+            held.remove(node)
+            cluster.remove_node(node, allow_graceful=False)
+            return True
 
-        counts = many(removals, 1, first, engine, remove)
+        found = many(removals, 1, first, engine, remove)
         ray.shutdown()
         cluster.shutdown()
-    return counts
+    return found
 
 
 def main() -> int:
