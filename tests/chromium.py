@@ -121,22 +121,16 @@ class Page:
         self.session = browser.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network", "DOM"):
             self.call(f"{domain}.enable")
-        self.size(width, height, touch)
-        self.scheme(dark)
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=touch)
+        self.call("Emulation.setTouchEmulationEnabled", enabled=touch)
+        feature = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[feature])
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
         return self.browser.call(method, self.session, **params)
 
     def close(self) -> None:
         self.browser.call("Target.disposeBrowserContext", browserContextId=self.context)
-
-    def size(self, width: int, height: int, touch: bool = False) -> None:
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=touch)
-        self.call("Emulation.setTouchEmulationEnabled", enabled=touch)
-
-    def scheme(self, dark: bool) -> None:
-        feature = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.call("Emulation.setEmulatedMedia", features=[feature])
 
     def script(self, on: bool) -> None:
         self.call("Emulation.setScriptExecutionDisabled", value=not on)
@@ -157,11 +151,9 @@ class Page:
         """Let two frames pass."""
         self.js("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
-    def point(self, x: float, y: float, press: bool = False) -> None:
-        """Move the mouse there, and press and release it."""
-        for kind in ("mouseMoved", *(("mousePressed", "mouseReleased") if press else ())):
-            button = {} if kind == "mouseMoved" else {"button": "left", "clickCount": 1}
-            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **button)
+    def point(self, x: float, y: float) -> None:
+        """Move the mouse there."""
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
     def tap(self, x: float, y: float) -> None:
         self.call("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": x, "y": y}])
@@ -191,10 +183,6 @@ class Page:
         """Every address that was asked for."""
         sent = (e for e in self.browser.events if e["method"] == "Network.requestWillBeSent")
         return [e["params"]["request"]["url"] for e in sent if e.get("sessionId") == self.session]
-
-    def screenshot(self, file: Path, whole: bool = True) -> None:
-        data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"]
-        file.write_bytes(base64.b64decode(data))
 
     def pdf(self, file: Path) -> None:
         data = self.call("Page.printToPDF", printBackground=True, preferCSSPageSize=True)["data"]

@@ -80,22 +80,14 @@ def test_rows_of_those_who_took_part_give_the_bytes_of_all_rows(
     row: Row, engine: str, tmp_path: Path, by_rows: ByRows
 ) -> None:
     problem = row.quadratic()
-    method = row.make(problem)
-    given: dict[str, Any] = {
-        "rounds": ROUNDS,
-        "cohort": row.cohort,
-        "engine": engine,
-        "seed": 3,
-        "x0": np.ones(problem.d),
-    }
-    given["allow_unsafe_step"] = True
-    whole = ps.run(method, problem, **given)
+    method, x0 = row.make(problem), np.ones(problem.d)
+    given: dict[str, Any] = {"cohort": row.cohort, "engine": engine, "seed": 3, "x0": x0, "allow_unsafe_step": True}
+    whole = ps.run(method, problem, rounds=ROUNDS, **given)
     by_rows(PLENTY)
-    same(ps.run(method, problem, **given), whole)
+    same(ps.run(method, problem, rounds=ROUNDS, **given), whole)
     by_rows(NO_ROOM)
-    ps.run(method, problem, **(given | {"rounds": 7}), out=tmp_path / "a", checkpoint_every=1)
-    resumed = ps.resume(tmp_path / "a", problem, rounds=ROUNDS)
-    same(resumed, whole)
+    ps.run(method, problem, rounds=7, **given, out=tmp_path / "a", checkpoint_every=1)
+    same(ps.resume(tmp_path / "a", problem, rounds=ROUNDS), whole)
     same(ps.load(tmp_path / "a"), whole)  # type: ignore[arg-type]
 
 
@@ -303,24 +295,18 @@ def test_a_damaged_part_is_noticed_and_the_generation_before_is_taken(tmp_path: 
         ps.resume(tmp_path / "a", problem, rounds=14)
 
 
-def test_force_removes_the_parts_of_an_older_run(tmp_path: Path) -> None:
-    run_in_parts(tmp_path / "a", rounds=3)
-    problem = problem_of(40)
-    ps.run(ps.GD.theory(problem), problem, rounds=2, out=tmp_path / "a", force=True)
-    assert not journal.parts_in(tmp_path / "a")
-
-
-@pytest.mark.parametrize("force", [False, True])
-def test_files_of_the_user_with_such_names_are_kept(tmp_path: Path, force: bool) -> None:
+def test_force_removes_the_parts_of_an_older_run_and_no_file_of_the_user_with_such_a_name(tmp_path: Path) -> None:
     mine = {name: f"what I know of {name}" for name in ("memory.2024", "memory.00000001", "memory.²", "memory.md")}
-    (tmp_path / "a").mkdir()
     for name, text in mine.items():
-        (tmp_path / "a" / name).write_text(text)
-    run_in_parts(tmp_path / "a", rounds=3)
-    if force:
-        run_in_parts(tmp_path / "a", rounds=3, force=True)
-    assert journal.parts_in(tmp_path / "a")
-    assert {name: (tmp_path / "a" / name).read_text() for name in mine} == mine
+        (tmp_path / name).write_text(text)
+    for force in (False, True):
+        run_in_parts(tmp_path, rounds=3, force=force)
+        assert journal.parts_in(tmp_path)
+        assert {name: (tmp_path / name).read_text() for name in mine} == mine
+    problem = problem_of(40)
+    ps.run(ps.GD.theory(problem), problem, rounds=2, out=tmp_path, force=True)
+    assert not journal.parts_in(tmp_path)
+    assert {name: (tmp_path / name).read_text() for name in mine} == mine
 
 
 # -- cohorts -----------------------------------------------------------------------------------------------------------
