@@ -207,24 +207,6 @@ def test_nothing_hides_a_nan(name):
 # values
 
 
-def test_values_by_hand():
-    x = np.array([3.0, -4.0, 0.0, 0.0])
-    assert prox.L1(2.0)(x) == 14
-    assert prox.L2(2.0)(x) == 10
-    assert prox.SquaredL2(2.0)(x) == 25
-    assert prox.ElasticNet(1.0, 2.0)(x) == 32
-    assert prox.GroupL1(2.0, (1, 2, 1))(x) == 14
-    assert prox.NuclearNorm(2.0, (2, 2))(x) == pytest.approx(10)
-    assert prox.Zero()(x) == 0
-    assert prox.L1(1.0).prox(x, 2.0).tolist() == [1, -2, 0, 0]
-    assert prox.L2(1.0).prox(x, 2.5).tolist() == [1.5, -2, 0, 0]
-    assert prox.Simplex().prox(np.array([0.5, 0.5, -7]), 9.0).tolist() == [0.5, 0.5, 0]
-    assert prox.Simplex(3.0).prox(x, 1.0).tolist() == [3, 0, 0, 0]
-    assert prox.L1Ball(1.0).prox(x, 1.0).tolist() == [0, -1, 0, 0]
-    assert prox.L2Ball(1.0).prox(x, 1.0).tolist() == [0.6000000000000001, -0.8, 0, 0]
-    assert prox.Consensus(2).prox(x, 7.0).tolist() == [1.5, -2, 1.5, -2]
-
-
 @pytest.mark.parametrize(
     ("psi", "inside", "outside"),
     [
