@@ -17,7 +17,7 @@ import pytest
 import proxskip as ps
 from proxskip import experiments
 from proxskip.cli.commands import main
-from proxskip.experiments import family, sleeping
+from proxskip.experiments import family
 from proxskip.experiments.curves_from_runs import panel, series
 from proxskip.experiments.family import Tried
 from proxskip.experiments.workspace import RunRequest, Workspace
@@ -30,14 +30,17 @@ def tried(method: str, rounds: float | None, gradients: float | None, proved: bo
     return Tried(method, "", {"rounds": rounds, "gradients": gradients}, proved, {})
 
 
+def best_of(*runs: Tried) -> Any:
+    return {axis: family.winners(runs, axis) for axis in family.AXES}
+
+
 def test_nobody_on_the_front_is_beaten_on_both_axes() -> None:
     points = [(1.0, 9.0), (2.0, 5.0), (2.0, 6.0), (3.0, 5.0), (4.0, 1.0), (5.0, 2.0)]
     assert family.pareto(points) == [(1.0, 9.0), (2.0, 5.0), (4.0, 1.0)]
 
 
 def test_each_axis_has_winners_of_its_own_in_and_outside_the_theorem() -> None:
-    runs = [tried("5gcs", 10, 90), tried("5gcs", 30, 30), tried("5gcs", 5, 200, False), tried("gd", None, None)]
-    best = {axis: family.winners(runs, axis) for axis in family.AXES}
+    best = best_of(tried("5gcs", 10, 90), tried("5gcs", 30, 30), tried("5gcs", 5, 200, False), tried("gd", None, None))
     assert set(best["rounds"]) == {("5gcs", True), ("5gcs", False)}, "who did not get there wins nothing"
     assert best["rounds"]["5gcs", True].cost("rounds") == 10
     assert best["gradients"]["5gcs", True].cost("rounds") == 30
@@ -47,10 +50,8 @@ def test_each_axis_has_winners_of_its_own_in_and_outside_the_theorem() -> None:
 
 @pytest.mark.parametrize(("mine", "theirs", "verdict"), [(3, 4, "PASS"), (4, 3, "FAIL"), (4, None, "PASS")])
 def test_who_did_not_get_there_within_the_limits_needs_more(mine: float, theirs: float | None, verdict: str) -> None:
-    runs = [tried("5gcs", mine, 1), tried("accelerated", theirs, None if theirs is None else 1)]
-    best = {axis: family.winners(runs, axis) for axis in family.AXES}
-    found = family.fewer("digits", best, "5gcs", "accelerated", "rounds")
-    assert found.verdict == verdict
+    best = best_of(tried("5gcs", mine, 1), tried("accelerated", theirs, None if theirs is None else 1))
+    assert family.fewer("digits", best, "5gcs", "accelerated", "rounds").verdict == verdict
 
 
 def test_every_method_for_clients_takes_part_with_the_same_budget() -> None:
@@ -80,18 +81,13 @@ def test_the_other_data_sets_belong_to_w8a(monkeypatch: pytest.MonkeyPatch, tmp_
     assert seen == ["w8a", "mushrooms", "a1a", "digits", "digits", "my.svm"]
 
 
-def small(name: str, **changed: Any) -> dict[str, Any]:
-    return experiments.preset(name, quick=True) | changed
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "claims"), [("bits", 2), ("sleeping", 1), ("minibatches", 1)])
 def test_what_the_others_save(name: str, claims: int, tmp_path: Path) -> None:
-    made, found = experiments.function(name)(Workspace(tmp_path, "digits", preset=small(name), threads=1))
+    preset = experiments.preset(name, quick=True)
+    made, found = experiments.function(name)(Workspace(tmp_path, "digits", preset=preset, threads=1))
     assert [c.verdict for c in found] == ["PASS"] * claims, [c.measured for c in found]
-    axes = set(made.panels[0].xs)
-    assert {"rounds"} <= axes
-    assert name != "bits" or {"bits-up", "bits-down"} <= axes
+    assert {"rounds", *(("bits-up", "bits-down") if name == "bits" else ())} <= set(made.panels[0].xs)
 
 
 def test_a_curve_of_the_report_has_the_bits_of_its_run(tmp_path: Path) -> None:
@@ -103,20 +99,6 @@ def test_a_curve_of_the_report_has_the_bits_of_its_run(tmp_path: Path) -> None:
     assert curve.x["bits-up"] == [4 * 18 * r for r in range(6)]
     assert curve.x["bits-down"][-1] == run.summary["bits_down"]
     assert "bits sent to the server" in plots.panel_figure([drawn]).axes[0].get_xlabel()
-
-
-@pytest.mark.slow
-def test_processes_find_what_one_finds(tmp_path: Path) -> None:
-    found = []
-    for jobs in (1, 2):
-        with Processes(2) as pool:
-            space = Workspace(tmp_path / str(jobs), "digits", preset=small("sleeping", seeds=1), threads=1)
-            space.pool = pool if jobs > 1 else None
-            made, claims = sleeping.run(space)
-            stop = {"rounds": 30, "every": 1}
-            runs = space.runs([RunRequest(name, name, {}, {"l2": 1e-2}, stop) for name in ("gd", "scaffnew")])
-            found.append([[s.y for s in made.panels[0].series], claims, [r.trace["gap"].tolist() for r in runs]])
-    assert found[0] == found[1]
 
 
 def interrupted(item: Path) -> None:
@@ -152,9 +134,7 @@ def test_every_method_has_a_marker_on_the_page() -> None:
 
 
 def test_what_no_theorem_covers_is_hollow() -> None:
-    runs = [tried("5gcs", 10, 90, False), tried("gd", 30, 30)]
-    best = {axis: family.winners(runs, axis) for axis in family.AXES}
-    panel = family.draw("digits", best, 1e-6)
+    panel = family.draw("digits", best_of(tried("5gcs", 10, 90, False), tried("gd", 30, 30)), 1e-6)
     assert [look.hollow for look in plots.curve_styles(panel.series)[:2]] == [True, False]
 
 
