@@ -241,3 +241,13 @@ def test_cohorts_of_unequal_weights_are_warned_about() -> None:
         assert ps.run(ps.Scaffnew(0.9, 0.3), unequal, rounds=3).warnings == ()
         dual = ps.FiveGCS.practical(unequal, cohort=2)
         assert ps.run(dual, unequal, rounds=3, cohort=2).warnings == ()
+
+
+def test_own_steps_may_be_an_array() -> None:
+    problem = ps.Problem(ps.random_quadratics(4, 3, L=1.0, mu=0.1, seed=0))
+    gammas = [0.5, 0.4, 0.3, 0.2]
+    one, other = (
+        ps.run(ps.Scaffnew(gamma, 0.5), problem, rounds=5, cohort=2, seed=1)
+        for gamma in (tuple(gammas), np.array(gammas))
+    )
+    assert one.x.tobytes() == other.x.tobytes()

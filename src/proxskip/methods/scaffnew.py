@@ -202,7 +202,11 @@ class Scaffnew(Method):
         if self.chi is None:
             gammas = np.broadcast_to(np.asarray(self.gamma), (problem.n,))
             return theory.scaffnew_zeta(gammas, problem.mu_i, self.p)
-        if isinstance(self.gamma, tuple) or np.ptp(problem.weights) > 1e-12 or self.gamma * problem.L_max >= 2:
+        if (
+            isinstance(self.gamma, tuple | np.ndarray)
+            or np.ptp(problem.weights) > 1e-12
+            or self.gamma * problem.L_max >= 2
+        ):
             return None
         chi = min(self.chi, 1.0)
         if problem.batch is not None:
