@@ -658,8 +658,15 @@ def test_the_loop_itself_is_cheap() -> None:
         def gradient(self, x: Array) -> Array:
             return self.zero
 
+    class Nothing(prox.Operator):
+        def __call__(self, x: Array) -> float:
+            return 0.0
+
+        def prox(self, x: Array, t: float) -> Array:
+            return x
+
     for name in ("proxskip", "proxgd", "fista"):
-        task, x0 = prepare(Free(), Own(lambda x, t: x), np.ones(50), name)
+        task, x0 = prepare(Free(), Nothing(), np.ones(50), name)
         run = Descent(task, method_maker(name), x0)
         best, unit, rounds = math.inf, math.inf, 20 if name == "proxskip" else 500
         for _ in range(8):
