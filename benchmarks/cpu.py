@@ -62,7 +62,9 @@ def c_steps(problem: ps.Problem, K: int) -> Callable[[], Any] | None:
     lib, packed, d = ctypes.CDLL(str(library)), Tiles(problem), problem.d
     H = np.zeros((problem.n, d))
     x, z, g = np.empty(d + 1), np.empty(packed.room), np.empty(d)
-    fixed = (packed.groups, *packed.row_data[:2], *packed.column_data[:2], packed.b, packed.scale, packed.reg, x, z, g)
+    held = packed.data
+    tiles = (held.groups, held.row_start, held.row_index, held.column_start, held.column_index)
+    fixed = (*tiles, held.b, held.scale, packed.reg, x, z, g)
     pointers = [ctypes.c_void_p(v.ctypes.data) for v in fixed]
     gamma = ctypes.c_double(0.5 / problem.L_max)
 
