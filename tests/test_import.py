@@ -150,7 +150,7 @@ def test_few_calls_ask_an_object_what_it_is() -> None:
     """Optional abilities are Protocols; only users' own oracles, operators and graphs are probed, by adapters."""
     calls = [n for _, n in trees(PACKAGE.rglob("*.py")) if isinstance(n, ast.Call)]
     asks = [ast.unparse(n) for n in calls if isinstance(n.func, ast.Name) and n.func.id in ("hasattr", "getattr")]
-    assert sum(not ask.startswith("hasattr(os,") for ask in asks) <= 63  # systems differ
+    assert sum(not ask.startswith("hasattr(os,") for ask in asks) <= 60  # systems differ
 
 
 def test_only_public_parts_of_pytorch_are_used() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import proxskip as ps
 from conftest import METHODS, NAMED, WEIGHTS, Row, difference, quadratics, thinned
-from proxskip.results import checkpoint, folder
+from proxskip.results import checkpoint, description, folder
 from proxskip.types import InputError
 
 R = 14
@@ -273,3 +273,7 @@ def test_a_run_with_other_minibatches_is_refused_and_kept(begun: int | None, tmp
     with pytest.raises(InputError, match=rf"by sampling {begun or 1}, .*; finish it with the version that began it"):
         ps.resume(tmp_path / "run", problem, rounds=6)
     assert checkpoint.load(tmp_path / "run").meta == before
+
+
+def test_the_numbers_of_a_tuple_keep_their_kind() -> None:
+    assert description._plain((np.float32(0.5), np.int64(2), True, 0.25)) == [0.5, 2, True, 0.25]

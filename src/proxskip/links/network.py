@@ -79,8 +79,8 @@ class Network:
             raise InputError("available must be a share of the clients in (0, 1], or 24 of them, one for each hour.")
         set_(self, "available", float(hours[0]) if len(hours) == 1 else tuple(float(a) for a in hours))
         for name in ("correlation", "lost_before", "lost_after"):
-            if not 0 <= nonnegative(name, getattr(self, name)) <= 1:
-                raise InputError(f"{name} = {getattr(self, name):g} must lie in [0, 1].")
+            if (share := nonnegative(name, getattr(self, name))) > 1:
+                raise InputError(f"{name} = {share:g} must lie in [0, 1].")
         nonnegative("extra", self.extra)
         if whole("patience", self.patience, 0) > MOST_ATTEMPTS:
             raise InputError(

@@ -126,8 +126,9 @@ def grown(grad_norm: float, round: int) -> tuple[Status, str]:
 def advice(method: Method, round: int, f: float, best_round: int) -> str:
     """What to do about a run that diverged where nobody knows L, as on networks; the best x is returned."""
     ways = ["a smaller gamma"]
-    ways += ["a fixed number of local steps (K=)"] if getattr(method, "K", 0) is None else []
-    ways += ["chi below 1"] if getattr(method, "chi", 0.0) in (None, 1.0) else []
+    own = method.parameters()
+    ways += ["a fixed number of local steps (K=)"] if own.get("K", 0) is None else []
+    ways += ["chi below 1"] if own.get("chi", 0.0) in (None, 1.0) else []
     return (
         f"diverged by round {round}: use {' or '.join(ways)}. x is the best that was recorded, of round {best_round} "
         f"(f = {f:.4g})."
