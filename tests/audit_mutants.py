@@ -124,7 +124,7 @@ def put(engine: Any, memory: Any) -> None:
         engine.kept = {k: engine.cupy.asarray(v) for k, v in memory.items()}
     elif engine.name == "ray":
         engine.session.snapshot = memory
-        engine.pool.call(engine.session.begin, engine.pool.all, "did not begin", engine.session.mend)
+        engine.pool.call(engine.session.begin, engine.pool.all, "did not begin")
     else:
         engine.kept = memory
 

@@ -42,6 +42,7 @@ def things() -> dict[str, Any]:
         "problem": problem,
         "method": ps.Scaffnew.theory(problem),
         "result": result,
+        "result without rows": ps.run("gd", ps.Problem(ps.random_quadratics(2, 3, L=1.0, mu=0.1)), rounds=3),
         "results": ps.Results([result, result]),
         "trace": result.trace,
         "minimum": ps.minimize(ps.LeastSquares(A, LABELS, l2=0.1), ps.prox.L1(0.01)),
@@ -49,7 +50,7 @@ def things() -> dict[str, Any]:
     }
 
 
-NAMES = ("problem", "method", "result", "results", "trace", "minimum", "plan")
+NAMES = ("problem", "method", "result", "result without rows", "results", "trace", "minimum", "plan")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -58,6 +59,7 @@ def test_a_repr_has_a_few_short_lines(things: dict[str, Any], name: str) -> None
     assert 1 <= len(lines) <= 16
     assert max(map(len, lines)) <= 160
     assert " at 0x" not in repr(things[name])
+    assert "None" not in repr(things[name])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -68,7 +70,7 @@ def test_html_is_well_formed_and_has_no_script(things: dict[str, Any], name: str
     assert "table" in tags
     assert "script" not in tags
     assert not [a for e in root.iter() for a in e.attrib if a.startswith("on")]
-    assert ("svg" in tags) is (name in ("result", "trace", "minimum"))
+    assert ("svg" in tags) is (name in ("result", "result without rows", "trace", "minimum"))
 
 
 def test_html_shows_text_as_text() -> None:

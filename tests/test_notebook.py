@@ -1,4 +1,4 @@
-"""Notebooks in a real kernel: the three of the examples, the progress of a run, and what a value looks like."""
+"""Notebooks in a real kernel: those of the examples, the progress of a run, and what a value looks like."""
 
 from __future__ import annotations
 
@@ -40,17 +40,16 @@ def execute(book: Any, folder: Path) -> Client:
 def test_a_run_shows_its_progress_in_a_real_kernel(tmp_path: Path) -> None:
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(PROGRESS)])
     seen = execute(book, tmp_path).__dict__["seen"]
-    bars = [m["content"] for m in seen if m["msg_type"] in ("display_data", "update_display_data")]
-    assert len({bar["transient"]["display_id"] for bar in bars}) == 1
-    drawn = [bar["data"]["text/html"] for bar in bars]
-    shares = [float(html.split('value="')[1].split('"')[0]) for html in drawn if "value=" in html]
-    assert all("gd" in html and "round" in html for html in drawn if html)
-    assert len(shares) >= 3
-    assert 0 < shares[0] < shares[-1] <= 1
-    assert shares == sorted(shares)
-    assert drawn[-1] == ""  # and is gone at the end
+    texts = [m["content"]["text"] for m in seen if m["msg_type"] == "stream"]
+    lines = [text for text in texts if text.strip()]
+    assert len(lines) >= 3
+    assert all(line.startswith("gd: round ") and line.endswith(" left") for line in lines)
+    # one line that is written over, and gone at the end
+    assert all(text.startswith("\r") and text.endswith("\r") for text in texts if not text.strip())
+    assert "\n" not in "".join(texts)
+    assert not texts[-1].strip()
     outputs = book.cells[0].outputs
-    assert not [o for o in outputs if o.output_type in ("stream", "error")]
+    assert not [o for o in outputs if o.output_type == "error"]
     (shown,) = [o.data["text/html"] for o in outputs if o.output_type == "execute_result"]
     assert "<table" in shown
     assert "<svg" in shown
@@ -59,6 +58,8 @@ def test_a_run_shows_its_progress_in_a_real_kernel(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", sorted(path.name for path in NOTEBOOKS.glob("*.ipynb")))
 def test_the_notebooks_run_in_a_real_kernel(name: str, tmp_path: Path) -> None:
     book = nbformat.read(NOTEBOOKS / name, as_version=4)
+    if any("import torch" in cell.source for cell in book.cells):
+        pytest.importorskip("torch", reason="the notebook trains networks, which needs PyTorch")
     execute(book, tmp_path)
     code = [cell for cell in book.cells if cell.cell_type == "code"]
     assert all(cell.execution_count for cell in code)

@@ -49,11 +49,18 @@ def rows(s: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _data(s: Mapping[str, Any]) -> str:
-    clients = (
-        "one client" if s["clients"] == 1 else f"{s['clients']} clients split by {s['split']}, weights: {s['weights']}"
-    )
-    batch = f", minibatches of {s['batch']}" if s["batch"] else ""
-    return f"{s['data']}, {s['samples']:,} rows, {s['d']:,} unknowns, {clients}{batch}"
+    words = [str(s["data"])] if s["data"] else []
+    if s["samples"]:
+        words.append(f"{s['samples']:,} rows")
+    words.append(f"{s['d']:,} unknowns")
+    if s["clients"] == 1:
+        words.append("one client")
+    else:
+        split = f" split by {s['split']}" if s["split"] else ""
+        words.append(f"{s['clients']:,} clients{split}, weights: {s['weights']}")
+    if s["batch"]:
+        words.append(f"minibatches of {s['batch']}")
+    return ", ".join(words)
 
 
 def _function(s: Mapping[str, Any]) -> str:
