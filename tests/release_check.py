@@ -52,13 +52,32 @@ def build_wheel(folder: Path) -> Path:
     return next(folder.glob("*.whl"))
 
 
-def oldest(extra: str = "") -> list[str]:
-    """The dependencies, or those that an extra adds, at the lower ends of their ranges."""
+def oldest(python: str, extra: str = "") -> list[str]:
+    """The dependencies, or those that an extra adds, each at the oldest version of its range with a wheel for this Python."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     # an extra's own packages may need a newer dependency than the library does
-    names = project["optional-dependencies"][extra] if extra else project["dependencies"]
-    lower = [re.match(r"([\w-]+)>=(\d+)\.?(\d*)", name) for name in names]
-    return [f"{found[1]}=={found[2]}.{found[3] or 0}.*" for found in lower if found]
+    ranges = project["optional-dependencies"][extra] if extra else project["dependencies"]
+    return [f"{name}=={oldest_wheel(python, wanted)}" for wanted in ranges if (name := re.split(r"[<>=]", wanted)[0])]
+
+
+def oldest_wheel(python: str, wanted: str) -> str:
+    """The oldest version in this range that installs from a wheel."""
+    pip = [python, "-m", "pip", "--disable-pip-version-check"]
+    name = re.split(r"[<>=]", wanted)[0]
+    listing = subprocess.run([*pip, "index", "versions", name], capture_output=True, text=True, check=True).stdout
+    lower = re.search(r"[>=]=([\d.]+)", wanted)
+    least = number(lower[1]) if lower else ()
+    versions = re.search(r"Available versions: (.*)", listing)[1].split(", ")  # type: ignore[index]
+    for version in sorted((v for v in versions if number(v) >= least), key=number):
+        wheel = ["install", "-q", "--dry-run", "--ignore-installed", "--no-deps", "--only-binary=:all:"]
+        if subprocess.run([*pip, *wheel, f"{name}=={version}"], capture_output=True).returncode == 0:
+            return version
+    raise SystemExit(f"no version of {wanted} has a wheel for {python}")
+
+
+def number(version: str) -> tuple[int, ...]:
+    """A version as numbers, for sorting."""
+    return tuple(int(part) for part in re.findall(r"\d+", version))
 
 
 def check(python: str, wheel: Path, folder: Path, extra: str = "", more: list[str] | None = None) -> str:
@@ -86,19 +105,24 @@ def main() -> None:
     """All rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", nargs="*", default=["3.11", "3.12", "3.13"])
-    parser.add_argument("--only", nargs="*", help="rows: a Python version, an extra, oldest, or EXTRA-oldest")
-    given = parser.parse_args()
-    first = interpreter(given.python[0]) or sys.executable
+    parser.add_argument("--only", nargs="*", help="rows: 3.12, 3.12-oldest, EXTRA or EXTRA-oldest")
+    options = parser.parse_args()
+    first = interpreter(options.python[0]) or sys.executable
     with tempfile.TemporaryDirectory() as name:
         wheel = build_wheel(Path(name))
-        rows = [(version, interpreter(version), "", []) for version in given.python]
-        rows += [(extra, first, extra, []) for extra in USES] + [("oldest", first, "", oldest())]
-        rows += [(f"{extra}-oldest", first, extra, oldest(extra)) for extra in USES]
-        for k, (row, python, extra, more) in enumerate(rows):
-            if given.only and row not in given.only:
+        pythons = {version: interpreter(version) for version in options.python}
+        rows = [(version, python, "", False) for version, python in pythons.items()]
+        rows += [(f"{version}-oldest", python, "", True) for version, python in pythons.items()]
+        rows += [(extra, first, extra, False) for extra in USES]
+        rows += [(f"{extra}-oldest", first, extra, True) for extra in USES]
+        for k, (row, python, extra, old) in enumerate(rows):
+            if options.only and row not in options.only:
                 continue
             where = Path(name) / f"env{k}"
-            told = check(python, wheel, where, extra, more) if python else "no such Python here"
+            if python is None:
+                told = "no such Python here"
+            else:
+                told = check(python, wheel, where, extra, oldest(python, extra) if old else [])
             print(f"| {row} | {told} |", flush=True)
             shutil.rmtree(where, ignore_errors=True)
 
