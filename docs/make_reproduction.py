@@ -19,7 +19,6 @@ from pathlib import Path
 from PIL import Image
 
 from proxskip.experiments import NETWORKS
-from proxskip.experiments.claims import UNDECIDED
 from proxskip.report import figures
 from proxskip.report.figures import Claim, Experiment, ReproductionReport, Table
 
@@ -75,7 +74,7 @@ def several(reports: Sequence[ReproductionReport]) -> str:
 def contradicted(id: str, names: Sequence[str], by_id: Sequence[dict[str, Claim]], why: dict[str, str]) -> list[str]:
     """An item for a claim that does not hold, or is not decided, on some data set; nothing for the others."""
     open_ = [name for name, found in zip(names, by_id, strict=True) if verdict(found[id]) in ("FAIL", "does not hold")]
-    short = [name for name, found in zip(names, by_id, strict=True) if found[id].verdict in UNDECIDED]
+    short = [name for name, found in zip(names, by_id, strict=True) if found[id].verdict == "INCONCLUSIVE"]
     if not open_ and not short:
         return []
     if id not in why:
@@ -119,7 +118,7 @@ def name_of(report: ReproductionReport) -> str:
 def render(report: ReproductionReport, machine: str = "") -> str:
     """The page."""
     about = report.about
-    counted = {v: sum(c.verdict == v for c in report.claims) for v in ("PASS", "FAIL", "REPORTED", *UNDECIDED)}
+    counted = {v: sum(c.verdict == v for c in report.claims) for v in ("PASS", "FAIL", "REPORTED", "INCONCLUSIVE")}
     words = ", ".join(f"{n} {v}" for v, n in counted.items() if n)
     name = name_of(report)
     opening = tomllib.loads((DOCS / "networks.toml").read_text("utf-8"))["opening"] if name == "networks" else []

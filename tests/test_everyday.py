@@ -278,7 +278,7 @@ def test_wrong_sweeps_are_refused_before_any_work(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="belongs to another run"):
         ps.sweep(["scaffnew", "gd"], PROBLEM, rounds=3, seeds=2, out=tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["gd"]
-    with pytest.raises(InputError, match="given twice"):
+    with pytest.raises(InputError, match="occurs twice"):
         ps.sweep(["gd"], PROBLEM, rounds=3, seeds=[1, 1])
 
     class Mine(ps.Quadratic): ...  # no other process can find this class

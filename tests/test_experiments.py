@@ -249,7 +249,7 @@ def test_an_experiment_goes_on_where_it_was(name: str, made: Any, monkeypatch: p
     """With everything kept, nothing is computed again."""
     experiment, found, folder = made[name]
     monkeypatch.setattr(Stepper, "step", None)
-    monkeypatch.setattr("proxskip.experiments.workspace.run_task", None)
+    monkeypatch.setattr("proxskip.many_runs.run", None)
     other, verdicts = made_in(name, folder)
     assert other.panels == experiment.panels
     assert verdicts == found

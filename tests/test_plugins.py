@@ -117,7 +117,7 @@ def test_a_file_makes_it_known_on_the_command_line(call: Call, file: Path) -> No
     text = call("compare", "--help", "--plugin", file)[1]
     assert re.search(rf"--damping DAMPING\s+parameter\s+of {NAME}", text)
     code, _, err = call("run", "gd", *EASY, "--damping", "0.5", "--plugin", file)
-    assert (code, f"gd does not take --damping; it belongs to {NAME}." in err) == (2, True)
+    assert (code, f"gd does not take --damping, which is for {NAME}." in err) == (2, True)
 
 
 def test_a_file_may_register_what_it_imports(tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,7 +87,7 @@ def build() -> ReproductionReport:
         Claim(
             "three", "table1", "It may be.", "REPORTED", "0.4971", {"slope": 0.4971, "missing": None}, "On w8a only."
         ),
-        Claim("four", "fig9", "It is not here.", "NOT RUN", "not asked for"),
+        Claim("four", "fig9", "It is not here.", "INCONCLUSIVE", "too short"),
     ]
     experiments = [
         Experiment("fig1b", "Figure 1b: theoretical step sizes", "Scaffnew wins.", {"K": 100, "grid": [0.5, 1]}, "proxskip reproduce fig1b", [curves, many], notes=["The paper differs."], seconds=12.5),
@@ -684,7 +684,9 @@ def test_the_headline_is_computed_from_the_run(report: ReproductionReport) -> No
     changed = replace(panel, series=[slower if s is ours else s for s in panel.series])
     again = replace(report, experiments=[replace(report.experiments[0], panels=[changed]), *report.experiments[1:]])
     assert headline(again) != told
-    assert headline(replace(report, experiments=[])) == "Of 4 claims, 1 pass, 1 fail, 1 are reported, 1 were not run."
+    assert (
+        headline(replace(report, experiments=[])) == "Of 4 claims, 1 pass, 1 fail, 1 are reported, 1 are inconclusive."
+    )
 
 
 def test_headline_score_and_figure_1b_are_above_the_fold(tab: chromium.Page) -> None:

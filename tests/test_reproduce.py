@@ -28,7 +28,7 @@ from proxskip.experiments import workspace as workspace_module
 from proxskip.experiments.reproduce import ReproductionOptions
 from proxskip.experiments.workspace import RunRequest, Workspace
 from proxskip.loop import progress
-from proxskip.report import figures, page, plots
+from proxskip.report import figures, page
 from proxskip.report.figures import Claim, Experiment, Panel, ReproductionReport, Series
 from proxskip.results import description
 from proxskip.tuning import grid
@@ -212,7 +212,7 @@ def test_a_seed_that_arrived_stays_there() -> None:
     def kept(rounds: int, status: str, rate: float) -> Any:
         r = np.arange(rounds + 1)
         trace = {"round": r, "gap": np.exp(-rate * r), "exchanges": 2 * r}
-        return SimpleNamespace(trace=trace, summary={"status": status, "method": "scaffnew"})
+        return SimpleNamespace(trace=trace, status=ps.Status[status], about={"method": "scaffnew"})
 
     runs = [kept(6, "CONVERGED", 3.0), kept(9, "CONVERGED", 2.0), kept(20, "LIMIT", 0.1)]
     s = curves_from_runs.series("s", runs, axes=("rounds", "exchanges"))
@@ -231,7 +231,8 @@ def test_the_same_command_again_runs_nothing(made: Made, small: None, monkeypatc
     def forbidden(*args: Any, **named: Any) -> None:
         raise AssertionError("a run was made again")
 
-    monkeypatch.setattr(workspace_module, "run_task", forbidden)
+    for name in ("run", "resume"):
+        monkeypatch.setattr(f"proxskip.many_runs.{name}", forbidden)
     reproduce.reproduce(FIGURES, made.options)
     assert without_times(results(made.options.out)) == without_times(first)
 
@@ -333,7 +334,7 @@ def test_stopped_and_killed_and_continued_it_gives_the_same_results(data: str, t
         if ended == 0:
             continue
         assert ended == 130
-        assert "the same command resumes it" in err
+        assert "interrupted; to continue, run: proxskip reproduce" in err
         assert not (parts / "results.json").exists()
         done = {p.parent.name: p.stat().st_mtime_ns for p in (parts / "runs").glob("*/summary.json")}
         ended, _ = stop(parts, data, 9, signal.SIGKILL, jobs)
@@ -368,10 +369,9 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(
     assert json.loads((folder / "summary.json").read_text())["status"] == "INTERRUPTED"
     again = Workspace(tmp_path / "b", data)
     monkeypatch.setattr("proxskip.many_runs.run", None)  # only resume may be called
-    kept = again.runs([job])[0]
-    assert kept.folder == folder
-    np.testing.assert_array_equal(np.load(kept.folder / "x.npy"), np.load(straight.folder / "x.npy"))
-    np.testing.assert_array_equal(kept.trace["gap"], straight.trace["gap"])
+    resumed = again.runs([job])[0]
+    np.testing.assert_array_equal(resumed.x, straight.x)
+    np.testing.assert_array_equal(resumed.trace["gap"], straight.trace["gap"])
 
 
 def interrupt_at(words: str) -> Any:
@@ -384,10 +384,11 @@ def interrupt_at(words: str) -> Any:
 
 def test_runs_are_ordinary_run_folders(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = {"gamma": 0.01, "p": 0.2, "decay": 0.5}
-    kept = Workspace(tmp_path, data).runs([RunRequest("x", "scaffnew", flags, {"clients": 4}, {"rounds": 9})])[0]
-    assert kept.summary["decay"] == 0.5
-    assert cli.main(["plot", str(kept.folder), "--x", "floats", "--out", str(tmp_path / "f.png"), "--quiet"]) == 0
-    assert cli.main(["resume", str(kept.folder), "--rounds", "12", "--json"]) == 0
+    (run,) = Workspace(tmp_path, data).runs([RunRequest("x", "scaffnew", flags, {"clients": 4}, {"rounds": 9})])
+    assert run.about["decay"] == 0.5
+    (folder,) = (tmp_path / "runs").glob("scaffnew-*")
+    assert cli.main(["plot", str(folder), "--x", "floats", "--out", str(tmp_path / "f.png"), "--quiet"]) == 0
+    assert cli.main(["resume", str(folder), "--rounds", "12", "--json"]) == 0
     longer = json.loads(capsys.readouterr().out)
     assert (longer["rounds"], longer["decay"]) == (12, 0.5)
 
@@ -400,9 +401,10 @@ def test_a_run_is_found_by_its_content(data: str, tmp_path: Path) -> None:
     same = [job(), job({"gamma": None}, {"l2": 1e-4})]
     others = [job({"gamma": 0.01}), job({"decay": 0.1}), job({}, {"l2": 1e-3}), job({}, {"clients": 5})]
     others += [job(rounds=4), job(every=2), job(seed=1)]
-    runs = Workspace(tmp_path, data).runs([*same, *others])
-    assert runs[0].folder == runs[1].folder
-    assert len({run.folder for run in runs}) == 8
+    workspace = Workspace(tmp_path, data)
+    for jobs, folders in ((same, 1), (others, 8)):
+        workspace.runs(jobs)
+        assert len(list((tmp_path / "runs").glob("gd-*"))) == folders
 
 
 def test_variants_of_a_problem_are_the_problems_of_their_flags(data: str, tmp_path: Path) -> None:
@@ -470,11 +472,10 @@ def test_candidates_that_blow_up_are_cut(data: str, tmp_path: Path, monkeypatch:
 
 
 def test_a_gap_far_below_zero_has_not_arrived(data: str, tmp_path: Path) -> None:
-    kept = Workspace(tmp_path, data).runs([RunRequest("x", "gd", {}, {}, {"rounds": 5})])[0]
-    assert kept.first(1.0) is not None
-    columns: Any = {name: kept.trace[name] for name in ("round", "gap")}
-    shifted = replace(kept, trace=columns | {"gap": columns["gap"] - 9.0})
-    assert shifted.first(1.0) is None
+    (run,) = Workspace(tmp_path, data).runs([RunRequest("x", "gd", {}, {}, {"rounds": 5})])
+    assert workspace_module.first_below(run.trace, 1.0) is not None
+    columns: Any = {name: run.trace[name] for name in ("round", "gap")}
+    assert workspace_module.first_below(columns | {"gap": columns["gap"] - 9.0}, 1.0) is None
 
 
 def test_flags_default_as_on_the_command_line() -> None:
@@ -508,7 +509,7 @@ class Terminal(io.StringIO):
 
 
 # -- presets -----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("name", reproduce.available())
+@pytest.mark.parametrize("name", experiments.FUNCTIONS)
 def test_presets_say_what_they_show_and_have_a_quick_form(name: str) -> None:
     full, quick = experiments.preset(name), experiments.preset(name, quick=True)
     for key in ("title", "shows", "share"):
@@ -719,44 +720,9 @@ def test_the_total_batch_is_compared_at_one_step_size(made: Made) -> None:
     assert len({s.about["gamma"] for s in claims.panel_of(e, "constant").series}) > 1
 
 
-# -- other axes --------------------------------------------------------------------------------------------------------
-@pytest.mark.slow
-@pytest.mark.parametrize("x", ["floats", "seconds"])
-def test_figures_can_be_drawn_against_any_axis(
-    x: str, made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    axes, draw_panel = [], plots.draw_panel
-    monkeypatch.setattr(
-        plots, "draw_panel", lambda ax, panel, *rest: axes.append(panel.x) or draw_panel(ax, panel, *rest)
-    )
-    elsewhere = ["--out", str(tmp_path)] if x == "seconds" else []
-    assert cli.main(["plot", str(made.options.out), "--x", x, "--json", *elsewhere]) == 0
-    written = [Path(p) for p in json.loads(capsys.readouterr().out)]
-    assert {p.name for p in written} == {f"{e}-{x}.{end}" for e in FIGURES for end in ("png", "pdf")}
-    folder = tmp_path if elsewhere else made.options.out / "figures"
-    assert all(p.parent == folder and p.stat().st_size for p in written)
-    assert set(axes) == {x}
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--x", "prox"], "can be drawn against prox"),
-        (["--y", "grad_norm"], "is plotted alone, with its own titles and y axes"),
-        (["--title", "mine"], "is plotted alone"),
-        (["OTHER"], "is plotted alone"),
-    ],
-)
-def test_what_a_reproduction_cannot_be_drawn_with(
-    made: Made, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["plot", str(made.options.out), *words]) == 2
-    assert said in capsys.readouterr().err
-
-
 def test_several_folders_need_a_file_to_be_drawn_into(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plot", *[str(made.options.out / "runs")] * 2]) == 2
-    assert "several folders are plotted into one figure; give --out FILE" in capsys.readouterr().err
+    assert "several folders make one figure; say where it goes with --out FILE" in capsys.readouterr().err
 
 
 def test_commands_that_are_shown_can_be_run(tmp_path: Path) -> None:
@@ -788,7 +754,8 @@ def test_exit_codes(fake: Any, data: str, tmp_path: Path, capsys: pytest.Capture
     words = ("fig1b", "--data", data, "--out", tmp_path / "r")
     code, text, _ = call(capsys, *words)
     assert code == 0
-    assert all(word in text for word in ("PASS", "FAIL", "REPORTED", "It must.", "index.html"))
+    assert all(word in text for word in ("passed", "FAILED", "measured, no claim", "It must.", "index.html"))
+    assert text.index("passed") < text.index("FAILED") < text.index("measured, no claim")
     code, _, err = call(capsys, *words, "--strict", "--quiet")
     assert (code, err) == (6, "proxskip: 1 of 3 claims failed: c1.\n")
     fake("PASS", "INCONCLUSIVE")
@@ -820,7 +787,7 @@ def test_a_folder_of_something_else_is_refused(
 
 def test_bad_input_leaves_nothing_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = call(capsys, "fig9", "--out", tmp_path / "r")
-    assert (code, 'experiment "fig9" is not known' in err) == (2, True)
+    assert (code, 'there is no experiment "fig9"' in err) == (2, True)
     code, _, err = call(capsys, "fig1b", "--data", "nowhere", "--out", tmp_path / "r")
     assert (code, "there is no data set 'nowhere'" in err) == (2, True)
     if importlib.util.find_spec("cupy") is None:
@@ -887,7 +854,7 @@ def test_a_figure_is_a_file_and_no_program(data: str, tmp_path: Path, capsys: py
     mine.write_text(MINE)
     code, text, _ = call(capsys, mine, "--data", data, "--out", out)
     assert code == 0
-    assert "1 PASS, 1 FAIL, 1 REPORTED of 3 claims" in text
+    assert "3 claims: 1 passed, 1 FAILED, 1 measured, with no claim for this data." in text
     found = results(out)
     (e,) = found["experiments"]
     (panel,) = e["panels"]
@@ -912,24 +879,28 @@ def test_a_figure_is_a_file_and_no_program(data: str, tmp_path: Path, capsys: py
     [
         ("title =", "titel =", "the figure has no title"),
         ("id = 'x'", "", ""),
-        ('"$rounds"', '"$rouns"', '"$rouns" names no value of the figure; it has titel'),
-        ("within = 40", "", "the claim mine-reaches: missing a required argument: 'within'; reaches takes curves"),
+        ('"$rounds"', '"$rouns"', '"$rouns" is not a value of the figure, which has titel'),
+        ("within = 40", "", "claim mine-reaches: missing a required argument: 'within'; reaches takes curves"),
         (
             "within = 40",
             "within = 40\ncolour = 3",
-            "the claim mine-reaches: got an unexpected keyword argument 'colour'",
+            "claim mine-reaches: got an unexpected keyword argument 'colour'",
         ),
-        ('kind = "ends"', 'kind = "end"', 'the claim mine-ends is of kind "end"; the kinds are reaches, stays_above'),
+        (
+            'kind = "ends"',
+            'kind = "end"',
+            'claim mine-ends has the unknown kind "end"; choose one of reaches, stays_above',
+        ),
         ('"gd",', '"gd2",', "gd2"),
-        ("target = 1e-8", "K_ = 3", "the curve of scaffnew has no entry K_"),
-        ('id = "theory"', 'id = "theory"\nx = "minutes"', 'has the axis "minutes"; the axes are rounds'),
-        ("title = ", "= 3", "is no TOML file"),
-        ('panel = "theory"', 'panel = "practice"', 'there is no panel "practice" in the figure, but theory'),
-        ('curves = ["scaffnew"]', 'curves = ["scaffnow"]', 'there is no curve "scaffnow" in the figure'),
-        ("within {within}", "within {with}", "writes {with}, which is no value of the figure"),
+        ("target = 1e-8", "K_ = 3", "the curve of scaffnew has the unknown entry K_"),
+        ('id = "theory"', 'id = "theory"\nx = "minutes"', 'has the unknown axis "minutes"; choose from rounds'),
+        ("title = ", "= 3", "is not a valid TOML file"),
+        ('panel = "theory"', 'panel = "practice"', 'the figure has no panel "practice"; it has theory'),
+        ('curves = ["scaffnew"]', 'curves = ["scaffnow"]', 'the figure has no curve "scaffnow"; it has'),
+        ("within {within}", "within {with}", "contains {with}, which is not a value of the figure"),
         ("each = { K = [2, 4] }", "each = { K = [2, 4], gamma = [1] }", "must have lists of one length"),
-        ("K = {K}", "K = {k}", "writes {k}, which is no value of the figure"),
-        ("Scaffold, K = {K}", "Scaffold", 'the panel theory has two curves "Scaffold"; give each its own label'),
+        ("K = {K}", "K = {k}", "contains {k}, which is not a value of the figure"),
+        ("Scaffold, K = {K}", "Scaffold", 'panel theory has two curves "Scaffold"; give each its own label'),
     ],
 )
 def test_a_wrong_file_is_refused_before_any_work(

@@ -1,14 +1,14 @@
-"""Many runs of one problem: ``sweep``, ``compare``, ``tune``, the command line and ``reproduce`` run through here.
+"""Many runs of one problem, for ``sweep``, ``compare``, ``tune``, ``reproduce`` and the command line.
 
-A run that has a folder is kept there. The same call again reads what is finished, goes on with what was interrupted,
-and runs the rest; a folder that holds another run is refused. So an interrupted call is continued by repeating it.
+A run with a folder is kept there. Repeating an interrupted call continues it: what is finished is read, what was
+interrupted is resumed, and the rest is run. A folder that holds another run is refused.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from proxskip.types import InputError, UnsafeStepWarning
 
 @dataclass(frozen=True, slots=True)
 class RunTask:
-    """One run: what to show meanwhile, its method, its seed, and its folder if it is kept."""
+    """One run: the label of its progress, its method and seed, and its folder if it is kept."""
 
     label: str
     method: Method
@@ -41,12 +41,10 @@ class RunTask:
 
 Settings = Mapping[str, Any]
 """Arguments of ``run`` that all tasks share: limits, engine, cohort, x0, every, force, threads, ..."""
-Bars = Callable[[str], AbstractContextManager[tuple[Any, ...]]]
-"""For a label, the callbacks that show the progress of a run."""
 
 
 def folder_of(out: str | Path, names: Sequence[str], number: int, seed: int | None = None) -> Path:
-    """The folder of a run: that of its method inside ``out``, with a number if names repeat; and that of its seed."""
+    """The folder of a run: ``out/method``, numbered if names repeat, and inside it one for the seed."""
     numbered = len(set(names)) < len(names)
     name = f"{number:0{len(str(len(names) - 1))}}-{names[number]}" if numbered else names[number]
     return Path(out, name) if seed is None else Path(out, name, f"seed-{seed}")
@@ -60,42 +58,35 @@ def run_many(
     jobs: int = 1,
     out: str | Path | None = None,
     progress: bool | None = None,
-    bars: Bars | None = None,
 ) -> list[Result]:
-    """The results in the order of the tasks, bit by bit the same for any number of processes.
+    """The results in the order of the tasks, the same to the bit for any number of processes.
 
     An interrupted run is the last one, or missing if it was in another process.
 
     Args:
-        out: the folder that holds those of the tasks: it is one writer's until the last of them is over.
-        progress: as in ``run``; ``bars`` in its place makes the callbacks of a run.
+        out: the folder that holds those of the tasks; it is locked until the last of them has ended.
+        progress: as in ``run``.
     """
     check(tasks, problem, settings, quiet=jobs == 1)
-    with _locked(out):
+    if out is not None:
+        Path(out).mkdir(parents=True, exist_ok=True)
+    with nullcontext() if out is None else lock.held(Path(out)):
         if jobs > 1:
             return _in_processes(tasks, problem, settings, jobs, progress)
         results = []
         for task in tasks:
-            with bars(task.label) if bars is not None else shown(task.label, progress) as callbacks:
+            with shown(task.label, progress) as callbacks:
                 results.append(run_task(task, problem, settings, callbacks))
             if results[-1].status is Status.INTERRUPTED:
                 break
         return results
 
 
-@contextmanager
-def _locked(out: str | Path | None) -> Iterator[None]:
-    if out is not None:
-        Path(out).mkdir(parents=True, exist_ok=True)
-    with nullcontext() if out is None else lock.held(Path(out)):
-        yield
-
-
 def check(tasks: Sequence[RunTask], problem: Problem, settings: Settings, quiet: bool = True) -> None:
     """Refuse at once what a run would refuse later, and folders that hold another run.
 
     Args:
-        quiet: the runs themselves give the warnings.
+        quiet: give no warnings, since the runs themselves will.
     """
     stop, unsafe = Stop(**_limits(settings)), bool(settings.get("allow_unsafe_step"))
     shared: dict[str, Any] = {name: settings.get(name) for name in ("cohort", "network", "every")}
@@ -107,16 +98,16 @@ def check(tasks: Sequence[RunTask], problem: Problem, settings: Settings, quiet:
             spec = RunSpec.of(task.method, problem, stop, seed=task.seed, allow_unsafe_step=unsafe, **shared)
             if task.folder is None:
                 continue
-            is_kept = has_begun(task.folder) and not force
-            folder.check(task.folder, force or is_kept, settings.get("checkpoint_every"))
-            if is_kept:
+            has_run = has_begun(task.folder) and not force
+            folder.check(task.folder, force or has_run, settings.get("checkpoint_every"))
+            if has_run:
                 name = engine if isinstance(engine, str) else engine.name
                 now = description.config(spec.method, problem, {}, task.seed, name, spec.cohort, {})
                 _check_kept(task.folder, now, problem, settings, spec.network)
 
 
 def _check_kept(path: Path, now: dict[str, Any], problem: Problem, settings: Settings, network: Network | None) -> None:
-    """Refuse to go on with a run that began otherwise."""
+    """Refuse to continue a run that began with other settings."""
     kept = folder.read(path)
     assert kept.checkpoint is not None
     saved = description.with_defaults(kept.config)
@@ -127,12 +118,12 @@ def _check_kept(path: Path, now: dict[str, Any], problem: Problem, settings: Set
         "every": settings.get("every") in (None, saved.get("every")),
         "network": before == (None if network is None else network.plain()),
     }
-    if other := [name for name, is_same in same.items() if not is_same]:
-        raise InputError(f"{path} holds a run with another {other[0]}; choose another folder, or overwrite it.")
+    if differing := [name for name, is_same in same.items() if not is_same]:
+        raise InputError(f"{path} holds a run with another {differing[0]}; choose another folder, or overwrite it.")
 
 
 def has_begun(path: Path) -> bool:
-    """Whether the folder holds a run that can be gone on with."""
+    """Whether the folder holds a run that can be continued."""
     return (path / "spec.toml").is_file()
 
 
@@ -141,7 +132,7 @@ def _limits(settings: Settings) -> dict[str, Any]:
 
 
 def run_task(task: RunTask, problem: Problem, settings: Settings, callbacks: Sequence[Any] = ()) -> Result:
-    """The run of a task: read from its folder, gone on with, or run now."""
+    """The run of a task: read from its folder, resumed, or run now."""
     show: dict[str, Any] = {"callbacks": tuple(callbacks), "progress": False}
     path = task.folder
     if path is None or settings.get("force") or not has_begun(path):
@@ -161,13 +152,12 @@ def run_task(task: RunTask, problem: Problem, settings: Settings, callbacks: Seq
 def _in_processes(
     tasks: Sequence[RunTask], problem: Problem, settings: Settings, jobs: int, progress: bool | None
 ) -> list[Result]:
-    # here, since few programs need them
     from multiprocessing.reduction import ForkingPickler
 
     from proxskip.processes import Processes
 
     if not isinstance(settings.get("engine", "cpu"), str):
-        raise InputError("an engine object serves one run at a time; name the engine, or leave out jobs.")
+        raise InputError("an engine object serves one run at a time; give the engine's name, or jobs=1.")
     problem.solution  # noqa: B018  computed once, and not in every process
     threads = settings.get("threads") or max(1, available_cores() // jobs)
     shared = problem, {**settings, "threads": threads}
@@ -175,8 +165,8 @@ def _in_processes(
         ForkingPickler.dumps((shared, list(tasks)))
     except Exception as error:
         raise InputError(
-            f"this problem cannot be sent to other processes ({error}); leave out jobs, or define its functions and "
-            "classes at the top of a module."
+            f"this problem cannot be sent to other processes ({error}); use jobs=1, or define its functions and "
+            "classes at the top level of a module."
         ) from None
     results: dict[int, Result] = {}
     try:

@@ -40,16 +40,19 @@ def sweep(
     network: Network | str | None = None,
     checkpoint_every: int | None = None,
 ) -> Results:
-    """Every method with every seed, as ``run`` would do it; the results come method by method, seed by seed.
+    """Run every method with every seed; the results come method by method, seed by seed.
 
     Args:
-        rounds: as in ``run``, and so are the other limits, ``cohort``, ``network``, ``x0``, ``every`` and ``progress``.
-        seeds: how many, from 0 on, as on the command line; or the seeds themselves.
-        out: a folder with a run folder of each run, such as ``out/scaffnew/seed-3``, and compare.json; ``load`` reads
-            it. The same call again goes on where an interrupted one stood.
-        force: overwrite run folders that are there.
-        jobs: processes; the threads are shared among them. A script that uses them needs
-            ``if __name__ == "__main__":``, and the problem must be one that Python can send to another process.
+        methods: methods, their classes or their names.
+        problem: the problem, or one function.
+        rounds: as in ``run``, and so are ``iterations``, ``seconds``, ``tol``, ``target``, ``engine``, ``cohort``,
+            ``x0``, ``every``, ``threads``, ``allow_unsafe_step``, ``progress``, ``network`` and ``checkpoint_every``.
+        seeds: the seeds, or how many of them, from 0 on.
+        out: a folder for compare.json and the folders of the runs, such as ``out/scaffnew/seed-3``; ``load`` reads it.
+            Repeating an interrupted call continues it.
+        force: overwrite the runs in the folder.
+        jobs: processes, which share the threads. A script needs ``if __name__ == "__main__":`` for them, and its
+            problem must be one that Python can send to another process.
 
     >>> import proxskip as ps
     >>> problem = ps.Problem(ps.random_quadratics(4, 3))
@@ -62,11 +65,11 @@ def sweep(
     numbers = [theory.whole_seed(seed) for seed in numbers]
     rows = [[as_method(m, problem, cohort, seed) for seed in numbers] for m in methods]
     if not rows or not numbers:
-        raise InputError("there is nothing to sweep over; give at least one method and one seed.")
+        raise InputError("nothing to run; give at least one method and one seed.")
     if len(set(numbers)) < len(numbers):
-        raise InputError("a seed is given twice; its runs would be the same.")
+        raise InputError("a seed occurs twice; its runs would be the same.")
     if jobs > 1 and engine == "gpu":
-        raise InputError("the runs of a sweep on one GPU follow each other; leave out jobs.")
+        raise InputError("runs on one GPU follow each other; use jobs=1.")
     settings = {
         **{"rounds": rounds, "iterations": iterations, "seconds": seconds, "tol": tol, "target": target},
         **{"engine": engine, "cohort": cohort, "x0": x0, "every": every, "force": force, "threads": threads},
@@ -85,4 +88,4 @@ def sweep(
 
 
 compare = sweep
-"""The same: several methods on one problem, each with the parameters of its theorem where it is given by name."""
+"""Another name for ``sweep``."""

@@ -1,4 +1,4 @@
-"""Tuning by successive halving: one grid, one budget of rounds, and the worst candidates are cut first.
+"""Tuning by successive halving: one grid and one budget of rounds; every rung drops the worst candidates.
 
 Jamieson and Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization" (2016,
 arXiv:1502.07943). The reproduction of the paper's figures tunes with the same functions.
@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,7 +49,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What ``tune`` found: the best method, and all candidates, the best first."""
+    """The result of ``tune``: the best method, and all candidates, the best first."""
 
     method: Method
     candidates: tuple[Candidate, ...]
@@ -92,12 +91,14 @@ def tune(
     """The best gamma = 2^k/L and number of local steps for a method, by successive halving.
 
     Args:
-        method: a method, its class or its name; other parameters than the tuned ones are kept, or those of its theorem.
-        budget: communication rounds over all candidates; every candidate has the same share of a rung.
-        powers: the k of gamma = 2^k/L, with L that of the average.
-        steps: the numbers of local steps; a quarter, one and four times the theorem's if not given.
+        method: a method, its class or its name; parameters that are not tuned keep their values, or their theorem's.
+        problem: the problem, or one function.
+        budget: communication rounds over all candidates; every candidate of a rung has the same share.
+        powers: the k of gamma = 2^k/L, with the L of the average.
+        steps: the numbers of local steps; by default a quarter, one and four times the theorem's.
+        engine: as in ``run``, and so are ``threads`` and ``progress``.
         jobs: processes, as in ``sweep``.
-        out: a folder that keeps all runs: the same call again goes on where an interrupted one stood.
+        out: a folder that keeps all runs; repeating an interrupted call continues it.
 
     >>> import proxskip as ps
     >>> problem = ps.Problem(ps.random_quadratics(4, 3))
@@ -112,23 +113,17 @@ def tune(
     candidates = grid(kind, problem.L_global, powers, steps, **more)
     rungs = rungs_of(len(candidates), theory.whole("budget", budget))
     total, jobs = sum(n for n, _, _ in rungs), theory.whole("jobs", jobs)
-    numbers, done = {id(c): k for k, c in enumerate(candidates)}, 0
-
-    @contextmanager
-    def bars(label: str) -> Iterator[tuple[Any, ...]]:
-        nonlocal done
-        yield ()
-        done += 1
-        show(label, done / total)
+    numbers = {id(c): k for k, c in enumerate(candidates)}
 
     def measured(trials: Sequence[tuple[str, Candidate]], rounds: int) -> list[float | None]:
-        label = f"tuning {kind.name}, {len(trials)} candidates for {rounds} rounds"
+        done = sum(len(c.gaps) for c in candidates)
+        show(f"tuning {kind.name}, {len(trials)} candidates for {rounds} rounds", done / total)
         tasks = []
         for _, c in trials:
             path = None if out is None else Path(out) / f"{rounds}-rounds" / f"{numbers[id(c)]}-{kind.name}"
-            tasks.append(RunTask(label, kind.configure(problem, c.flags), 0, path))
+            tasks.append(RunTask("", kind.configure(problem, c.flags), 0, path))
         settings = trial_settings(rounds, engine, threads)
-        results = run_many(tasks, problem, settings, jobs=jobs, out=out, progress=False, bars=bars)
+        results = run_many(tasks, problem, settings, jobs=jobs, out=out, progress=False)
         # Ctrl-C ends the search, and not only this candidate
         if len(results) < len(tasks) or results[-1].status is Status.INTERRUPTED:
             raise KeyboardInterrupt
@@ -141,10 +136,10 @@ def tune(
     # those that ran longest come first: gaps after different numbers of rounds cannot be compared
     best, *_ = ranked = sorted(candidates, key=lambda c: (-max(c.gaps), c.score))
     if best.score == math.inf:
-        raise InputError(f"every candidate of {kind.name} diverged; give smaller powers, such as range(-12, -4).")
+        raise InputError(f"every candidate of {kind.name} diverged; use smaller powers, such as range(-12, -4).")
     # at an end of the grid something better may lie beyond it
     at_end = len(powers) > 1 and best.times in (2.0 ** min(powers), 2.0 ** max(powers))
-    notes = (f"The best gamma L = {best.times:g} lies at an end of the grid; give more powers.",) if at_end else ()
+    notes = (f"The best gamma L = {best.times:g} lies at an end of the grid; try more powers.",) if at_end else ()
     spent = sum(sum(c.gaps) for c in candidates)
     return Tuned(kind.configure(problem, best.flags), tuple(ranked), spent, notes)
 
@@ -202,7 +197,7 @@ def rungs_of(candidates: int, budget: int) -> list[tuple[int, int, int]]:
         counts.append(-(-counts[-1] // CUT))
     if budget < candidates * len(counts):
         raise InputError(
-            f"budget = {budget} rounds is too small for {candidates} candidates; give at least "
+            f"budget = {budget} rounds is too small for {candidates} candidates; use at least "
             f"{candidates * len(counts)}, or a smaller grid."
         )
     return [(n, budget // (len(counts) * n), after) for n, after in zip(counts, [*counts[1:], 1], strict=True)]
@@ -215,12 +210,10 @@ def halve(
 ) -> dict[str, list[Candidate]]:
     """The finalists of each method, the best first.
 
-    Each rung (rounds, number of survivors) runs the candidates that are left from the start, for more rounds than
-    the rung before.
-
     Args:
         grids: the candidates of each method.
-        measured: f - f* of each of these candidates after that many rounds; None if it diverged.
+        rungs: rounds and survivors; every rung runs its candidates from the start, longer than the rung before.
+        measured: f - f* of candidates after some rounds; None if one diverged.
     """
     left = {name: list(candidates) for name, candidates in grids.items()}
     for rounds, keep in rungs:
@@ -233,7 +226,7 @@ def halve(
 
 
 def trial_settings(rounds: int, engine: str, threads: int | None = None) -> dict[str, Any]:
-    """How a candidate runs: with eight records, so that a diverging run is noticed early."""
+    """The settings of a candidate's run: eight records, so that it ends early if it diverges."""
     every = max(1, rounds // 8)
     return {"rounds": rounds, "engine": engine, "every": every, "threads": threads, "allow_unsafe_step": True}
 

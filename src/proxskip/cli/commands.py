@@ -240,15 +240,9 @@ def engine_for(name: str, o: Namespace) -> Iterator[Engine]:
 
 def execute(tasks: Sequence[RunTask], problem: Problem, o: Namespace, shared: dict[str, Any]) -> list[Result]:
     """Run all tasks; an interrupted run is the last one."""
-
-    @contextmanager
-    def bars(label: str) -> Iterator[tuple[Progress, ...]]:
-        with Progress(label, o.quiet) as progress:
-            yield (progress,)
-
-    # the folder of several runs is one writer's until the last of them is over
+    # the folder of several runs is locked until the last of them has ended
     several = o.seeds is not None or o.command == "compare"
-    return run_many(tasks, problem, shared, out=o.out if several else None, bars=bars)
+    return run_many(tasks, problem, shared, out=o.out if several else None, progress=not o.quiet)
 
 
 # -- folders -----------------------------------------------------------------------------------------------------------
@@ -357,21 +351,10 @@ def _data(o: Namespace) -> int:
 
 
 def _plot(o: Namespace) -> int:
-    # here, since most commands do without the experiments
-    from proxskip.experiments import reproduce
-
-    first, out = Path(o.folders[0]), None if o.out is None else Path(o.out)
-    if any(reproduce.is_reproduction(Path(p)) for p in o.folders):
-        if len(o.folders) > 1 or o.y != "gap" or o.title:
-            raise InputError(
-                "a reproduction is plotted alone, with its own titles and y axes; give only its folder and --x."
-            )
-        files = reproduce.redraw(first, o.x, out)
-    else:
-        if out is None and len(o.folders) > 1:
-            raise InputError("several folders are plotted into one figure; give --out FILE, a .png or .pdf.")
-        panels = plots.curve_panels(plots.curves_of(o.folders), (o.x,), o.y)
-        files = plots.save(plots.panel_figure(panels, o.title), out or first / f"{o.y}-{o.x}.png")
+    if o.out is None and len(o.folders) > 1:
+        raise InputError("several folders make one figure; say where it goes with --out FILE (.png or .pdf).")
+    panels = plots.curve_panels(plots.curves_of(o.folders), (o.x,), o.y)
+    files = plots.save(plots.panel_figure(panels, o.title), o.out or Path(o.folders[0]) / f"{o.y}-{o.x}.png")
     if o.json:
         output.as_json([str(p) for p in files])
     elif not o.quiet:

@@ -73,8 +73,8 @@ is expected to need. Writes no files.
 """,
     "theory": "  proxskip theory --L 1 --mu 1e-4 --eps 1e-6 --n 20 --d 300\n",
     "plot": """\
+  proxskip plot runs/a
   proxskip plot runs/a runs/b --x floats --y gap --out figure.png
-  proxskip plot report --x floats
 """,
     "reproduce": f"""\
   everything on the embedded digits data with shorter runs, in about three minutes on two quiet cores:
@@ -472,13 +472,12 @@ def parser(version: str) -> tuple[Parser, dict[str, Parser]]:
             *([_flag("name", "its name", metavar="NAME")] if act == "fetch" else []), folder, _JSON, _QUIET,
         )  # fmt: skip
     command(
-        "plot", "plot run folders, or redraw the figures of a reproduction against another axis", (),
-        _flag("folders", "run folders, folders that contain run folders, or a reproduction", metavar="DIR", nargs="+"),
+        "plot", "plot run folders", (),
+        _flag("folders", "run folders, or folders that contain run folders", metavar="DIR", nargs="+"),
         _flag("--x", "default: rounds", choices=tuple(X_AXES), default="rounds"),
         _flag("--y", "a column of the trace; default: gap, which is f(x) - f*", metavar="COLUMN", default="gap"),
         _flag("--title", "title of the figure", default=""),
-        _flag("--out", "a .png or .pdf file (both are written); default: Y-X.png in DIR; for a reproduction, a folder",
-              metavar="FILE"),
+        _flag("--out", "a .png or .pdf file (both are written); default for one folder: Y-X.png in it", metavar="FILE"),
         _JSON, _QUIET,
     )  # fmt: skip
     command(

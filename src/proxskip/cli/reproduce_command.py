@@ -13,13 +13,20 @@ from proxskip.cli import output
 from proxskip.cli.commands import DONE, FAILED_CLAIM, INTERRUPTED
 from proxskip.cores import available_cores
 from proxskip.experiments import FAMILY, NETWORKS
-from proxskip.experiments.claims import UNDECIDED
-from proxskip.experiments.reproduce import DEFAULT_DATA, PAGE, RESULTS, ReproductionOptions, reproduce
+from proxskip.experiments.reproduce import DEFAULT_DATA, PAGE, ReproductionOptions, reproduce
 from proxskip.experiments.workspace import PAPER_DATA
 from proxskip.loop.progress import OverallProgress
 from proxskip.report import figures
-from proxskip.report.figures import ReproductionReport
+from proxskip.report.figures import ReproductionReport, Verdict
 from proxskip.types import InputError
+
+VERDICTS: dict[Verdict, tuple[str, str, str]] = {
+    "PASS": ("passed", "green", "passed"),
+    "FAIL": ("FAILED", "bold red", "FAILED"),
+    "INCONCLUSIVE": ("not decided", "yellow", "not decided (the runs are too short)"),
+    "REPORTED": ("measured, no claim", "cyan", "measured, with no claim for this data"),
+}
+"""In the order of the table: each verdict in words, its color, and its words in the last line."""
 
 
 def command(o: Namespace) -> int:
@@ -29,7 +36,7 @@ def command(o: Namespace) -> int:
         raise InputError(f"{flag} has its own experiments; give no names, or leave it out.")
     names = list(FAMILY) if o.family else list(NETWORKS) if o.networks else o.experiments
     data = o.data or (PAPER_DATA if o.family and not o.quick else DEFAULT_DATA)
-    # every process that trains networks on a card takes a part of its memory
+    # every process that trains networks takes a part of the GPU's memory
     alone = o.engine == "gpu" and set(names) & set(NETWORKS)
     jobs = o.jobs or (1 if alone else available_cores())
     options = ReproductionOptions(data, Path(o.out), o.quick, o.engine, o.threads, o.data_dir, o.family, jobs)
@@ -37,7 +44,7 @@ def command(o: Namespace) -> int:
         with OverallProgress(o.quiet) as overall, _terminated():
             report = reproduce(names, options, overall)
     except KeyboardInterrupt:
-        return output.fail(f"interrupted; the same command resumes it ({options.command(names)}).", INTERRUPTED)
+        return output.fail(f"interrupted; to continue, run: {options.command(names)}", INTERRUPTED)
     if o.json:
         output.as_json(figures.to_json(report))
     elif not o.quiet:
@@ -52,15 +59,15 @@ def command(o: Namespace) -> int:
 
 @contextmanager
 def _terminated() -> Iterator[None]:
-    """SIGTERM interrupts like Ctrl-C; Ctrl-C also interrupts a process that was started with it ignored."""
+    """Let SIGTERM interrupt like Ctrl-C, and Ctrl-C also a process that was started with it ignored."""
     # Python allows handlers of signals in the main thread only
     main = threading.current_thread() is threading.main_thread()
     signals = (signal.SIGINT, signal.SIGTERM) if main else ()
-    old = {s: signal.signal(s, _interrupt) for s in signals}
+    handlers = {s: signal.signal(s, _interrupt) for s in signals}
     try:
         yield
     finally:
-        for s, handler in old.items():
+        for s, handler in handlers.items():
             signal.signal(s, handler)
 
 
@@ -69,12 +76,13 @@ def _interrupt(*_: object) -> None:
 
 
 def _print(report: ReproductionReport, out: Path) -> None:
-    cells = [(c.id, c.verdict, c.text, c.measured) for c in report.claims]
-    styles = {"PASS": "green", "FAIL": "bold red", "REPORTED": "cyan"} | dict.fromkeys(UNDECIDED, "dim")
+    """What passed first, then what failed, what is open, and what was only measured."""
+    cells, counts = [], []
+    for verdict, (word, _, words) in VERDICTS.items():
+        claims = [c for c in report.claims if c.verdict == verdict]
+        cells += [(c.id, word, c.text, f"{c.measured} ({c.note})" if c.note else c.measured) for c in claims]
+        counts += [f"{len(claims)} {words}"] if claims else []
+    styles = {word: style for word, style, _ in VERDICTS.values()}
     output.print_table(report.title, ("id", "verdict", "claim", "measured"), cells, styles)
-    for c in report.claims:
-        if c.note:
-            print(f"{c.id}: {c.note}.")
-    counts = {v: sum(c.verdict == v for c in report.claims) for v in ("PASS", "FAIL", "REPORTED", *UNDECIDED)}
-    print(", ".join(f"{n} {v}" for v, n in counts.items() if n) + f" of {len(report.claims)} claims.")
-    print(f"written: {out / PAGE}, {out / RESULTS}, {out / 'figures'}")
+    print(f"{len(report.claims)} claims: {', '.join(counts)}.")
+    print(f"Open {out / PAGE} in a browser; all numbers are in {out / 'results.json'}.")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from proxskip.report.figures import Claim, Experiment
 
 FIGURE = "toml_figures:run"
-"""Runs a figure that is all in its TOML file."""
+"""Runs a figure that its TOML file describes completely."""
 FUNCTIONS = {
     "fig1a": FIGURE,
     "fig1b": FIGURE,
@@ -29,15 +29,15 @@ FUNCTIONS = {
     "decentralized": "decentralized:run",
     "skipping": "prox_skipping:run",
 }
-"""Every experiment, in the order of the report: its module in this package, and the function that runs it."""
-FAMILY = {"family": "family:run", "bits": FIGURE, "sleeping": "sleeping:run", "minibatches": FIGURE}
-"""Experiments that compare the family's methods with each other, for ``reproduce --family``."""
+"""Every experiment in the order of the report, with the module and function that run it."""
+FAMILY = dict.fromkeys(("family", "bits", "sleeping", "minibatches"), FIGURE)
+"""Experiments that compare the methods with each other, for ``reproduce --family``."""
 NETWORKS = dict.fromkeys(("mlp", "cnn", "text"), "networks:run")
 """Experiments with networks, for ``reproduce --networks``; they need PyTorch."""
 
 
 def is_file(name: str) -> bool:
-    """Whether this names a figure's TOML file rather than an experiment."""
+    """Whether this is the TOML file of a figure, not the name of an experiment."""
     return name.endswith(".toml")
 
 
@@ -57,7 +57,7 @@ def function(name: str) -> Callable[[Workspace], tuple[Experiment, list[Claim]]]
 
 
 def preset(name: str, quick: bool = False) -> dict[str, Any]:
-    """The entries of an experiment's TOML file; with ``quick`` those of its ``[quick]`` table replace the others."""
+    """The entries of an experiment's TOML file; with ``quick``, those of its ``[quick]`` table replace others."""
     package = resources.files("proxskip.experiments").joinpath("presets", f"{name}.toml")
     try:
         text = Path(name).read_text("utf-8") if is_file(name) else package.read_text("utf-8")
@@ -65,7 +65,6 @@ def preset(name: str, quick: bool = False) -> dict[str, Any]:
     except OSError:
         raise InputError(f"there is no file {name}.") from None
     except ValueError as error:
-        raise InputError(f"{name} is no TOML file: {error}.") from None
-    # whole entries are replaced, tables too: [quick] repeats what it keeps of a table
-    short = entries.pop("quick", {})
-    return entries | {"id": id_of(name)} | (short if quick else {})
+        raise InputError(f"{name} is not a valid TOML file: {error}.") from None
+    shorter = entries.pop("quick", {})
+    return entries | {"id": id_of(name)} | (shorter if quick else {})

@@ -24,12 +24,15 @@ def reproduce(
     """Reproduce the paper's figures and tables, and check its claims, as `proxskip reproduce` does.
 
     Args:
-        experiments: the names of some, such as ``["fig1b"]``; all if not given.
-        out: the folder of the report; a second call finds there what the first has computed.
+        experiments: names such as ``"fig1b"``, or TOML files of figures; by default all experiments of the paper.
+        data: a data set, or a file.
+        out: the folder of the report; a second call reuses what the first has computed.
         quick: shorter runs.
-        progress: show it in one line, or in lines without a terminal; by default in a terminal or a notebook only.
+        engine: "cpu", "gpu" or "reference".
+        threads: threads of the engine; by default one per core.
+        data_dir: a folder with data sets.
+        progress: whether to show progress on stderr; by default in a terminal or a notebook.
     """
-    # here, since most programs do without them
     from proxskip.experiments.reproduce import ReproductionOptions
     from proxskip.experiments.reproduce import reproduce as run_all
     from proxskip.loop.progress import OverallProgress, is_wanted

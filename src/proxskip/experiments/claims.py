@@ -1,12 +1,11 @@
 """Verdicts on claims, from the curves of an experiment alone: nothing here runs.
 
-A claim is an entry of a figure's TOML file: its ``kind`` is one of ``KINDS``, and its other entries are the arguments
-of that function. A claim of the paper is PASS or FAIL on the data that it is about, and REPORTED on other data. It is
-INCONCLUSIVE if the curves are too short to decide, as in a quick run.
+A claim is an entry of a figure's TOML file: its ``kind`` names one of the functions in ``KINDS``, and its other entries
+are the arguments. A claim is PASS or FAIL on the data that it is made for, REPORTED on other data, and INCONCLUSIVE if
+the curves are too short to decide, as in a quick run.
 
-How many rounds a curve needs to an accuracy is known exactly, or only from below. So such a cost is an interval, and a
-claim about costs holds, fails or stays open as the whole interval of their ratio lies inside the bounds, outside of
-them, or across.
+A curve that ends above an accuracy gives only a lower bound on the rounds that it needs. So costs are intervals, and a
+claim about their ratio is decided only if the whole interval lies inside or outside the bounds.
 """
 
 from __future__ import annotations
@@ -27,21 +26,19 @@ from proxskip.types import Array, InputError
 
 FINAL_STATUSES = ("stalled", "diverged")
 """A run with this status would not improve with more rounds."""
-UNDECIDED = ("INCONCLUSIVE", "NOT RUN")
-"""NOT RUN is what earlier versions wrote."""
 Numbers = dict[str, float | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Whether a claim holds (None: not decided), what was measured in words and in numbers, and a remark."""
+    """Whether a claim holds (None: not decided), what was measured in words and in numbers, and a note."""
 
     holds: bool | None
     measured: str
     numbers: Numbers = field(default_factory=dict)
     note: str = ""
     reported: bool = False
-    """A measurement, about which nothing is claimed."""
+    """A measurement without a claim."""
 
 
 # -- reading curves ----------------------------------------------------------------------------------------------------
@@ -71,7 +68,7 @@ def curve(panel: Panel, name: str) -> Series:
 
 def _named(name: str, known: Mapping[str, Any], kind: str) -> Any:
     if name not in known:
-        raise InputError(f'there is no {kind} "{name}" in the figure, but {", ".join(known)}.')
+        raise InputError(f'the figure has no {kind} "{name}"; it has {", ".join(known)}.')
     return known[name]
 
 
@@ -86,7 +83,7 @@ def diverged(s: Series) -> bool:
 
 
 def cost(s: Series, eps: float, axis: str = "rounds") -> tuple[float, float]:
-    """Bounds on the x at which the curve reaches eps: equal if it did, infinite if it stalled or diverged."""
+    """Bounds on the x at which the curve reaches eps; equal if it did, infinite if it stalled or diverged before."""
     hit = first_below(s, eps, axis)
     if hit is not None:
         return hit, hit
@@ -121,7 +118,7 @@ def has_settled(s: Series) -> bool:
 
 
 def _part(s: Series, start: int, end: int, of: int) -> list[float]:
-    """The values between two fractions of the rounds, the last round included: the last sixth is (5, 6, 6)."""
+    """The values between two fractions of the rounds; (5, 6, 6) is the last sixth, with the last round."""
     last = s.x["rounds"][-1]
     return [
         y
@@ -150,13 +147,9 @@ def cost_in_words(s: Series, eps: float, axis: str = "rounds") -> str:
     """A number of rounds, or a lower bound if the curve did not get there."""
     low, high = cost(s, eps, axis)
     status = s.about.get("status")
-    return (
-        f"{low:.0f}" if low == high < math.inf else f"never ({status})" if low == math.inf else f"more than {low:.0f}"
-    )
-
-
-def _diverged(lost: Sequence[Series]) -> str:
-    return f"diverged: {', '.join(s.label for s in lost)}" if lost else ""
+    if low == math.inf:
+        return f"never ({status})"
+    return f"{low:.0f}" if low == high else f"more than {low:.0f}"
 
 
 def _all(verdicts: Sequence[bool | None]) -> bool | None:
@@ -183,12 +176,12 @@ def stays_above(panel: Panel, curves: Sequence[str], value: float, after: float)
     ran = min(s.x["rounds"][-1] for s in drawn)
     # curves that are too short show their last values instead
     shown: Numbers = {**known} if is_complete else {s.label: s.y[-1] for s in drawn}
-    lost = [s for s in drawn if diverged(s)]
+    lost = [s.label for s in drawn if diverged(s)]
     # a curve that is below and stays there refutes the claim, however few rounds it has
     below = [s for s in drawn if known.get(s.label, math.inf) <= value or stays_below(s, value)]
     holds = False if lost or below else True if is_complete else None
     rounds = after if is_complete else ran
-    note = f"only {ran:.0f} rounds were run" if holds is None else _diverged(lost)
+    note = f"only {ran:.0f} rounds were run" if holds is None else f"diverged: {', '.join(lost)}" if lost else ""
     return Finding(holds, f"f - f* after {rounds:.0f} rounds: {listed(shown)}.", shown, note)
 
 
@@ -205,7 +198,7 @@ def ratio(
     axes: Sequence[str] = ("rounds",),
     without_divergence: bool = False,
 ) -> Finding:
-    """The cost to eps of each of some curves (or of the best of them), compared with the best of others."""
+    """The cost to eps of each curve in ``of`` and of the best in ``best_of``, divided by that of the best in ``to``."""
     lower = at_least if above == 0 else math.nextafter(above, math.inf)
     upper = at_most if below == math.inf else math.nextafter(below, 0.0)
     base = curves_of(panel, to)
@@ -222,24 +215,14 @@ def ratio(
             if exact is not None or low > 0:
                 words.append(f"{name} {'' if low == high else 'at least '}{low:.2f} times the {axis}")
     shown = list({s.label: s for s in [*base, *(s for group in groups for s in group)]}.values())
-    lost = [s for s in shown if diverged(s)] if without_divergence else []
+    lost = [s.label for s in shown if diverged(s)] if without_divergence else []
     costs = "; ".join(
         f"{axis} to {eps:g}: " + ", ".join(f"{s.label} {cost_in_words(s, eps, axis)}" for s in shown) for axis in axes
     )
-    measured = f"{costs[0].upper()}{costs[1:]}." + (
-        f" Relative to {_names(base)}: {', '.join(words)}." if words else ""
-    )
-    return Finding(False if lost else _all(verdicts), measured, numbers, _diverged(lost))
-
-
-def _names(group: Sequence[Series]) -> str:
-    return (
-        group[0].label
-        if len(group) == 1
-        else "the best"
-        if len(group) > 2
-        else f"the better of {group[0].label} and {group[1].label}"
-    )
+    best = ["", base[0].label, f"the better of {base[0].label} and {base[-1].label}", "the best"][min(len(base), 3)]
+    measured = f"{costs[0].upper()}{costs[1:]}." + (f" Relative to {best}: {', '.join(words)}." if words else "")
+    note = f"diverged: {', '.join(lost)}" if lost else ""
+    return Finding(False if lost else _all(verdicts), measured, numbers, note)
 
 
 def least(group: Sequence[Series], eps: float, axis: str) -> tuple[float, float]:
@@ -325,20 +308,18 @@ def stalls_higher(panel: Panel, value: float, curves: Sequence[str] = ("*",)) ->
     return Finding(holds, measured, {s.label: end for s, end, _ in ends}, note)
 
 
-def slopes(
-    panel: Panel, expected: Mapping[str, float], within: float, x: str | None = None, points: int | None = None
-) -> Finding:
-    """The log-log slope of each of these curves of points; none is missing, or has fewer points than the others."""
+def slopes(panel: Panel, expected: Mapping[str, float], within: float, points: int | None = None) -> Finding:
+    """The log-log slope of each curve of points; none is missing, or has fewer points than the others."""
     known = {s.label: s for s in panel.series if s.kind == "points"}
-    wanted = points or max((len(s.y) for s in known.values()), default=0)
+    count = points or max((len(s.y) for s in known.values()), default=0)
     values: Numbers = {
-        name: slope(s.x[x or panel.x], s.y)
+        name: slope(s.x[panel.x], s.y)
         for name in expected
-        if (s := known.get(name)) is not None and len(s.y) == wanted > 1
+        if (s := known.get(name)) is not None and len(s.y) == count > 1
     }
     holds = all((v := values.get(name)) is not None and abs(v - power) <= within for name, power in expected.items())
     words = listed(values, lambda v: "no value" if v is None else f"{v:.3f}")
-    return Finding(holds, f"Slopes against {x or panel.x}: {words}.", values)
+    return Finding(holds, f"Slopes against {panel.x}: {words}.", values)
 
 
 KINDS: dict[str, Callable[..., Finding]] = {
@@ -352,24 +333,24 @@ _OF_A_CLAIM = ("id", "kind", "text", "panel", "asserted_on")
 def check(
     claims: Sequence[Mapping[str, Any]], values: Sequence[str], curves: Mapping[str, Sequence[str] | None]
 ) -> None:
-    """Refuse claims of an unknown kind, with arguments that it does not have, or about what the figure does not have.
+    """Refuse claims of an unknown kind, with wrong arguments, or about a panel or curve that the figure does not have.
 
     Args:
-        values: the names that a text may write.
-        curves: the curves of each panel by label and method; None where they are not known before the runs.
+        values: the names that a text may contain in braces.
+        curves: the labels and methods of each panel; None where they are known only after the runs.
     """
     for claim in claims:
         name = claim.get("id", "?")
         if missing := [k for k in ("id", "kind", "text", "panel") if k not in claim]:
-            raise InputError(f"the claim {name} has no {missing[0]}.")
+            raise InputError(f"claim {name} has no {missing[0]}.")
         if claim["kind"] not in KINDS:
-            raise InputError(f'the claim {name} is of kind "{claim["kind"]}"; the kinds are {", ".join(KINDS)}.')
+            raise InputError(f'claim {name} has the unknown kind "{claim["kind"]}"; choose one of {", ".join(KINDS)}.')
         kind = inspect.signature(KINDS[claim["kind"]])
         try:
             kind.bind(None, **{k: v for k, v in claim.items() if k not in _OF_A_CLAIM})
         except TypeError as error:
             takes = ", ".join(list(kind.parameters)[1:])
-            raise InputError(f"the claim {name}: {error}; {claim['kind']} takes {takes}.") from None
+            raise InputError(f"claim {name}: {error}; {claim['kind']} takes {takes}.") from None
         check_text(claim["text"], [*values, *claim, "first", "last", "title"])
         drawn = _named(claim["panel"], curves, "panel")
         for names in (claim.get(k, []) for k in ("curves", "of", "best_of", "to", "ahead", "reaches")):
@@ -379,17 +360,17 @@ def check(
 
 
 def check_text(text: str, names: Sequence[str]) -> None:
-    """Refuse a text that writes something without a value."""
+    """Refuse a text with a name in braces that has no value."""
     try:
         written = [name for _, name, _, _ in Formatter().parse(text) if name is not None]
     except ValueError as error:
-        raise InputError(f'"{text}" cannot be written: {error}.') from None
+        raise InputError(f'"{text}" is not a valid text: {error}.') from None
     if unknown := [name for name in written if name not in names]:
-        raise InputError(f'"{text}" writes {{{unknown[0]}}}, which is no value of the figure.')
+        raise InputError(f'"{text}" contains {{{unknown[0]}}}, which is not a value of the figure.')
 
 
 def judged(experiment: Experiment, claims: Sequence[Mapping[str, Any]], data: str) -> list[Claim]:
-    """The claims of a figure's TOML file, judged by its curves; asserted on the data that they name, or on all."""
+    """The claims of a figure's TOML file, judged by its curves; made for the data in ``asserted_on``, or for all."""
     verdicts = []
     for entry in claims:
         arguments = {k: v for k, v in entry.items() if k not in _OF_A_CLAIM}
@@ -409,19 +390,10 @@ def judged(experiment: Experiment, claims: Sequence[Mapping[str, Any]], data: st
 
 
 def claim(
-    id: str,
-    text: str,
-    holds: bool | None,
-    measured: str,
-    numbers: Mapping[str, float | None],
-    asserted: bool = True,
-    note: str = "",
-    undecided: str = "",
+    id: str, text: str, holds: bool | None, measured: str, numbers: Mapping[str, float | None], note: str = ""
 ) -> Claim:
-    """A claim with its verdict; ``undecided`` is the note if it cannot be decided."""
-    # the id begins with the name of the experiment
-    experiment, why = id.partition("-")[0], undecided if holds is None else note
-    return Claim(id, experiment, text, judge(holds, asserted), measured, dict(numbers), why, holds)
+    """A claim that is made for all data, with its verdict; its id begins with the name of the experiment."""
+    return Claim(id, id.partition("-")[0], text, judge(holds, True), measured, dict(numbers), note, holds)
 
 
 def judge(holds: bool | None, asserted: bool) -> Verdict:
@@ -434,12 +406,11 @@ def judge(holds: bool | None, asserted: bool) -> Verdict:
 def with_findings(experiment: Experiment, claims: Sequence[Claim]) -> tuple[Experiment, list[Claim]]:
     """The experiment with a sentence that its curves support, and its claims.
 
-    The sentence of the preset is printed if every claim holds. Otherwise only what was measured is: the first
-    measurement, and those that contradict a claim.
+    The sentence begins with the preset's if every claim holds; otherwise it names the claims that do not.
     """
     wrong = [c for c in claims if c.verdict == "FAIL" or c.holds is False]
-    is_open = any(c.verdict in UNDECIDED for c in claims)
-    first = next((c.measured for c in claims if c.verdict not in UNDECIDED), "")
+    is_open = any(c.verdict == "INCONCLUSIVE" for c in claims)
+    first = next((c.measured for c in claims if c.verdict != "INCONCLUSIVE"), "")
     words = [] if wrong or is_open else [experiment.sentence]
     words += [first] if first else ["The runs are too short to show anything."] if is_open else []
     words += [f"This does not hold here: {c.text}" for c in wrong]
@@ -447,7 +418,7 @@ def with_findings(experiment: Experiment, claims: Sequence[Claim]) -> tuple[Expe
 
 
 def _with_word(c: Claim) -> Claim:
-    """For a claim that is only reported, a note on whether it holds here."""
+    """For a REPORTED claim, a note on whether it holds here."""
     if c.verdict != "REPORTED" or c.holds is None:
         return c
     word = "holds here" if c.holds else "does not hold here"

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.experiments.workspace import CachedRun, RunRequest, Workspace
+from proxskip.experiments.workspace import RunRequest, Workspace
 from proxskip.report.figures import Panel, Series
 from proxskip.report.plots import X_AXES, Y_AXES
+from proxskip.results.result import Result
 from proxskip.results.trace import Trace
 from proxskip.tuning import local_steps_flag
 from proxskip.types import Array
@@ -26,20 +27,20 @@ LONG = 6e9
 _TOOLTIP = ("gamma", "p", "K", "q", "tau", "eta_g", "option", "batch", "clients", "seed")
 
 
-def series(label: str, runs: Sequence[CachedRun], y: str = "gap", axes: Sequence[str] = AXES, **about: Any) -> Series:
-    """One curve: a single run, or the median over several seeds with a band from the smallest to the largest.
+def series(label: str, runs: Sequence[Result], axes: Sequence[str] = AXES, **about: Any) -> Series:
+    """One curve: a single run, or the median over seeds with a band from the smallest to the largest.
 
-    A run that has arrived at its target counts as staying there, with its mean cost per round.
+    A run that has reached its target stays there, at its mean cost per round.
     """
-    traces, status = [run.trace for run in runs], [run.summary["status"].lower() for run in runs]
+    traces, status = [run.trace for run in runs], [run.status.name.lower() for run in runs]
     rounds = common_rounds(traces, [word == "converged" for word in status])
     at = [np.minimum(np.searchsorted(t["round"], rounds), len(t["round"]) - 1) for t in traces]
-    values = np.array([t[y][k] for t, k in zip(traces, at, strict=True)])
-    # seeds draw their local steps, so that their costs differ even at the same round
+    values = np.array([t["gap"][k] for t, k in zip(traces, at, strict=True)])
+    # the costs of seeds differ even at the same round, since they draw their local steps
     longer = [np.maximum(1.0, rounds / max(1, t["round"][-1])) for t in traces]
     costs = {a: [column(t, a)[k] * c for t, k, c in zip(traces, at, longer, strict=True)] for a in axes}
     x = {a: _plain(np.median(columns, axis=0)) for a, columns in costs.items()}
-    s = runs[0].summary
+    s = runs[0].about
     tooltip = {k: s[k] for k in _TOOLTIP if s.get(k) is not None} | about
     tooltip["status"] = "diverged" if "diverged" in status else statistics.mode(status)
     if len(runs) == 1:
@@ -55,10 +56,7 @@ def column(trace: Trace, axis: str) -> Array:
 
 
 def common_rounds(traces: Sequence[Trace], arrived: Sequence[bool]) -> Array:
-    """The rounds that all traces have a record of, those left out that have arrived before.
-
-    They end when more than half of the traces have ended.
-    """
+    """The rounds recorded in all traces that have not arrived yet, until more than half of the traces have ended."""
     last = [t["round"][-1] for t in traces]
     every = np.unique(np.concatenate([t["round"] for t in traces]))
     every = every[every <= sorted(last)[len(last) // 2]]
@@ -68,13 +66,13 @@ def common_rounds(traces: Sequence[Trace], arrived: Sequence[bool]) -> Array:
     return np.asarray(every[np.all(known, axis=0)])
 
 
-def with_seeds(workspace: Workspace, requests: Sequence[RunRequest]) -> list[list[CachedRun]]:
-    """Each request with the preset's ``seeds``, or ``seeds_of_long_runs``; once if nothing is drawn."""
+def with_seeds(workspace: Workspace, requests: Sequence[RunRequest]) -> list[list[Result]]:
+    """Each request with the preset's ``seeds`` or ``seeds_of_long_runs``; once if nothing is random."""
     preset = workspace.preset
     first = workspace.runs(requests)
     rest = []
     for request, run in zip(requests, first, strict=True):
-        rows = run.summary["iterations"] * (workspace.problem(**request.problem).N or 0)
+        rows = run.about["iterations"] * (workspace.problem(**request.problem).N or 0)
         is_long = rows > LONG and "seeds_of_long_runs" in preset
         count = preset["seeds_of_long_runs"] if is_long else preset.get("seeds", 1)
         draws = local_steps_flag(request.method) == "p" or request.problem.get("batch") is not None
@@ -83,18 +81,10 @@ def with_seeds(workspace: Workspace, requests: Sequence[RunRequest]) -> list[lis
     return [[run, *(next(others) for _ in more)] for run, more in zip(first, rest, strict=True)]
 
 
-def panel(
-    id: str,
-    title: str,
-    drawn: Sequence[Series],
-    x: str = "rounds",
-    axes: Sequence[str] = AXES,
-    y: str = "gap",
-    **more: Any,
-) -> Panel:
-    """A panel over rounds; a reader can switch to the other axes."""
-    label, floor = Y_AXES[y]
-    return Panel(id, title, list(drawn), x, {a: X_AXES[a][1] for a in axes}, label, y_floor=floor, **more)
+def panel(id: str, title: str, curves: Sequence[Series], x: str = "rounds", axes: Sequence[str] = AXES) -> Panel:
+    """A panel of f - f*; a reader can switch between the axes."""
+    label, floor = Y_AXES["gap"]
+    return Panel(id, title, list(curves), x, {a: X_AXES[a][1] for a in axes}, label, y_floor=floor)
 
 
 def _plain(values: Any) -> list[float]:

@@ -1,4 +1,4 @@
-"""From flags to a problem and a method. The problem's part is plain data, so that a run folder can be resumed."""
+"""From flags to a problem and a method; the flags of the problem are kept in the run folder to resume it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DEFAULTS: dict[str, Any] = {
     **{"rounds": None, "iterations": None, "seconds": None, "tol": None, "target": None, "every": None},
     "network": None,
 }
-"""What holds for a flag that is not given."""
+"""The defaults of the flags."""
 LIMITS = ("rounds", "iterations", "seconds", "tol", "target")
 """The flags that say when a run stops."""
 PROBLEM_FLAGS = (
@@ -49,7 +49,7 @@ _OF_A_METHOD = ("gamma", "p", "K", "tau", "q", "eta_g", "option", "own_steps", "
 
 
 def own_flags() -> dict[str, str]:
-    """Parameters that only methods from outside the package have, and which methods each belongs to."""
+    """Parameters that have no flag of their own in ``DEFAULTS``, with the methods that take them."""
     owners: dict[str, str] = {}
     for name, kind in METHODS.items():
         for flag in kind.flags():
@@ -64,57 +64,52 @@ def flags_taken(name: str) -> tuple[str, ...]:
     return (*kind.flags(), "D") if "D" in kind.handles else kind.flags()
 
 
-def flags(**given: Any) -> Namespace:
-    """The command line's flags as values: what is given, and the defaults for the rest.
+def flags(**values: Any) -> Namespace:
+    """These flags of the command line, and the defaults of all others.
 
     >>> flags(data="digits", K=30).split
     'label'
     """
     defaults = DEFAULTS | dict.fromkeys(own_flags())
-    unknown = [name for name in given if name not in defaults and name != "data"]
-    if unknown:
+    if unknown := [name for name in values if name not in (*defaults, "data", "spread")]:
         raise InputError(f"{unknown[0]} is not a flag of a run; the flags are {', '.join(defaults)}.")
-    return Namespace(**defaults | given)
+    return Namespace(**defaults | values)
 
 
 # -- before any work ---------------------------------------------------------------------------------------------------
 def method_names(written: Sequence[str]) -> list[str]:
-    """The methods' names as the library writes them, each once."""
+    """The registered names of these methods, each once."""
     names = [str(named(name).name) for name in written]
-    twice = [name for k, name in enumerate(names) if name in names[:k]]
-    if twice:
-        raise InputError(f"{twice[0]} is named twice; name each method once.")
+    if repeated := [name for k, name in enumerate(names) if name in names[:k]]:
+        raise InputError(f"{repeated[0]} occurs twice; name each method once.")
     return names
 
 
 def check_flags(names: Sequence[str], o: Namespace) -> None:
     """Refuse flags that none of the methods takes, instead of ignoring them."""
     if all(vars(o)[k] is None for k in LIMITS):
-        raise InputError("nothing says when to stop; give --rounds, --iterations, --seconds, --tol or --target.")
+        raise InputError("no stopping rule: give --rounds, --iterations, --seconds, --tol or --target.")
     if o.go_on and (o.force or o.out is None):
-        raise InputError(
-            "--continue resumes the runs in --out DIR, and --force would overwrite them; give one of the two."
-        )
+        raise InputError("--continue needs --out DIR, and excludes --force, which would overwrite its runs.")
     for flag in (*_OF_A_METHOD, *own_flags()):
         if vars(o)[flag] is not None and not any(flag in flags_taken(name) for name in names):
             takers = ", ".join(name for name in METHODS if flag in flags_taken(name))
             who = f"{names[0]} does not take" if len(names) == 1 else f"none of {', '.join(names)} takes"
-            raise InputError(f"{who} --{flag.replace('_', '-')}; it belongs to {takers}.")
+            raise InputError(f"{who} --{flag.replace('_', '-')}, which is for {takers}.")
     if o.psi is None and (dual := [name for name in names if "D" in METHODS[name].handles]):
-        raise InputError(f"{dual[0]} solves f(x) + psi(D x); give --psi, for example --psi l1:0.01.")
+        raise InputError(f"{dual[0]} solves f(x) + psi(D x) and needs --psi, for example --psi l1:0.01.")
     if o.own_steps and o.gamma is not None:
-        raise InputError("--own-steps sets gamma_i = 1/L_i, so leave out --gamma.")
+        raise InputError("--own-steps sets gamma_i = 1/L_i; leave out --gamma.")
     if o.clients is not None and o.clients > 1 and (alone := [name for name in names if _one_function(name)]):
-        raise InputError(f"{alone[0]} is for a problem of one function; leave out --clients, or use scaffnew.")
-    # only to refuse a wrong psi before the data are read
+        raise InputError(f"{alone[0]} minimizes a single function; leave out --clients, or use scaffnew.")
     if o.psi is not None:
-        prox_text.check(o.psi)
+        prox_text.check(o.psi)  # before the data are read
 
 
 def check_folder(path: Path) -> None:
-    """Refuse a folder to write to that is a file, or may not be written to."""
+    """Refuse a folder that is a file, or cannot be written to."""
     if path.exists() and not path.is_dir():
-        raise InputError(f"{path} is a file; give a folder.")
+        raise InputError(f"{path} is a file, not a folder.")
     nearest = next(p for p in (path, *path.absolute().parents) if p.exists())
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise InputError(f"{nearest} cannot be written to; choose another folder.")
@@ -126,8 +121,7 @@ def _one_function(name: str) -> bool:
 
 # -- the problem -------------------------------------------------------------------------------------------------------
 def spec_of(names: Sequence[str], o: Namespace) -> dict[str, Any]:
-    """Everything that determines the problem, as plain data; files by their absolute path."""
-    # a data set keeps its name, and a file is found again from any folder
+    """Everything that determines the problem, as plain data; files have absolute paths."""
     is_file = o.data not in datasets.KNOWN and os.path.isfile(o.data)
     clients = 1 if any(_one_function(name) for name in names) else o.clients
     if clients is None and o.split != "group":
@@ -140,13 +134,12 @@ def spec_of(names: Sequence[str], o: Namespace) -> dict[str, Any]:
         "D": (o.D or "difference") if any("D" in METHODS[name].handles for name in names) else None,
         "clients": clients,
         "weights": o.weights or ("equal" if equal else "rows"),
-        # written only where they are given, so that other folders stay as they were
-        **{k: vars(o)[k] for k in ("personal", *_OF_A_TABLE) if vars(o)[k] is not None},
+        **{k: v for k in ("personal", "spread", *_OF_A_TABLE) if (v := vars(o).get(k)) is not None},
     }
 
 
 def problem_of(spec: Mapping[str, Any]) -> tuple[Problem, dict[str, int] | None]:
-    """The problem, and which label became which number where that is not plain from the data."""
+    """The problem, and the numbers that stand for its labels if these are not -1 and 1."""
     data = datasets.load(spec["data"], data_dir=spec["data_dir"], **{k: spec.get(k) for k in _OF_A_TABLE})
     of_loss = {k: spec[k] for k in ("l2", "l2_relative", "intercept", "dtype")}
     model = LOSSES[spec["loss"]](data.A, data.b, **of_loss)
@@ -155,6 +148,8 @@ def problem_of(spec: Mapping[str, Any]) -> tuple[Problem, dict[str, int] | None]
     problem = split(
         model, spec["clients"], spec["split"], groups=data.group, seed=spec["split_seed"], info=info, **of_split
     )
+    if spec.get("spread") is not None:
+        problem = _scaled(problem, spec["spread"])
     if spec.get("personal") is not None:
         problem = scafflix(problem, spec["personal"])
     if spec["psi"] is not None:
@@ -163,8 +158,18 @@ def problem_of(spec: Mapping[str, Any]) -> tuple[Problem, dict[str, int] | None]
     return problem, _labels(model)
 
 
+def _scaled(problem: Problem, spread: float) -> Problem:
+    """The problem with the rows of each client scaled, so that the L_i fall from the largest to 1/spread of it."""
+    parts: list[Any] = list(problem.clients)
+    # L of a logistic loss without l2 grows with the square of its rows
+    L = max(f.L0 for f in parts) * np.geomspace(1.0, 1.0 / spread, problem.n)
+    clients = [
+        Logistic(f.A * np.sqrt(L_i / f.L0), f.b, l2=f.l2, classes=(-1.0, 1.0)) for f, L_i in zip(parts, L, strict=True)
+    ]
+    return Problem(clients, problem.weights, info=problem.info)
+
+
 def _labels(model: Any) -> dict[str, int] | None:
-    # -1 and 1 stay what they are
     if not isinstance(model, Logistic) or model.classes == (-1.0, 1.0):
         return None
     return {f"{model.classes[0]:g}": -1, f"{model.classes[1]:g}": 1}
@@ -181,7 +186,7 @@ def operator_of(name: str | None, d: int) -> Any:
 
 # -- the method --------------------------------------------------------------------------------------------------------
 def method_of(name: str, o: Namespace, problem: Problem) -> Method:
-    """The method with what was given, and its theorem's parameters for the rest."""
+    """The method with these flags, and its theorem's parameters for the rest."""
     kind = METHODS[name]
     own = {k: vars(o)[k] for k in kind.flags() if vars(o).get(k) is not None}
     method: Any = kind.configure(problem, {**own, "cohort": o.cohort, "seed": o.split_seed})

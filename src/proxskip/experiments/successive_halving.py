@@ -1,4 +1,4 @@
-"""The reproduction's tuning, with the same grid and budget for every method, and its tables."""
+"""Tuning for the reproduction, with the same grid and budget for every method, and its table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from proxskip.report.method_styles import title
 from proxskip.tuning import Candidate, halve, local_steps
 
 LADDER = (1, 3, 10, 30, 100, 300, 1000, 3000)
-"""The numbers of local steps by which a grid grows."""
+"""The numbers of local steps to which a grid grows."""
 
 
 def beyond(name: str, tried: Sequence[Candidate], winner: Candidate, L: float, most_steps: int) -> list[Candidate]:
@@ -47,11 +47,7 @@ def tune(
     grids: Mapping[str, Sequence[Candidate]],
     rungs: Sequence[Sequence[int]],
 ) -> dict[str, list[Candidate]]:
-    """The finalists of each method, the best first; every trial is kept in the workspace, and none is made twice.
-
-    Args:
-        problem: the flags of the problem.
-    """
+    """The finalists of each method, the best first; ``problem`` has the flags of the problem."""
 
     def measured(candidates: Sequence[tuple[str, Candidate]], rounds: int) -> list[float | None]:
         labels = [f"tuning {title(name)} for {rounds} rounds" for name, _ in candidates]
@@ -61,7 +57,7 @@ def tune(
 
 
 def grid_table(id: str, tried: Mapping[str, Sequence[Candidate]], won: Mapping[str, Candidate]) -> Table:
-    """f - f* of every candidate in its last rung: one row per method and number of local steps, one column per step."""
+    """f - f* of every candidate in its last rung: one row per method and local steps, one column per step size."""
     times = sorted({c.times for candidates in tried.values() for c in candidates})
     rows: list[list[str | float | int | None]] = []
     for name, candidates in tried.items():
@@ -69,7 +65,7 @@ def grid_table(id: str, tried: Mapping[str, Sequence[Candidate]], won: Mapping[s
             cells = {c.times: _cell(c, c is won[name]) for c in candidates if c.steps == K}
             rows.append([title(name), K, *(cells.get(t, "") for t in times)])
     columns = ["method", "local steps", *(f"gamma L = {t:g}" for t in times)]
-    note = "f - f* after the rounds in brackets; the worst candidates are cut at each rung; * marks the winner."
+    note = "f - f* after the rounds in brackets; each rung drops the worst candidates; * marks the winner."
     for name, c in won.items():
         above = [t for t in tried[name] if t.steps == c.steps and t.times > c.times]
         if open_ := ends(tried[name], c):

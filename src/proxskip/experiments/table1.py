@@ -12,11 +12,12 @@ import numpy as np
 
 from proxskip.experiments import claims
 from proxskip.experiments.closed_form_quadratics import AffineMap, Stepper, filling, rounds_of_s_local_gd, rounds_to
-from proxskip.experiments.workspace import CachedRun, RunRequest, Workspace
+from proxskip.experiments.workspace import RunRequest, Workspace, first_below
 from proxskip.methods import GD, Accelerated, FedLin, LocalGD, Scaffnew, Scaffold, SLocalGD
 from proxskip.problems.federated import Problem
 from proxskip.report.figures import Claim, Experiment, Panel, Series, Table
 from proxskip.report.method_styles import title
+from proxskip.results.result import Result
 from proxskip.theory import table1 as paper
 
 SLOPE_TOLERANCE = 0.1
@@ -162,12 +163,12 @@ def _data(workspace: Workspace) -> list[Series]:
     ]
 
 
-def _spent(run: CachedRun, target: float, n: int) -> dict[str, Any]:
+def _spent(run: Result, target: float, n: int) -> dict[str, Any]:
     """The rounds of a run, and the counted cost of a round."""
     last = run.trace.last()
     sent = (last["floats_up"] + last["floats_down"]) / (n * last["round"])
     spent = {"floats": sent, "exchanges": last["exchanges"] / last["round"]}
-    return spent | {"rounds": [run.first(target)], "floor": float(np.min(run.trace["gap"]))}
+    return spent | {"rounds": [first_below(run.trace, target)], "floor": float(np.min(run.trace["gap"]))}
 
 
 # -- showing -----------------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
     title = "Local steps on our data"
     shows = "Scaffnew needs fewer rounds."   # the sentence of the page, if all claims hold
-    rounds = 300                             # other entries are values: "$rounds" is replaced, "{rounds}" written
+    rounds = 300                             # a value: "$rounds" stands for it, and texts contain it as {rounds}
 
     [run]                                    # flags of every run, as on the command line
     l2 = 1e-3
@@ -27,11 +27,11 @@
     [quick]                                  # what --quick replaces
     rounds = 50
 
-A curve inherits the flags of its panel and of ``[run]`` as far as its method takes them. ``each`` makes one curve of
-each entry of its lists, ``seeds`` draws the median over several seeds, ``tune`` searches the step size (and with
-``steps`` the local steps) of every curve of a panel, ``like`` takes the rounds (or what ``copies`` lists) of another
-curve, and ``times_best`` as many times the rounds in which the best of the curves before it reaches eps. ``of`` and
-``against`` draw costs to eps.
+A curve inherits the flags of its panel and of ``[run]`` that its method takes. ``each`` makes one curve for each entry
+of its lists; ``seeds`` draws the median over several seeds; ``tune`` searches the step size (with ``steps`` also the
+local steps) of every curve of a panel; ``like`` copies the rounds (or what ``copies`` lists) of another curve;
+``times_best`` multiplies the rounds in which the best of the curves before it reaches eps. A panel with ``of`` and
+``against`` draws costs to eps, against a value of ``each`` or another cost.
 """
 
 from __future__ import annotations
@@ -46,34 +46,36 @@ from proxskip import theory
 from proxskip.experiments import claims, settings
 from proxskip.experiments.curves_from_runs import AXES, panel, series, with_seeds
 from proxskip.experiments.successive_halving import beyond, grid_table, tune
-from proxskip.experiments.workspace import CachedRun, RunRequest, Workspace
+from proxskip.experiments.workspace import RunRequest, Workspace, first_below
 from proxskip.problems.federated import Problem
 from proxskip.registry import named
 from proxskip.report.figures import Claim, Experiment, Panel, Series, Table
 from proxskip.report.method_styles import title
 from proxskip.report.plots import X_AXES
+from proxskip.results.result import Result
 from proxskip.tuning import Candidate, grid, local_steps_flag
 from proxskip.types import InputError
 
 ENTRIES = ("title", "shows", "must_show", "notes", "share", "run", "panels", "claims")
-"""Entries of a file that are no values."""
-_OF_A_PANEL = ("id", "title", "run", "curves", "x", "axes", "tune", "of", "against", "label")
+"""Entries of a file that are not values."""
+_OF_A_PANEL = ("id", "title", "run", "curves", "x", "axes", "tune", "of", "against", "costs", "label")
 _OF_A_CURVE = ("method", "label", "each", "like", "copies", "times_best")
+_OF_A_PROBLEM = (*settings.PROBLEM_FLAGS, "spread")
+"""``spread`` scales the rows of the clients, so that their L_i differ by this factor."""
 _OF_A_STOP = (*settings.LIMITS, "every")
 _OF_A_BATCH = ("batch_share", "batch_clients", "batch_total", "L_clients")
-"""For small clients, this share of the rows of the smallest replaces the batch; of the smallest among so many clients;
-whether all clients share one batch; and how many clients the L of a step size is taken with."""
+"""For small clients, the batch is this share of the smallest client's rows; the number of clients of which the smallest
+is taken; whether all clients share one batch; and the number of clients for the L of a step size."""
 _FRACTION = re.compile(r"([\d.e-]+)/\(?([\d.e-]*)( ?L)?\)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One curve to run: its request, and what its entry says beside the flags."""
+    """A curve to run: its request, its entry in the file, and its values of ``each``."""
 
     request: RunRequest
     entry: Mapping[str, Any]
     values: Mapping[str, Any]
-    """What ``each`` gives to this curve."""
 
 
 def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
@@ -82,8 +84,7 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     check(figure)
     values = values_of(figure)
     panels, tables = [], []
-    drawn = [p for p in figure["panels"] if "curves" in p]
-    for entry in drawn:
+    for entry in (p for p in figure["panels"] if "curves" in p):
         curves, grids = curves_of(workspace, figure, entry), list[Table]()
         about = [dict(c.values) for c in curves]
         if "tune" in entry:
@@ -112,7 +113,7 @@ def resolved(preset: Mapping[str, Any]) -> dict[str, Any]:
     def put_in(node: Any) -> Any:
         if isinstance(node, str) and node.startswith("$"):
             if node[1:] not in values:
-                raise InputError(f'"{node}" names no value of the figure; it has {", ".join(values) or "none"}.')
+                raise InputError(f'"{node}" is not a value of the figure, which has {", ".join(values) or "none"}.')
             return values[node[1:]]
         if isinstance(node, Mapping):
             return {k: put_in(v) for k, v in node.items()}
@@ -127,40 +128,40 @@ def values_of(preset: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check(figure: Mapping[str, Any]) -> None:
-    """Refuse what is missing or unknown, before anything runs."""
+    """Refuse missing and unknown entries before anything runs."""
     for key in ("title", "panels"):
         if not figure.get(key):
             raise InputError(f"the figure has no {key}.")
     values, curves = list(values_of(figure)), dict[str, Any]()
     for entry in figure["panels"]:
-        _known(entry, _OF_A_PANEL, f"the panel {entry.get('id', '?')}")
+        _known(entry, _OF_A_PANEL, f"panel {entry.get('id', '?')}")
         for key in ("id", "title", *(("against",) if "of" in entry else ("curves",))):
             if key not in entry:
-                raise InputError(f"the panel {entry.get('id', '?')} has no {key}.")
+                raise InputError(f"panel {entry.get('id', '?')} has no {key}.")
         claims.check_text(entry["title"], values)
         if "of" in entry:
             curves[entry["id"]] = None
             continue
         for axis in (entry.get("x", "rounds"), *entry.get("axes", ())):
             if axis not in X_AXES:
-                raise InputError(f'the panel {entry["id"]} has the axis "{axis}"; the axes are {", ".join(X_AXES)}.')
+                raise InputError(f'panel {entry["id"]} has the unknown axis "{axis}"; choose from {", ".join(X_AXES)}.')
         for curve in map(_as_entry, entry["curves"]):
             method = str(named(curve.get("method", "")).name)
             _known(curve, (*_OF_A_CURVE, *_flags_of(method)), f"the curve of {method}")
             claims.check_text(curve.get("label", ""), [*values, *curve.get("each", {})])
             lists = list(curve.get("each", {}).values())
             if not all(isinstance(v, list) and len(v) == len(lists[0]) for v in lists):
-                raise InputError(f"each of the curve of {method} must have lists of one length.")
+                raise InputError(f"`each` of the curve of {method} must have lists of one length.")
         labels = [label for _, _, _, label in _expanded(figure, entry)]
-        if twice := [label for k, label in enumerate(labels) if label in labels[:k]]:
-            raise InputError(f'the panel {entry["id"]} has two curves "{twice[0]}"; give each its own label.')
+        if repeated := [label for k, label in enumerate(labels) if label in labels[:k]]:
+            raise InputError(f'panel {entry["id"]} has two curves "{repeated[0]}"; give each its own label.')
         curves[entry["id"]] = [*labels, *(method for _, method, _, _ in _expanded(figure, entry))]
     claims.check(figure.get("claims", []), values, curves)
 
 
 def _known(entry: Mapping[str, Any], keys: Sequence[str], whose: str) -> None:
     if unknown := [k for k in entry if k not in keys]:
-        raise InputError(f"{whose} has no entry {unknown[0]}; it may have {', '.join(keys)}.")
+        raise InputError(f"{whose} has the unknown entry {unknown[0]}; it may have {', '.join(keys)}.")
 
 
 def _as_entry(curve: str | dict[str, Any]) -> dict[str, Any]:
@@ -168,9 +169,7 @@ def _as_entry(curve: str | dict[str, Any]) -> dict[str, Any]:
 
 
 def _flags_of(method: str) -> tuple[str, ...]:
-    """The flags that a curve of this method may have."""
-    of_a_method = (*settings.flags_taken(method), "cohort", "decay")
-    return (*settings.PROBLEM_FLAGS, *_OF_A_BATCH, *_OF_A_STOP, *of_a_method)
+    return (*_OF_A_PROBLEM, *_OF_A_BATCH, *_OF_A_STOP, *settings.flags_taken(method), "cohort", "decay")
 
 
 # -- curves ------------------------------------------------------------------------------------------------------------
@@ -200,7 +199,7 @@ def curves_of(workspace: Workspace, figure: Mapping[str, Any], panel: Mapping[st
 
 
 def _inherits(method: str, flag: str) -> bool:
-    """Whether a curve takes this flag of its panel; of p and K the one that sets the method's local steps."""
+    """Whether a curve takes this flag of its panel; of p and K, the one that sets its local steps."""
     return flag == local_steps_flag(method) if flag in ("p", "K") else flag in _flags_of(method)
 
 
@@ -210,14 +209,14 @@ def _request(workspace: Workspace, label: str, method: str, entries: Mapping[str
     of_gamma = (
         problem_flags(workspace, {**entries, "clients": entries["L_clients"]}) if "L_clients" in entries else problem
     )
-    others = (*settings.PROBLEM_FLAGS, *_OF_A_BATCH, *stop)
+    others = (*_OF_A_PROBLEM, *_OF_A_BATCH, *stop)
     flags = {k: _number(v, workspace, of_gamma) for k, v in entries.items() if k not in others}
     return RunRequest(label, method, flags, problem, stop)
 
 
 def problem_flags(workspace: Workspace, entries: Mapping[str, Any]) -> dict[str, Any]:
-    """The flags of the problem, with the batch by the rules of ``_OF_A_BATCH``."""
-    flags = {k: v for k, v in entries.items() if k in settings.PROBLEM_FLAGS and k != "batch"}
+    """The flags of the problem, with the batch that ``_OF_A_BATCH`` gives."""
+    flags = {k: v for k, v in entries.items() if k in _OF_A_PROBLEM and k != "batch"}
     if "batch" not in entries:
         return flags
     among = {"clients": entries["batch_clients"]} if "batch_clients" in entries else {}
@@ -228,7 +227,7 @@ def problem_flags(workspace: Workspace, entries: Mapping[str, Any]) -> dict[str,
 
 
 def _number(value: Any, workspace: Workspace, problem: Mapping[str, Any]) -> Any:
-    """Fractions as numbers: "1/30", and "1/(100 L)" with the smoothness of the average or of its minibatches."""
+    """The number of a fraction such as "1/30" or "1/(100 L)", where L is ``smoothness``."""
     parts = _FRACTION.fullmatch(value) if isinstance(value, str) else None
     if parts is None:
         return value
@@ -238,7 +237,7 @@ def _number(value: Any, workspace: Workspace, problem: Mapping[str, Any]) -> Any
 
 
 def smoothness(problem: Problem) -> float:
-    """L of the average; with minibatches L_b, in which it takes the place of the clients' L, as in the notebook."""
+    """L of the average; with minibatches L_b made from it instead of the clients' L, as in the notebook."""
     if problem.batch is None:
         return problem.L_global
     assert problem.sizes is not None
@@ -247,7 +246,7 @@ def smoothness(problem: Problem) -> float:
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
-def _runs(workspace: Workspace, curves: Sequence[Curve], figure: Mapping[str, Any]) -> list[list[CachedRun]]:
+def _runs(workspace: Workspace, curves: Sequence[Curve], figure: Mapping[str, Any]) -> list[list[Result]]:
     """The runs of every curve: first those that depend on no other."""
     later = [k for k, c in enumerate(curves) if "like" in c.entry or "times_best" in c.entry]
     first = [k for k in range(len(curves)) if k not in later]
@@ -258,8 +257,8 @@ def _runs(workspace: Workspace, curves: Sequence[Curve], figure: Mapping[str, An
     return [runs[k] for k in range(len(curves))]
 
 
-def _after(curve: Curve, known: Mapping[str, Sequence[CachedRun]], figure: Mapping[str, Any]) -> RunRequest:
-    """The request of a curve whose limits follow from others."""
+def _after(curve: Curve, known: Mapping[str, Sequence[Result]], figure: Mapping[str, Any]) -> RunRequest:
+    """The request of a curve that depends on others."""
     request, entry = curve.request, curve.entry
     if "times_best" in entry:
         needed = [claims.first_below(series("", r), figure["eps"]) for r in known.values()]
@@ -267,8 +266,8 @@ def _after(curve: Curve, known: Mapping[str, Sequence[CachedRun]], figure: Mappi
         rounds = request.stop["rounds"] if best is None else math.ceil(entry["times_best"] * best)
         return replace(request, stop={**request.stop, "rounds": rounds})
     if entry["like"] not in known:
-        raise InputError(f'{request.label} is like "{entry["like"]}", which is no curve before it.')
-    other = known[entry["like"]][0].summary
+        raise InputError(f'{request.label} is like "{entry["like"]}", which is not a curve before it.')
+    other = known[entry["like"]][0].summary()
     copied = {k: other[k] for k in entry.get("copies", ["rounds"])}
     stop = {**request.stop, **{k: v for k, v in copied.items() if k in _OF_A_STOP}}
     return replace(request, stop=stop, flags={**request.flags, **{k: v for k, v in copied.items() if k not in stop}})
@@ -277,9 +276,9 @@ def _after(curve: Curve, known: Mapping[str, Sequence[CachedRun]], figure: Mappi
 def _tuned(
     workspace: Workspace, panel: Mapping[str, Any], curves: Sequence[Curve], eps: float | None
 ) -> tuple[list[Curve], list[dict[str, Any]], Table]:
-    """Every curve with the best parameters of its grid, what the page says of them, and the table of the grid.
+    """Every curve with the best parameters of its grid, these parameters for the page, and the table of the grid.
 
-    With ``most_steps`` a grid grows where its winner lies at an end, up to this number of local steps.
+    With ``most_steps`` a grid grows where its winner lies at an end, up to that many local steps.
     """
     rules, requests = panel["tune"], {c.request.method: c.request for c in curves}
     problem = curves[0].request.problem
@@ -308,50 +307,60 @@ def _grid(request: RunRequest, L: float, rules: Mapping[str, Any]) -> list[Candi
 
 
 def _grow(name: str, tried: list[Candidate], winner: Candidate, L: float, rules: Mapping[str, Any]) -> bool:
-    """Add what lies beyond a winner at an end of its grid; whether there was anything to add."""
+    """Extend a grid whose winner lies at an end; whether there was anything to add."""
     new = beyond(name, tried, winner, L, rules["most_steps"]) if "most_steps" in rules else []
     tried += new
     return bool(new)
 
 
-def _order(run: CachedRun, eps: float | None) -> tuple[float, float]:
-    """Fewest rounds to eps; if no run gets there, the smallest f - f* at the end."""
-    rounds = None if eps is None else run.first(eps)
-    return rounds or math.inf, run.summary["gap"] or math.inf
+def _order(run: Result, eps: float | None) -> tuple[float, float]:
+    """By rounds to eps; if no run gets there, by f - f* at the end."""
+    rounds = None if eps is None else first_below(run.trace, eps)
+    return rounds or math.inf, run.summary()["gap"] or math.inf
 
 
 # -- what is shown -----------------------------------------------------------------------------------------------------
 def parameters(problem: Problem) -> dict[str, Any]:
     """The constants of a problem that the page shows."""
-    shown: dict[str, Any] = {
-        "lambda": problem.l2,
-        "L (global)": problem.L_global,
-        "max_i L_i": float(problem.L_i.max()),
-    }
+    shown: dict[str, Any] = {"lambda": problem.l2, "L (global)": problem.L_global, "max_i L_i": problem.L_i.max()}
     if problem.batch is not None:
         shown |= {"L_b": smoothness(problem), "batch": problem.batch, "A": problem.es_A, "C": problem.es_C}
         shown["rows of the smallest client"] = min(problem.sizes or [0])
     return shown
 
 
-def _table(id: str, heading: str, drawn: Sequence[Series], runs: Sequence[Sequence[CachedRun]], figure: Any) -> Table:
-    """The parameters of every curve, its costs to eps where the figure has one, and where it ends."""
+def _table(id: str, heading: str, drawn: Sequence[Series], runs: Sequence[Sequence[Result]], figure: Any) -> Table:
+    """The parameters of every curve, its costs to eps, and where it ends."""
     eps, costs = figure.get("eps"), figure.get("costs", ["rounds"]) if "eps" in figure else []
     columns = ["curve", "gamma", "gamma L", "local steps per round", "rounds run", *(f"{a} to {eps:g}" for a in costs)]
     columns += ["f - f* at the end", "smallest", "largest", "seeds"]
     rows: list[list[Any]] = []
     for s, (first, *_) in zip(drawn, runs, strict=True):
         steps = s.about.get("K") or round(1 / s.about.get("p", 1.0), 1)
-        gamma = first.summary["gamma"]
-        rows.append([s.label, gamma, gamma * first.summary["L"], steps, s.x["rounds"][-1]])
+        gamma = first.about["gamma"]
+        rows.append([s.label, gamma, gamma * first.about["L"], steps, s.x["rounds"][-1]])
         rows[-1] += [claims.first_below(s, eps, axis) for axis in costs]
         rows[-1] += [s.y[-1], (s.low or s.y)[-1], (s.high or s.y)[-1], s.about.get("seeds", 1)]
     return Table(id, heading, columns, rows)
 
 
+def _tradeoff(entry: Mapping[str, Any], source: Panel, eps: float) -> Panel:
+    """One cost to eps against another, a point for each curve that got there."""
+    x, y = entry["against"], entry["costs"]
+    points = [
+        Series(s.label, {x: [across]}, [up], s.method, kind="points", about=s.about)
+        for s in source.series
+        if (across := claims.first_below(s, eps, x)) is not None and (up := claims.first_below(s, eps, y)) is not None
+    ]
+    label = f"{X_AXES[y][1]} to {eps:g}"
+    return Panel(entry["id"], entry["title"].format(eps=eps), points, x, {x: X_AXES[x][1]}, label, "log", "log")
+
+
 def _costs(entry: Mapping[str, Any], source: Panel, eps: float) -> list[Panel]:
-    """Rounds to eps against a value of ``each``, if two curves reached eps; for the others, the rounds they had."""
+    """Rounds to eps against a value of ``each`` if two curves reached eps; for the others, the rounds they ran."""
     x = entry["against"]
+    if x in X_AXES:
+        return [_tradeoff(entry, source, eps)]
     costs = [(float(s.about[x]), *claims.cost(s, eps)) for s in source.series]
     reached = [(k, low) for k, low, high in costs if low == high < math.inf]
     short = [(k, low) for k, low, high in costs if low < high]

@@ -1,4 +1,4 @@
-"""The workspace of an experiment: problems, runs and values by their content, computed once and found again."""
+"""The workspace of an experiment: problems, runs and values, each computed once and kept by its content."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from proxskip.problems.federated import Problem
 from proxskip.report.figures import Experiment, Panel, Table
 from proxskip.results import checkpoint, description, lock
 from proxskip.results.atomic import atomic_write_json
-from proxskip.results.load import trace_of
 from proxskip.results.result import Result, Status
 from proxskip.results.trace import Trace
 from proxskip.tuning import score, trial_settings
@@ -40,9 +39,9 @@ PAPER_DATA = "w8a"
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """One run: the command line's flags for the method, for the problem and for stopping (including ``every``).
+    """One run, by the flags of its method (and ``cohort``), of its problem, and of its end (and ``every``).
 
-    ``flags`` may contain ``cohort``. Steps beyond the method's limits are allowed here; the run's summary warns.
+    Step sizes beyond the method's limit are allowed; the run's summary has the warning.
     """
 
     label: str
@@ -53,44 +52,23 @@ class RunRequest:
     seed: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class CachedRun:
-    """A finished run, read from its folder."""
-
-    job: RunRequest
-    folder: Path
-    summary: dict[str, Any]
-    trace: Trace
-
-    def first(self, below: float, x: str = "round") -> float | None:
-        """The value of ``x`` in the first record with ``|f - f*| <= below``; None if there is no such record."""
-        hit = np.flatnonzero(np.abs(self.trace["gap"]) <= below)
-        return float(self.trace[x][hit[0]]) if len(hit) else None
-
-
-def read(request: RunRequest, folder: Path) -> CachedRun | None:
-    """The finished run of a folder; None if there is none yet."""
-    try:
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    # such a run is resumed, not read
-    if summary["status"] == Status.INTERRUPTED.name:
-        return None
-    return CachedRun(request, folder, summary, trace_of(folder))
+def first_below(trace: Trace, eps: float) -> float | None:
+    """The first recorded round with ``|f - f*| <= eps``; None if there is none."""
+    below = np.flatnonzero(np.abs(trace["gap"]) <= eps)
+    return float(trace["round"][below[0]]) if len(below) else None
 
 
 @dataclass
 class Workspace:
-    """What an experiment computes with. All results are stored below ``out`` and never computed twice.
+    """What an experiment computes with; all results are stored below ``out`` and never computed twice.
 
     Args:
-        preset: the experiment's TOML, with the overrides of ``[quick]`` applied.
-        base: the flags of the problem that belong to the data, such as the number of clients.
-        say: is told what is running.
+        preset: the experiment's TOML, with ``[quick]`` applied.
+        base: the flags of the problem that come with the data, such as the number of clients.
+        say: called with what is running.
         problems: the problems in memory, which all experiments share.
         pool: processes that share the work; None to work here.
-        lock: experiments that run at once read each problem once.
+        lock: held while a problem is read, since several experiments may need it.
     """
 
     out: Path
@@ -108,13 +86,12 @@ class Workspace:
     def experiment(
         self, id: str, parameters: Mapping[str, Any], panels: Sequence[Panel], tables: Sequence[Table] = ()
     ) -> Experiment:
-        """An experiment with the title and the text of its preset."""
         title, shows, notes = self.preset["title"], self.preset.get("shows", ""), self.preset.get("notes", [])
         return Experiment(id, title, shows, dict(parameters), "", list(panels), list(tables), list(notes))
 
     # -- problems ------------------------------------------------------------------------------------------------------
     def spec(self, method: str = "scaffnew", **flags: Any) -> dict[str, Any]:
-        """Everything that defines the problem, as the command line writes it to a run folder."""
+        """What defines the problem, as in the run folders of the command line."""
         return settings.spec_of([method], settings.flags(**{"data": self.data, **self.base, **flags}))
 
     @property
@@ -141,11 +118,10 @@ class Workspace:
             return self.problems[key]
 
     def method(self, name: str, problem: Problem, **flags: Any) -> Method:
-        """The method with these flags; parameters that are not given follow its theorem."""
         return settings.method_of(name, settings.flags(data=self.data, **flags), problem)
 
     # -- runs and values -----------------------------------------------------------------------------------------------
-    def runs(self, requests: Sequence[RunRequest]) -> list[CachedRun]:
+    def runs(self, requests: Sequence[RunRequest]) -> list[Result]:
         """The requested runs: read from their folders, resumed from a checkpoint, or run now."""
         return self._each(_run, requests, [request.label for request in requests])
 
@@ -156,11 +132,7 @@ class Workspace:
         compute: Callable[[Workspace, Mapping[str, Any]], Any],
         labels: Sequence[str] = (),
     ) -> list[Any]:
-        """One JSON value for each of several parameters: computed once, later read from ``out/cache``.
-
-        Args:
-            compute: a function of a module.
-        """
+        """One JSON value for each of several parameters, kept in ``out/cache``; ``compute`` must be importable."""
         labels = labels or [name] * len(parameters)
         files = [self._content(name, each)[1] for each in parameters]
         missing = [k for k, path in enumerate(files) if not path.is_file()]
@@ -174,7 +146,7 @@ class Workspace:
         rounds: int,
         labels: Sequence[str] = (),
     ) -> list[float | None]:
-        """f - f* of each candidate (a method's name and flags) after these rounds, cached; None if it diverged."""
+        """f - f* of each candidate (a method's name and flags) after some rounds; None if it diverged."""
         parameters = [
             {"problem": dict(problem), "method": name, "flags": dict(flags), "rounds": rounds, "engine": self.engine}
             for name, flags in candidates
@@ -182,12 +154,11 @@ class Workspace:
         return self.cached_values("try", parameters, _final_gap, labels)
 
     def _each(self, function: Callable[..., Any], items: Sequence[Any], labels: Sequence[str]) -> list[Any]:
-        """The function of each item, here or in the processes of the pool."""
         texts = [f"{label} ({k + 1} of {len(items)})" for k, label in enumerate(labels)]
         if self.pool is None:
             return [function(self, item, text) for item, text in zip(items, texts, strict=True)]
         values: dict[int, Any] = {}
-        # fewer items than processes: each of them has more cores, which changes no byte
+        # with fewer items than processes, each has more cores
         threads = self.threads or max(1, available_cores() // max(1, min(self.pool.count, len(items))))
         about = {"out": self.out, "data": self.data, "preset": dict(self.preset), "base": dict(self.base)}
         about |= {"quick": self.quick, "engine": self.engine, "threads": threads}
@@ -197,31 +168,27 @@ class Workspace:
         return [values[k] for k in range(len(items))]
 
     def _content(self, name: str, parameters: Mapping[str, Any]) -> tuple[dict[str, Any], Path]:
-        """What identifies a value, and its file."""
+        """What identifies a value, with the checksum of the data, and its file."""
         data = {"data": self.data, "data_sha256": self.data_sha256, "base": self.base}
-        # the checksum of the data too, since a file may change under its name
         content = {"name": name, "parameters": parameters, "version": VERSION, **data}
         return content, self.out / "cache" / f"{checkpoint.safe_name(name)}-{digest(content)}.json"
 
 
 def variant(problem: Problem, L: Any, batch: int | None) -> Problem:
     """The same problem with another kind of L and other minibatches; it keeps its solution."""
-    solution = problem.solution
     other = replace(problem, L_kind=L, batch=batch)
-    other.__dict__["solution"] = solution  # neither L nor the batch moves the minimizer
-    other.__dict__["weights"] = problem.weights  # the same bits: dividing by their sum again could change the last one
+    # the weights with the same bits, which dividing by their sum again could change
+    other.__dict__.update(solution=problem.solution, weights=problem.weights)
     return other
 
 
 def digest(content: Any) -> str:
     """Twenty hexadecimal digits that identify plain data."""
-    # sorted, so that equal content has one digest
     plain = json.dumps(content, sort_keys=True, default=_plain, allow_nan=True)
     return hashlib.sha256(plain.encode()).hexdigest()[:20]
 
 
 def _plain(value: Any) -> Any:
-    """A mapping, or a value of NumPy, as JSON has it."""
     return dict(value) if isinstance(value, Mapping) else value.tolist()
 
 
@@ -237,7 +204,7 @@ def _in_process(work: tuple[Callable[..., Any], Mapping[str, Any], Any]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _RunProgress:
-    """The callback that tells the round of a run."""
+    """The callback that says which round a run is in."""
 
     say: Callable[[str], None]
     text: str
@@ -246,27 +213,23 @@ class _RunProgress:
         self.say(f"{self.text}, round {step:,}")
 
 
-def _run(workspace: Workspace, request: RunRequest, text: str) -> CachedRun:
+def _run(workspace: Workspace, request: RunRequest, text: str) -> Result:
     spec = workspace.spec(request.method, **request.problem)
     problem = workspace.problem_of(spec)
     method = workspace.method(request.method, problem, **request.flags)
     limits = {k: v for k, v in request.stop.items() if k in settings.LIMITS}
     every, cohort, engine = request.stop.get("every"), request.flags.get("cohort"), workspace.engine
     # the folder is named by everything that determines the run, so that figures share their runs
-    rules = Stop(**limits).rules
-    config = description.config(method, problem, rules, request.seed, engine, as_participation(cohort), {})
+    participation = as_participation(cohort)
+    config = description.config(method, problem, Stop(**limits).rules, request.seed, engine, participation, {})
     folder = workspace.out / "runs" / f"{request.method}-{digest(config | {'every': every})}"
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # two experiments may request the same run at once: the second waits for the first
+    # a second experiment that needs this run waits
     with lock.held(folder.parent, patient=True, name=f".{folder.name}.lock"):
-        if (finished := read(request, folder)) is None:
-            arguments = {**limits, "threads": workspace.threads, "engine": engine, "cohort": cohort, "every": every}
-            task = RunTask(request.label, method, request.seed, folder)
-            callbacks = [_RunProgress(workspace.say, text)]
-            _quietly(task, problem, arguments | {"allow_unsafe_step": True, "spec": spec}, callbacks)
-            finished = read(request, folder)
-    assert finished is not None
-    return finished
+        arguments = {**limits, "threads": workspace.threads, "engine": engine, "cohort": cohort, "every": every}
+        arguments |= {"allow_unsafe_step": True, "spec": spec}
+        task = RunTask(request.label, method, request.seed, folder)
+        return _quietly(task, problem, arguments, [_RunProgress(workspace.say, text)])
 
 
 def _compute(workspace: Workspace, work: tuple[str, Mapping[str, Any], Callable[..., Any]], text: str) -> None:
@@ -286,7 +249,7 @@ def _final_gap(workspace: Workspace, trial: Mapping[str, Any]) -> float | None:
 
 
 def _quietly(task: RunTask, problem: Problem, arguments: Mapping[str, Any], callbacks: Sequence[Any] = ()) -> Result:
-    """The run of a task, whose summary has its warnings; an interrupt ends the experiment."""
+    """The run of a task; its summary has the warnings, and an interrupt ends the experiment."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnsafeStepWarning)
         result = run_task(task, problem, arguments, callbacks)

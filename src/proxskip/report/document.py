@@ -20,15 +20,10 @@ from proxskip.report.plots import X_AXES, curve_styles, methods_in, numbers
 from proxskip.report.safe_html import attribute, block, data, number, sentence, show, text
 
 VERDICTS: dict[Verdict, tuple[str, str, str]] = {
-    "PASS": ("M3 8.5L6.5 12L13 4.5", "the claim holds, by the number measured here", "pass"),
-    "FAIL": ("M4 4L12 12M12 4L4 12", "the claim does not hold, by the number measured here", "fail"),
-    "REPORTED": (
-        "M8 7V12M8 4V4.5",
-        "measured on data or in a setting for which the claim is not made",
-        "are reported",
-    ),
+    "PASS": ("M3 8.5L6.5 12L13 4.5", "the claim holds here", "pass"),
+    "FAIL": ("M4 4L12 12M12 4L4 12", "the claim does not hold here", "fail"),
+    "REPORTED": ("M8 7V12M8 4V4.5", "measured, but not claimed for this data", "are reported"),
     "INCONCLUSIVE": ("M4 8H12", "the runs are too short to decide", "are inconclusive"),
-    "NOT RUN": ("M4 8H12", "not run", "were not run"),
 }
 """The icon of each verdict, as an SVG path, what it means, and what claims with it do."""
 SWATCH = '<svg class="swatch" viewBox="0 0 34 16" width="34" height="16" aria-hidden="true"></svg>'
@@ -256,11 +251,11 @@ def _claims(report: ReproductionReport, anchors: Sequence[str]) -> str:
 
 
 def _badge(verdict: str) -> str:
-    path = VERDICTS.get(verdict, VERDICTS["NOT RUN"])[0]  # type: ignore[call-overload]
-    # a verdict that this version does not know looks like one that was not run
-    css = verdict.lower().replace(" ", "-") if verdict in VERDICTS else "not-run"
+    # an unknown verdict, as in files of earlier versions, looks like an open one
+    style = verdict if verdict in VERDICTS else "INCONCLUSIVE"
+    path = VERDICTS[style][0]  # type: ignore[index]
     return (
-        f'<span class="verdict {css}"><svg viewBox="0 0 16 16" width="14" height="14" aria-hidden="true">'
+        f'<span class="verdict {style.lower()}"><svg viewBox="0 0 16 16" width="14" height="14" aria-hidden="true">'
         f'<path d="{path}"/></svg>{text(verdict)}</span>'
     )
 

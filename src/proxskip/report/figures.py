@@ -11,8 +11,8 @@ import io
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-Verdict = Literal["PASS", "FAIL", "REPORTED", "INCONCLUSIVE", "NOT RUN"]
-"""REPORTED: measured on data, or in a setting, for which the claim is not made; INCONCLUSIVE: it ran, and too short."""
+Verdict = Literal["PASS", "FAIL", "REPORTED", "INCONCLUSIVE"]
+"""REPORTED: measured, but the claim is not made for this data; INCONCLUSIVE: the runs are too short to decide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,6 @@ class Series:
     """``points``: measured values, with markers and a thin line; ``bound``: a theoretical bound, thin and dashed."""
     about: dict[str, Any] = field(default_factory=dict)
     """Parameters for the tooltip and the page: gamma, p, K, ..."""
-    hollow: bool | None = None
-    """Whether its markers are hollow; None leaves it to the figure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +96,6 @@ class Experiment:
     notes: list[str] = field(default_factory=list)
     """Remarks: where the paper and the measurement differ, and how to read the figure."""
     seconds: float = 0.0
-    cpu_seconds: float = 0.0
-    """Of all processes that worked for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +130,13 @@ def to_csv(e: Experiment) -> str:
 def from_json(data: dict[str, Any]) -> ReproductionReport:
     """The report from what ``to_json`` returned."""
 
-    def panel(p: dict[str, Any]) -> Panel:
-        return Panel(**p | {"series": [Series(**s) for s in p["series"]]})
+    def read(kind: type[Any], entry: dict[str, Any], **parts: Any) -> Any:
+        # files of earlier versions have entries that are gone
+        return kind(**{k: v for k, v in entry.items() if k in kind.__dataclass_fields__} | parts)
 
-    experiments = [
-        Experiment(**e | {"panels": [panel(p) for p in e["panels"]], "tables": [Table(**t) for t in e["tables"]]})
-        for e in data["experiments"]
-    ]
-    return ReproductionReport(data["title"], data["about"], [Claim(**c) for c in data["claims"]], experiments)
+    def experiment(e: dict[str, Any]) -> Any:
+        panels = [read(Panel, p, series=[read(Series, s) for s in p["series"]]) for p in e["panels"]]
+        return read(Experiment, e, panels=panels, tables=[read(Table, t) for t in e["tables"]])
+
+    claims = [read(Claim, c) for c in data["claims"]]
+    return ReproductionReport(data["title"], data["about"], claims, [experiment(e) for e in data["experiments"]])

@@ -265,7 +265,7 @@ def curve_styles(series: Sequence[Series], figure: Collection[str] = ()) -> list
         dashes = _DASHES[((_DASHES.index(first) if first in _DASHES else 0) + len(alike)) % len(_DASHES)]
         hollow = bool(alike) or (bool(named) and own is None)
         width = 2.4 if own is not None and own.highlighted and not alike else 1.6
-        drawn.append(CurveStyle(slot, dashes, base.marker, width, hollow if s.hollow is None else s.hollow))
+        drawn.append(CurveStyle(slot, dashes, base.marker, width, hollow))
         by_method.setdefault(s.method or s.label, drawn[-1])
     # bounds without a curve of their own are black, told apart by their dashes
     curves, loose = iter(drawn), (CurveStyle(2, _DASHES[1 + k % 3], "", 1.1) for k in range(len(series)))

@@ -87,11 +87,6 @@ def _result(path: Path) -> Result:
     )  # fmt: skip
 
 
-def trace_of(path: Path) -> Trace:
-    """The trace of a finished run."""
-    return Trace.from_arrays(_current(folder.read(path)).arrays, "trace.")
-
-
 def _current(saved: folder.Folder) -> Checkpoint:
     """The newest checkpoint: an older one does not belong to the summary."""
     assert saved.checkpoint is not None
