@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar, Literal
@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from proxskip import display
+from proxskip import display, theory
 from proxskip.problems import oracles, solve
-from proxskip.problems.clients import Clients, Listed, checked_dimension, expected_smoothness, minibatch_smoothness
+from proxskip.problems.clients import Clients, Listed, checked_dimension
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.operators import as_operator
 from proxskip.prox import as_prox
@@ -336,11 +336,16 @@ class Problem:
     @cached_property
     def _sampling(self) -> tuple[Array, Array]:
         """(A, C) of expected smoothness for the minibatches of each client; C is nan if the solution is unknown."""
-        assert self.batch is not None
         # without x* the noise there is unknown, and so is C
         x = None if self.solution is None else self.solution.x
         spreads = np.full(self.n, np.nan) if x is None else self._clients.spreads(x)
-        return expected_smoothness(self.rows_each, self.batch, self.L_i, self._clients.L_rows(), spreads)
+        A, C = np.array(self._of_each(theory.expected_smoothness, spreads)).T
+        return A, C
+
+    def _of_each(self, constants: Callable[..., Any], *numbers: Array) -> list[Any]:
+        """A theorem's constants for the minibatches of each client."""
+        columns = [v.tolist() for v in (self.rows_each, self.L_i, self._clients.L_rows(), *numbers)]
+        return [constants(rows, self.batch, *known) for rows, *known in zip(*columns, strict=True)]
 
     @cached_property
     def es_A_i(self) -> Array:
@@ -350,9 +355,7 @@ class Problem:
     @cached_property
     def L_batch_i(self) -> Array:
         """L_b of each client:  E |g_j(x) - g_j(x*)|^2 <= 2 L_b D_f(x, x*)  over minibatches j; L_i with all rows."""
-        if self.batch is None:
-            return self.L_i
-        return minibatch_smoothness(self.rows_each, self.batch, self.L_i, self._clients.L_rows())
+        return self.L_i if self.batch is None else np.array(self._of_each(theory.minibatch_smoothness))
 
     @cached_property
     def es_A(self) -> float:

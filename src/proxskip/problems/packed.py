@@ -16,8 +16,7 @@ import scipy
 
 from proxskip.problems import oracles
 from proxskip.problems.clients import NUMBERS_AT_ONCE, Clients, Listed
-from proxskip.problems.glm import LeastSquares, LinearModel, times
-from proxskip.problems.softmax import Softmax
+from proxskip.problems.glm import LeastSquares, LinearModel, Softmax, times
 from proxskip.problems.spectrum import apart, by_size, largest_each, rows_of, smallest_each
 from proxskip.types import Array, Indices, InputError, Oracle
 
