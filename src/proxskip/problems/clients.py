@@ -85,11 +85,8 @@ class Clients(Sequence[Oracle]):
         return largest
 
     def spreads(self, x: Array) -> Array:
-        """mean_j |grad f_ij(x) - grad f_i(x)|^2  over the rows j of each client.
-
-        It is nan for a client that does not say.
-        """
-        known = [oracles.gradient_variance_of(f) for f in self]
+        """mean_j |grad f_ij(x) - grad f_i(x)|^2  over the rows j of each client; nan where it is unknown."""
+        known = [oracles.attribute(f, "gradient_variance") for f in self]
         return np.array([np.nan if variance is None else float(variance(x)) for variance in known])
 
     # -- values and gradients ------------------------------------------------------------------------------------------
@@ -107,11 +104,6 @@ class Clients(Sequence[Oracle]):
 
 class Listed(tuple[Oracle, ...], Clients):
     """Clients one by one."""
-
-    @classmethod
-    def of(cls, clients: Sequence[Oracle]) -> Clients:
-        """The clients as a problem holds them."""
-        return clients if isinstance(clients, Clients) else cls(clients)
 
 
 def checked_gradient(f: Oracle, x: Array, i: int) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar, Literal
@@ -64,7 +64,7 @@ class Problem:
             object.__setattr__(self, name, value)  # the dataclass is frozen
 
         # The order matters: weights and d come from the clients, and D needs d.
-        put("clients", Listed.of(self.clients))
+        put("clients", self.clients if isinstance(self.clients, Clients) else Listed(self.clients))
         if not self.clients:
             raise InputError("a problem needs at least one client.")
         put("weights", _weights(self.weights, len(self.clients)))
@@ -339,13 +339,10 @@ class Problem:
         # without x* the noise there is unknown, and so is C
         x = None if self.solution is None else self.solution.x
         spreads = np.full(self.n, np.nan) if x is None else self._clients.spreads(x)
-        A, C = np.array(self._of_each(theory.expected_smoothness, spreads)).T
-        return A, C
-
-    def _of_each(self, constants: Callable[..., Any], *numbers: Array) -> list[Any]:
-        """A theorem's constants for the minibatches of each client."""
-        columns = [v.tolist() for v in (self.rows_each, self.L_i, self._clients.L_rows(), *numbers)]
-        return [constants(rows, self.batch, *known) for rows, *known in zip(*columns, strict=True)]
+        m, b, L_b = self.rows_each, self.batch or 1, self.L_batch_i
+        # ``theory.expected_smoothness`` of each client, in the same arithmetic
+        sigma2 = np.where(m == b, 0.0, (m - b) / (b * np.maximum(m - 1, 1)) * spreads)
+        return np.where(sigma2 == 0, L_b, 2 * L_b), 2 * sigma2
 
     @cached_property
     def es_A_i(self) -> Array:
@@ -355,7 +352,13 @@ class Problem:
     @cached_property
     def L_batch_i(self) -> Array:
         """L_b of each client:  E |g_j(x) - g_j(x*)|^2 <= 2 L_b D_f(x, x*)  over minibatches j; L_i with all rows."""
-        return self.L_i if self.batch is None else np.array(self._of_each(theory.minibatch_smoothness))
+        if self.batch is None:
+            return self.L_i
+        m, b, L, L_max = self.rows_each, self.batch, self.L_i, self._clients.L_rows()
+        for i in np.flatnonzero(~((L > 0) & ((1 + 1e-6) * L_max >= L) & (L_max < np.inf)))[:1]:  # says what is wrong
+            theory.minibatch_smoothness(int(m[i]), b, float(L[i]), float(L_max[i]))
+        # the same of each client, in the same arithmetic
+        return np.where(m == b, L, (m * (b - 1) * L + (m - b) * L_max) / (b * np.maximum(m - 1, 1)))
 
     @cached_property
     def es_A(self) -> float:

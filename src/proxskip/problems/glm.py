@@ -341,15 +341,12 @@ class LeastSquares(LinearModel):
             self.L0, self.mu = spectrum.both_ends(self.A, self.s, self.reg)
 
     def losses(self, z: Array) -> Array:
-        """(z - b)^2 / 2."""
         return 0.5 * (z - self.b) ** 2
 
     def slopes(self, z: Array, b: Array) -> Array:
-        """z - b."""
         return z - b
 
     def curvatures(self, z: Array) -> Array:
-        """One."""
         return np.ones_like(z)
 
 
@@ -398,11 +395,9 @@ class Softmax(LinearModel):
         return P
 
     def losses(self, z: Array) -> Array:
-        """The loss of each row at margins z."""
         return np.asarray(scipy.special.logsumexp(z, axis=1) - z[np.arange(self.N), self.b.astype(np.int64)])
 
     def hessp(self, x: Array, v: Array) -> Array:
-        """Hessian times vector."""
         P: Array = scipy.special.softmax(self.margins(x), axis=1)
         V = self.margins(v)
         # The Hessian of logsumexp at Z is diag(p) - p p', row by row.
@@ -410,7 +405,6 @@ class Softmax(LinearModel):
         return self._back(self.A, times(self.s, R)) + self.reg * v
 
     def hessian(self, x: Array) -> Array:
-        """The dense Hessian at x, column by column."""
         # symmetric, so that its columns are its rows
         return np.stack([self.hessp(x, e) for e in np.eye(self.d)])
 
