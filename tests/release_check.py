@@ -33,7 +33,7 @@ USES = {
     "ray": SOLVE.format(", engine=ps.RayEngine(actors=2)") + "r.x.sum()",
     "torch": SOLVE.format(", engine='torch'") + "import proxskip.torch",
     "callbacks": "import mlflow, tensorboard, wandb; from proxskip.callbacks import MLflow, TensorBoard, WandB",
-    "frames": SOLVE.format("") + "import pyarrow; assert len(r.trace.to_frame())",
+    "frames": SOLVE.format("") + "assert len(r.trace.to_frame())",
     "gpu": "import importlib.util; assert importlib.util.find_spec('cupy')",  # a driver is not needed to install it
 }
 """What each extra must allow."""

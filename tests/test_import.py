@@ -20,7 +20,7 @@ import proxskip
 
 HEAVY = [
     "numba", "llvmlite", "scipy.sparse", "scipy.special", "scipy.linalg", "scipy.optimize", "matplotlib", "ray", "flwr",
-    "cupy", "torch", "sklearn", "networkx", "rich", "jax", "pandas", "pyarrow", "tensorboard", "mlflow", "wandb",
+    "cupy", "torch", "sklearn", "networkx", "rich", "jax", "pandas", "tensorboard", "mlflow", "wandb",
     "IPython", "concurrent.futures.process",
 ]  # fmt: skip
 PACKAGE = Path(proxskip.__file__).parent

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import io
-import subprocess
-import sys
 import time
 import tracemalloc
 import zipfile
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -55,36 +52,6 @@ def test_reading_a_file_takes_three_times_its_data(kind: str, tmp_path: Path) ->
         tracemalloc.stop()
     assert data > 3 * SLACK
     assert peak <= 3 * data + (3 if kind == "csv" else 1) * SLACK  # and a block of text
-
-
-MEASURE = """
-import resource, sys
-import pyarrow.parquet
-from proxskip.data.tables import read_table
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-data = read_table(sys.argv[1])
-print(data.A.nbytes + data.b.nbytes, 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss has other units elsewhere")
-@pytest.mark.skipif(find_spec("pyarrow") is None, reason="pyarrow is not installed")
-@pytest.mark.parametrize("groups", [1, 50])
-def test_a_parquet_file_takes_three_times_its_data(groups: int, tmp_path: Path) -> None:
-    import pyarrow
-    import pyarrow.parquet
-
-    rows, path = 1_000_000, tmp_path / "t.parquet"
-    table = {"label": np.arange(rows) % 2} | {f"c{k}": rng.random(rows) for k in range(9)}
-    pyarrow.parquet.write_table(pyarrow.table(table), path, row_group_size=rows // groups)
-    made = subprocess.run([sys.executable, "-c", MEASURE, str(path)], capture_output=True, text=True, timeout=300)
-    data, peak = map(int, made.stdout.split())
-    assert data == 80_000_000
-    assert peak <= 3 * data + 2**26
-    found = read_table(path, Named(columns=("c3", "c1")))
-    assert np.array_equal(found.A, np.column_stack([table["c3"], table["c1"]]))
-    assert np.array_equal(found.b, table["label"])
 
 
 def forged(path: Path, header: bytes) -> None:

@@ -45,21 +45,12 @@ def write(path: Path, label: str = "label", columns: tuple[str, ...] = COLUMNS) 
     if path.suffix == ".csv":
         with path.open("w", newline="") as file:
             csv.writer(file).writerows([names, *[[repr(float(v)) for v in row] for row in rows]])
-    elif path.suffix == ".npz":
-        np.savez(path, **{name: rows[:, k] for k, name in enumerate(names)})
     else:
-        import pyarrow
-        import pyarrow.parquet
-
-        pyarrow.parquet.write_table(pyarrow.table({name: rows[:, k] for k, name in enumerate(names)}), path)
+        np.savez(path, **{name: rows[:, k] for k, name in enumerate(names)})
     return path
 
 
-PARQUET = pytest.param(
-    ".parquet",
-    marks=pytest.mark.skipif(importlib.util.find_spec("pyarrow") is None, reason="pyarrow is not installed"),
-)
-ENDINGS = [".csv", ".npz", PARQUET]
+ENDINGS = [".csv", ".npz"]
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
@@ -157,23 +148,6 @@ def test_tables_that_unpack_to_far_more_than_their_size_are_refused(tmp_path: Pa
     np.savez_compressed(tmp_path / "bomb.npz", X=np.zeros((2**22, 2)), y=np.zeros(2**22))
     with pytest.raises(InputError, match="it is refused"):
         read_table(tmp_path / "bomb.npz")
-
-
-@pytest.mark.skipif(importlib.util.find_spec("pyarrow") is None, reason="pyarrow is not installed")
-def test_bad_parquet_is_refused(tmp_path: Path) -> None:
-    import pyarrow
-    import pyarrow.parquet
-
-    path = tmp_path / "bad.parquet"
-    for column, said in ((["x", "y"], "give numbers"), ([1.0, None], "1 empty cells")):
-        pyarrow.parquet.write_table(pyarrow.table({"a": column, "y": [0, 1]}), path)
-        with pytest.raises(InputError, match=said):
-            read_table(path)
-    path.write_bytes(b"PAR1")
-    with pytest.raises(InputError, match="not a Parquet file"):
-        read_table(path)
-    with pytest.raises(InputError, match="split it"):
-        read_table(write(tmp_path / "big.parquet"), max_bytes=100)
 
 
 # -- operators ---------------------------------------------------------------------------------------------------------

@@ -21,10 +21,9 @@ if TYPE_CHECKING:
     from proxskip.planning.forecast import Plan
     from proxskip.plotting import plot
     from proxskip.problems.federated import Problem
-    from proxskip.problems.glm import LeastSquares, Logistic
+    from proxskip.problems.glm import LeastSquares, Logistic, Softmax
     from proxskip.problems.personal import scafflix
     from proxskip.problems.quadratic import Quadratic, random_quadratics
-    from proxskip.problems.softmax import Softmax
     from proxskip.problems.split import split
     from proxskip.problems.stored import open_clients, write_clients
     from proxskip.results.load import load
@@ -59,10 +58,9 @@ __getattr__, _ = lazy_names(__name__, {
     "proxskip.planning.forecast": "Plan",
     "proxskip.plotting": "plot",
     "proxskip.problems.federated": "Problem",
-    "proxskip.problems.glm": "LeastSquares Logistic",
+    "proxskip.problems.glm": "LeastSquares Logistic Softmax",
     "proxskip.problems.personal": "scafflix",
     "proxskip.problems.quadratic": "Quadratic random_quadratics",
-    "proxskip.problems.softmax": "Softmax",
     "proxskip.problems.split": "split",
     "proxskip.problems.stored": "open_clients write_clients",
     "proxskip.results.load": "load",

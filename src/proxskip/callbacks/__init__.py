@@ -36,6 +36,5 @@ class StopWhen(Callback):
         self.condition, self.reason = condition, reason
 
     def on_record(self, step: int, metrics: Record) -> None:
-        """Ask the condition."""
         if self.condition(metrics):
             raise StopIteration(self.reason)

@@ -27,16 +27,13 @@ class TensorBoard(Callback):
         self._writer: Any = None
 
     def on_run_start(self, config: dict[str, Any]) -> None:
-        """Open the file."""
         self._writer = self._make(self.logdir)
 
     def on_record(self, step: int, metrics: Record) -> None:
-        """Add one point to each curve."""
         for name, value in _finite(metrics).items():
             self._writer.add_scalar(name, value, step)
 
     def on_run_end(self, result: Result) -> None:
-        """Close the file."""
         self._writer.close()
 
 
@@ -58,7 +55,6 @@ class MLflow(Callback):
         self.run_id: str | None = None
 
     def on_run_start(self, config: dict[str, Any]) -> None:
-        """Make the run in MLflow."""
         about = "Default" if self.experiment is None else self.experiment
         experiment = self._client.get_experiment_by_name(about)
         id = self._client.create_experiment(about) if experiment is None else experiment.experiment_id
@@ -67,14 +63,12 @@ class MLflow(Callback):
         self._client.log_batch(self.run_id, params=params[:100])  # the most that MLflow takes at once
 
     def on_record(self, step: int, metrics: Record) -> None:
-        """Log the numbers of the record."""
         now = int(1000 * time.time())
         # in one batch: a call for each number would take a second for a record
         batch = [self._entities.Metric(name, value, now, step) for name, value in _finite(metrics).items()]
         self._client.log_batch(self.run_id, metrics=batch)
 
     def on_run_end(self, result: Result) -> None:
-        """Say how it ended."""
         for key, value in (("status", result.status.name), ("message", result.message)):
             self._client.set_tag(self.run_id, f"proxskip.{key}", value)
         self._client.set_terminated(self.run_id, "FINISHED")
@@ -93,17 +87,14 @@ class WandB(Callback):
         self._run: Any = None
 
     def on_run_start(self, config: dict[str, Any]) -> None:
-        """Begin a run there."""
         self._run = self._wandb.init(
             **{"project": self.project, "config": config, "reinit": "create_new"} | self.options
         )
 
     def on_record(self, step: int, metrics: Record) -> None:
-        """Log the numbers of the record."""
         self._run.log(_finite(metrics), step=step)
 
     def on_run_end(self, result: Result) -> None:
-        """Say how it ended."""
         self._run.summary["status"], self._run.summary["message"] = result.status.name, result.message
         self._run.finish()
 

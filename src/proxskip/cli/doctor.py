@@ -19,7 +19,7 @@ from proxskip.running import run
 from proxskip.version import __version__
 
 NEEDED = ("numpy", "scipy", "numba", "scikit-learn", "networkx", "matplotlib", "rich", "filelock", "pooch", "shtab")
-OPTIONAL = ("pyproximal", "torch", "flwr", "pandas", "pyarrow", "tensorboard", "mlflow", "wandb")
+OPTIONAL = ("pyproximal", "torch", "flwr", "pandas", "tensorboard", "mlflow", "wandb")
 ENGINES = {"cpu": "", "reference": "", "gpu": "cupy", "ray": "ray", "torch": "torch"}
 """The module that an engine needs beside those that every installation has."""
 Row = tuple[str, bool, str]

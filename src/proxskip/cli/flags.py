@@ -276,7 +276,7 @@ _NETWORK = f"{', '.join(NAMED)}; NAME:deadline=30,gradient=0.01 changes some of 
 def _problem_flags() -> Parser:
     parent = _group(
         "problem", "min_x  sum_i w_i f_i(x) + psi(x)",
-        _flag("--data", "a data set (see `proxskip data list`), or a file: svmlight, .csv, .npz, .parquet",
+        _flag("--data", "a data set (see `proxskip data list`), or a file: svmlight, .csv, .npz",
               metavar="NAME|FILE", required=True),
         _flag("--label", f"column of the labels in a table; default: {', '.join(LABELS)}", metavar="COLUMN"),
         _flag("--columns", "columns of the features in a table; default: all others", names, "A,B,..."),

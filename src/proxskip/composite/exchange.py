@@ -182,7 +182,6 @@ class CompiledClient(SoloClient):
     def descend(
         self, x: Array, h: Array | float, gamma: Any, K: Any, *, pull: Pull | None = None, momentum: float = 0.0
     ) -> Array:
-        """K times  x <- x - gamma (g(x) - h), or with a pull and momentum as in ``interfaces.Client``."""
         if pull is not None or self.backtrack:  # gradients one by one, to compare them
             return super().descend(x, h, gamma, K, pull=pull, momentum=momentum)
         left = K
@@ -199,7 +198,6 @@ class CompiledClient(SoloClient):
         return self._steps(x, H, gamma, left)
 
     def close(self) -> None:
-        """End the engine's threads."""
         self.engine.close()
 
 

@@ -81,10 +81,10 @@ def as_smooth(
     if L is None and mu is None and mu_needed and not slow and isinstance(f, LeastSquares):
         f.find_constants()
     if L is None and not slow:
-        L = oracles.smoothness_of(f)
+        L = oracles.attribute(f, "L") if oracles.knows_L(f) else None
         L = 1.0 if L == 0 else L  # f is affine, as for data of zeros alone: any step is right
     if mu is None and mu_needed:
-        mu = float(f.reg.min()) if slow else oracles.strong_convexity_of(f)
+        mu = float(f.reg.min()) if slow else oracles.attribute(f, "mu")
     L = None if L is None else theory.positive("L", L)
     mu = None if mu is None or theory.nonnegative("mu", mu) == 0 else float(mu)
     if L is not None and mu is not None:

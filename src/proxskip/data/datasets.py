@@ -130,7 +130,7 @@ def load(
     columns: Sequence[str] | None = None,
     group: str | None = None,
 ) -> Dataset:
-    """The data set of that name, or the file at that path: svmlight, CSV, NPZ or Parquet, by its ending.
+    """The data set of that name, or the file at that path: svmlight, CSV or NPZ, by its ending.
 
     >>> A, b = load("digits")
     >>> A.shape
@@ -146,7 +146,7 @@ def load(
     if is_table(name) and (os.path.isfile(name) or Path(name).name != name):
         return read_table(name, named)
     if options := named.options():
-        raise InputError(f"{options[0]} belongs to a CSV, NPZ or Parquet file, which {name} is not.")
+        raise InputError(f"{options[0]} belongs to a CSV or NPZ file, which {name} is not.")
     if name in _EMBEDDED:
         return _EMBEDDED[name][2]()
     if name in KNOWN:

@@ -1,4 +1,4 @@
-"""Reads tables: CSV, NPZ and Parquet files whose columns have names. Nothing in a file can exhaust the memory.
+"""Reads tables: CSV and NPZ files whose columns have names. Nothing in a file can exhaust the memory.
 
 One column holds the labels, another may hold the group of each row, and the others (or those that are named) are the
 features. Every cell must be a number; the first that is not is named with its place.
@@ -18,7 +18,7 @@ import zipfile
 import zlib
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -33,7 +33,7 @@ from proxskip.types import Array, InputError
 
 Columns: TypeAlias = tuple[Array, Array, Array | None]
 """Features, labels and groups."""
-SUFFIXES = re.compile(r"\.(csv|npz|parquet)(?:\.(?:gz|bz2))?$", re.IGNORECASE)
+SUFFIXES = re.compile(r"\.(csv|npz)(?:\.(?:gz|bz2))?$", re.IGNORECASE)
 LABELS = ("label", "target", "y", "b", "class")
 """Names of a column or an array of labels, where none is given."""
 _FEATURES = ("X", "A", "data", "features")
@@ -87,7 +87,7 @@ def is_table(path: str) -> bool:
 
 
 def read_table(path: str | os.PathLike[str], named: Named = Named(), *, max_bytes: int = MAX_BYTES) -> Dataset:
-    """Read a CSV (plain, gzip or bzip2), NPZ or Parquet file.
+    """Read a CSV (plain, gzip or bzip2) or NPZ file.
 
     Reading takes at most three times the memory of the data.
 
@@ -98,7 +98,7 @@ def read_table(path: str | os.PathLike[str], named: Named = Named(), *, max_byte
     file = os.fspath(path)
     kind = SUFFIXES.search(file)
     if kind is None:
-        raise InputError(f"{file} is not a .csv, .npz or .parquet file.")
+        raise InputError(f"{file} is not a .csv or .npz file.")
     if not os.path.isfile(file):
         raise InputError(f"{file} is not a file that exists; give the path of a table.")
     try:
@@ -108,7 +108,7 @@ def read_table(path: str | os.PathLike[str], named: Named = Named(), *, max_byte
         else:
             with open(file, "rb") as raw:
                 digest = hashlib.file_digest(raw, "sha256")
-            A, b, group = (_npz if kind[1].lower() == "npz" else _parquet)(file, named, max_bytes)
+            A, b, group = _npz(file, named, max_bytes)
     except OSError as error:
         raise InputError(f"{file} cannot be read ({error.strerror or error}).") from None
     codes = None if group is None else np.unique(group, return_inverse=True)[1].astype(np.int64)
@@ -164,7 +164,7 @@ def _numbers(row: Sequence[str], wanted: Sequence[int], header: Sequence[str], f
         yield value
 
 
-# -- NPZ and Parquet ---------------------------------------------------------------------------------------------------
+# -- NPZ ---------------------------------------------------------------------------------------------------------------
 @contextmanager
 def open_npz(file: str | os.PathLike[str], most: int) -> Iterator[Any]:
     """The arrays of an NPZ file that holds at most this many bytes, each as long as its shape says."""
@@ -191,51 +191,22 @@ def open_npz(file: str | os.PathLike[str], most: int) -> Iterator[Any]:
 
 
 def _npz(file: str, named: Named, max_bytes: int) -> Columns:
-    """Arrays by name: one of labels, and a matrix or several columns of features; no other is read."""
+    """Arrays by name: labels, and a matrix or several columns of features; the other arrays are not read."""
     with open_npz(file, min(max_bytes, max(SLACK, MAX_EXPANSION * os.path.getsize(file)))) as arrays:
         matrix = next((name for name in _FEATURES if name in arrays.files), None)
         if named.columns is None and matrix is not None:
             named = Named(named.label, (matrix,), named.group)
-        return _gathered(file, named, arrays.files, arrays.__getitem__, max_bytes)
-
-
-def _parquet(file: str, named: Named, max_bytes: int) -> Columns:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise InputError("Parquet files need pyarrow; install it with pip install pyarrow.") from None
-    try:
-        source = pyarrow.parquet.ParquetFile(file)
-        rows, width = source.metadata.num_rows, source.metadata.num_columns
-        if 8 * rows * width > max_bytes:
-            raise InputError(f"{file} has {rows:,} rows, more than {max_bytes} bytes of numbers; split it.")
-
-        def column(name: str) -> Any:
-            cells = source.read([name]).column(0)
-            if cells.null_count:
-                raise InputError(f"{file}: {name!r} has {cells.null_count} empty cells; fill or leave out such rows.")
-            return cells.to_numpy()
-
-        return _gathered(file, named, source.schema_arrow.names, column, max_bytes)
-    except pyarrow.ArrowException as error:
-        raise InputError(f"{file} is not a Parquet file ({str(error).splitlines()[0]}).") from None
-
-
-def _gathered(file: str, named: Named, names: Sequence[str], column: Callable[[str], Any], max_bytes: int) -> Columns:
-    """The features, labels and groups, from columns of at most this many bytes of numbers each."""
-    label, features = named.chosen(names, file)
-    wanted = (*features, label, *([named.group] if named.group else []))
-    parts = []
-    for name in wanted:
-        cells = column(name)
-        if 8 * cells.size > max_bytes:
-            raise InputError(f"{file}: {name!r} holds more than {max_bytes} bytes of numbers; split the file.")
-        parts.append(_real(cells, name, file))
-        if len(parts[-1]) != len(parts[0]) or (len(parts) > len(features) and parts[-1].ndim > 1):
-            raise InputError(f"{file}: {name!r} has shape {parts[-1].shape}, not {len(parts[0])} rows.")
-    d = len(features)
-    return np.column_stack(parts[:d]), parts[d], parts[d + 1] if named.group else None
+        label, features = named.chosen(arrays.files, file)
+        parts: list[Array] = []
+        for name in (*features, label, *([named.group] if named.group else [])):
+            values = arrays[name]
+            if 8 * values.size > max_bytes:
+                raise InputError(f"{file}: {name!r} holds more than {max_bytes} bytes of numbers; split the file.")
+            parts.append(_real(values, name, file))
+            if len(parts[-1]) != len(parts[0]) or (len(parts) > len(features) and parts[-1].ndim > 1):
+                raise InputError(f"{file}: {name!r} has shape {parts[-1].shape}, not {len(parts[0])} rows.")
+        d = len(features)
+        return np.column_stack(parts[:d]), parts[d], parts[d + 1] if named.group else None
 
 
 def _real(values: Any, name: str, file: str) -> Array:

@@ -15,9 +15,8 @@ from proxskip.data import datasets
 from proxskip.interfaces import Method
 from proxskip.methods import Decaying
 from proxskip.problems.federated import Problem
-from proxskip.problems.glm import LeastSquares, Logistic
+from proxskip.problems.glm import LeastSquares, Logistic, Softmax
 from proxskip.problems.personal import scafflix
-from proxskip.problems.softmax import Softmax
 from proxskip.problems.split import split
 from proxskip.prox import parse as prox_text
 from proxskip.registry import METHODS, named

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from proxskip.data.svmlight import read_svmlight
-from proxskip.problems.glm import LeastSquares, LinearModel, Logistic
-from proxskip.problems.softmax import Softmax
+from proxskip.problems.glm import LeastSquares, LinearModel, Logistic, Softmax
 from proxskip.types import InputError
 
 LOSSES: dict[str, Any] = {"logistic": Logistic, "squared": LeastSquares, "softmax": Softmax}

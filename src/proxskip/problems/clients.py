@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from proxskip import theory
 from proxskip.problems import oracles, spectrum
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.quadratic import Quadratic
@@ -86,11 +85,8 @@ class Clients(Sequence[Oracle]):
         return largest
 
     def spreads(self, x: Array) -> Array:
-        """mean_j |grad f_ij(x) - grad f_i(x)|^2  over the rows j of each client.
-
-        It is nan for a client that does not say.
-        """
-        known = [oracles.gradient_variance_of(f) for f in self]
+        """mean_j |grad f_ij(x) - grad f_i(x)|^2  over the rows j of each client; nan where it is unknown."""
+        known = [oracles.attribute(f, "gradient_variance") for f in self]
         return np.array([np.nan if variance is None else float(variance(x)) for variance in known])
 
     # -- values and gradients ------------------------------------------------------------------------------------------
@@ -108,27 +104,6 @@ class Clients(Sequence[Oracle]):
 
 class Listed(tuple[Oracle, ...], Clients):
     """Clients one by one."""
-
-    @classmethod
-    def of(cls, clients: Sequence[Oracle]) -> Clients:
-        """The clients as a problem holds them."""
-        return clients if isinstance(clients, Clients) else cls(clients)
-
-
-def minibatch_smoothness(rows: Indices, batch: int, L_i: Array, L_rows: Array) -> Array:
-    """``theory.minibatch_smoothness`` of each client, in the same arithmetic."""
-    refused = ~((L_i > 0) & (L_i <= (1 + 1e-6) * L_rows) & (L_rows < np.inf))
-    for i in np.flatnonzero(refused)[:1]:  # says what is wrong
-        theory.minibatch_smoothness(int(rows[i]), batch, float(L_i[i]), float(L_rows[i]))
-    some = (rows * (batch - 1) * L_i + (rows - batch) * L_rows) / (batch * np.maximum(rows - 1, 1))
-    return np.where(rows == batch, L_i, some)
-
-
-def expected_smoothness(rows: Indices, batch: int, L_i: Array, L_rows: Array, spreads: Array) -> tuple[Array, Array]:
-    """``theory.expected_smoothness`` of each client, in the same arithmetic."""
-    L_b = minibatch_smoothness(rows, batch, L_i, L_rows)
-    sigma2 = np.where(rows == batch, 0.0, (rows - batch) / (batch * np.maximum(rows - 1, 1)) * spreads)
-    return np.where(sigma2 == 0, L_b, 2 * L_b), 2 * sigma2
 
 
 def checked_gradient(f: Oracle, x: Array, i: int) -> Array:

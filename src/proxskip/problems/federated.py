@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from proxskip import display
+from proxskip import display, theory
 from proxskip.problems import oracles, solve
-from proxskip.problems.clients import Clients, Listed, checked_dimension, expected_smoothness, minibatch_smoothness
+from proxskip.problems.clients import Clients, Listed, checked_dimension
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.operators import as_operator
 from proxskip.prox import as_prox
@@ -64,7 +64,7 @@ class Problem:
             object.__setattr__(self, name, value)  # the dataclass is frozen
 
         # The order matters: weights and d come from the clients, and D needs d.
-        put("clients", Listed.of(self.clients))
+        put("clients", self.clients if isinstance(self.clients, Clients) else Listed(self.clients))
         if not self.clients:
             raise InputError("a problem needs at least one client.")
         put("weights", _weights(self.weights, len(self.clients)))
@@ -336,11 +336,13 @@ class Problem:
     @cached_property
     def _sampling(self) -> tuple[Array, Array]:
         """(A, C) of expected smoothness for the minibatches of each client; C is nan if the solution is unknown."""
-        assert self.batch is not None
         # without x* the noise there is unknown, and so is C
         x = None if self.solution is None else self.solution.x
         spreads = np.full(self.n, np.nan) if x is None else self._clients.spreads(x)
-        return expected_smoothness(self.rows_each, self.batch, self.L_i, self._clients.L_rows(), spreads)
+        m, b, L_b = self.rows_each, self.batch or 1, self.L_batch_i
+        # ``theory.expected_smoothness`` of each client, in the same arithmetic
+        sigma2 = np.where(m == b, 0.0, (m - b) / (b * np.maximum(m - 1, 1)) * spreads)
+        return np.where(sigma2 == 0, L_b, 2 * L_b), 2 * sigma2
 
     @cached_property
     def es_A_i(self) -> Array:
@@ -352,7 +354,11 @@ class Problem:
         """L_b of each client:  E |g_j(x) - g_j(x*)|^2 <= 2 L_b D_f(x, x*)  over minibatches j; L_i with all rows."""
         if self.batch is None:
             return self.L_i
-        return minibatch_smoothness(self.rows_each, self.batch, self.L_i, self._clients.L_rows())
+        m, b, L, L_max = self.rows_each, self.batch, self.L_i, self._clients.L_rows()
+        for i in np.flatnonzero(~((L > 0) & ((1 + 1e-6) * L_max >= L) & (L_max < np.inf)))[:1]:  # says what is wrong
+            theory.minibatch_smoothness(int(m[i]), b, float(L[i]), float(L_max[i]))
+        # the same of each client, in the same arithmetic
+        return np.where(m == b, L, (m * (b - 1) * L + (m - b) * L_max) / (b * np.maximum(m - 1, 1)))
 
     @cached_property
     def es_A(self) -> float:

@@ -87,16 +87,6 @@ def value_and_gradient(f: object) -> tuple[Callable[..., Any], Callable[..., Any
     return (value, gradient) if callable(value) and callable(gradient) else None
 
 
-def smoothness_of(f: object) -> float | None:
-    """L, where f knows it."""
-    return attribute(f, "L") if knows_L(f) else None
-
-
-def strong_convexity_of(f: object) -> float | None:
-    """mu, where f knows it."""
-    return getattr(f, "mu", None)
-
-
 def dimension_of(f: object) -> int | None:
     """The number of unknowns, where f knows it."""
     d = attribute(f, "d")
@@ -152,8 +142,3 @@ def can_sample(f: object) -> bool:
 def row_smoothness_of(f: object) -> float | None:
     """``L_rows``, the largest smoothness of one row, where f knows it."""
     return getattr(f, "L_rows", None)
-
-
-def gradient_variance_of(f: object) -> Callable[[Array], float] | None:
-    """``gradient_variance(x)``, where f has it."""
-    return getattr(f, "gradient_variance", None)

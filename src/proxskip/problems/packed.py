@@ -1,14 +1,15 @@
-"""Many clients as rows of one store: a client is made when it is asked for, and what is asked of all takes no loop.
+"""Many clients as rows of one store: a client is made when it is used, and what concerns all of them takes no loop.
 
-What a client computes by itself is computed here for blocks of clients, in the same arithmetic: the data of a block are
-one matrix in which every client has columns of its own. So the gradients and fingerprints of packed clients are those
-of the same clients one by one; their L and mu agree up to rounding.
+Blocks of clients are computed at once, in the arithmetic of a single client: their data are one matrix in which every
+client has columns of its own. Gradients and fingerprints are those of the same clients one by one; L and mu agree up to
+rounding.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any, overload
 
 import numpy as np
@@ -16,8 +17,7 @@ import scipy
 
 from proxskip.problems import oracles
 from proxskip.problems.clients import NUMBERS_AT_ONCE, Clients, Listed
-from proxskip.problems.glm import LeastSquares, LinearModel, times
-from proxskip.problems.softmax import Softmax
+from proxskip.problems.glm import LeastSquares, LinearModel, Softmax, times
 from proxskip.problems.spectrum import apart, by_size, largest_each, rows_of, smallest_each
 from proxskip.types import Array, Indices, InputError, Oracle
 
@@ -88,7 +88,6 @@ class Packed(Clients):
         return (self.store,)
 
     def sizes(self) -> Indices:
-        """Rows of each client."""
         return np.diff(self.row0)
 
     rows = sizes
@@ -100,15 +99,13 @@ class Packed(Clients):
 
     def has_even_rows(self) -> bool:
         """Whether the rows of every client have equal weights."""
-        low, high = (u.reduceat(self.store.s, self.row0[:-1]) for u in (np.minimum, np.maximum))
-        return bool(np.array_equal(low, high))
+        return bool(_are_even(self.store.s, self.row0).all())
 
     def whole(self, weights: Array) -> Any:
         """All rows, with the weights of their clients."""
         return self.store.reweighted(np.repeat(weights, self.sizes()) * self.store.s)
 
     def in_double(self) -> Clients:
-        """The same clients with their data in double precision; this very object if they are."""
         store = oracles.in_double(self.store)
         return self if store is self.store else Packed(store, self.row0)
 
@@ -123,40 +120,34 @@ class Packed(Clients):
 
     def add_to(self, digest: Any) -> None:
         """Add the data of all clients to a digest, client by client as ``sharded.add_client`` does."""
-        name, reg = type(self.store).__name__.encode(), _bytes_of(self.store.reg, 0)[0]
-        for sub, row0 in self._parts(0, len(self)):
-            views = [_bytes_of(v, ends) for v, ends in ((sub.b, row0), (sub.s, row0), *_matrix_arrays(sub.A, row0))]
-            (b, b_ends), (s, s_ends), *matrix = views
-            for i in range(len(row0) - 1):
-                digest.update(name)
-                digest.update(b[b_ends[i] : b_ends[i + 1]])
-                digest.update(reg)
-                digest.update(s[s_ends[i] : s_ends[i + 1]])
-                for view, ends in matrix:
-                    digest.update(view[ends[i] : ends[i + 1]])
+        store, A, matrix = self.store, self.store.A, []
+        name, sparse = type(store).__name__.encode(), scipy.sparse.issparse(A)
+        for lo, hi in pairwise(self.row0.tolist()):
+            if sparse:
+                entries = slice(A.indptr[lo], A.indptr[hi])
+                indptr, indices = A.indptr[lo : hi + 1] - A.indptr[lo], A.indices[entries]
+                matrix = [indptr.astype(np.int64), indices.astype(np.int64), A.data[entries]]
+            for part in (name, store.b[lo:hi], store.reg, store.s[lo:hi], *(matrix if sparse else [A[lo:hi]])):
+                digest.update(part)
 
     # -- constants -----------------------------------------------------------------------------------------------------
     def L_i(self) -> Array:
-        """Smoothness of each client."""
         if self._L is None:
             self._L = largest_each(self.store, self.row0)
         return self._L.copy()
 
     def mu_i(self) -> Array:
-        """Strong convexity of each client."""
         if isinstance(self.store, LeastSquares):
             return smallest_each(self.store, self.row0)
         return np.full(len(self), float(self.store.reg.min()))
 
     def L_rows(self) -> Array:
-        """The largest smoothness of the function of one row of each client."""
         factors = ((sub, row0, _row_factors(sub, row0)) for sub, row0 in self._parts(0, len(self)))
         return np.concatenate(
             [sub.curvature * np.maximum.reduceat(c * sub.row_squares, row0[:-1]) + sub.l2 for sub, row0, c in factors]
         )
 
     def spreads(self, x: Array) -> Array:
-        """mean_j |grad f_ij(x) - grad f_i(x)|^2  over the rows j of each client."""
         spreads = []
         for sub, row0 in self._parts(0, len(self)):
             sizes = np.diff(row0)
@@ -168,7 +159,6 @@ class Packed(Clients):
 
     # -- gradients -----------------------------------------------------------------------------------------------------
     def gradients(self, x: Array, lo: int, hi: int) -> Array:
-        """grad f_i(x) of clients lo to hi - 1 in double precision, one row each."""
         rows = np.empty((hi - lo, len(x)))
         at = 0
         for part, row0 in self._parts(lo, hi):
@@ -205,30 +195,15 @@ def sums(v: Array, row0: Indices) -> Array:
     return totals
 
 
-def _bytes_of(v: Any, ends: Any) -> tuple[memoryview, list[int]]:
-    """The bytes of an array, and where those of each client end, from numbers of entries."""
-    v = np.ascontiguousarray(v).reshape(-1)
-    return memoryview(v).cast("B"), (v.itemsize * np.asarray(ends, np.int64)).tolist()
-
-
-def _matrix_arrays(A: Any, row0: Indices) -> list[tuple[Any, Indices]]:
-    """The arrays of ``sharded.matrix_parts`` of all clients, with where each client's end."""
-    if not scipy.sparse.issparse(A):
-        return [(A, A.shape[1] * row0)]
-    # each client's own indptr begins with 0, and has an entry more than rows
-    sizes = np.diff(row0)
-    at = np.arange(len(row0))
-    ends = A.indptr.astype(np.int64)
-    places = np.arange(row0[-1] + len(sizes)) - np.repeat(at[:-1], sizes + 1)
-    indptr = ends[places] - np.repeat(ends[row0[:-1]], sizes + 1)
-    return [(indptr, row0 + at), (A.indices.astype(np.int64), ends[row0]), (A.data, ends[row0])]
-
-
 def _row_factors(sub: LinearModel, row0: Indices) -> Array:
     """``LinearModel.row_factors`` of each client, row by row."""
     sizes = np.diff(row0)
-    low, high = (u.reduceat(sub.s, row0[:-1]) for u in (np.minimum, np.maximum))
-    return np.where(np.repeat(low == high, sizes), 1.0, np.repeat(sizes, sizes) * sub.s)
+    return np.where(np.repeat(_are_even(sub.s, row0), sizes), 1.0, np.repeat(sizes, sizes) * sub.s)
+
+
+def _are_even(s: Array, row0: Indices) -> Any:
+    """Whether the rows of a client have equal weights, for each client."""
+    return np.minimum.reduceat(s, row0[:-1]) == np.maximum.reduceat(s, row0[:-1])
 
 
 def _products(sub: LinearModel, row0: Indices, c: Array) -> Array:

@@ -142,15 +142,12 @@ class Elsewhere(Problem):
         return last[1], last[2]
 
     def smooth_value(self, x: Array) -> float:
-        """sum_i w_i f_i(x)."""
         return float(sum(w * v for w, v in zip(self.weights, self._at(x)[0], strict=True)))
 
     def gradient(self, x: Array) -> Array:
-        """The gradient of the smooth part."""
         return np.asarray(sum(w * g for w, g in zip(self.weights, self._at(x)[1], strict=True)))
 
     def client_gradients(self, x: Array) -> Array:
-        """grad f_i(x), one row per client."""
         return self._at(x)[1]
 
 
@@ -162,7 +159,6 @@ class Sharded(Elsewhere):
 
     @property
     def l2(self) -> float | None:
-        """The coefficient lambda of the l2 regularizer; None unless the clients are linear models."""
         l2: float | None = oracles.attribute(self.clients[0], "l2")
         return l2
 

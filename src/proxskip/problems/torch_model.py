@@ -20,13 +20,6 @@ from proxskip.types import Array, InputError
 ROWS_AT_ONCE = 4096
 """Rows that a full loss or gradient passes through the module in one go."""
 BATCH_NORMS = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d, torch.nn.SyncBatchNorm)
-UNKEYED_DROPOUT = (
-    torch.nn.Dropout1d,
-    torch.nn.Dropout2d,
-    torch.nn.Dropout3d,
-    torch.nn.AlphaDropout,
-    torch.nn.FeatureAlphaDropout,
-)
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 _MIX = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
 """Constants of splitmix64 (Steele, Lea, Flood, 2014) as signed words."""
@@ -79,10 +72,6 @@ class KeyedDropout(TorchFunctionMode):  # type: ignore[misc]
         kwargs = kwargs or {}
         if func is torch.nn.functional.dropout:
             return self._dropout(*args, **kwargs)
-        if func is torch.nn.functional.scaled_dot_product_attention and (
-            kwargs.get("dropout_p") or (len(args) > 4 and args[4])
-        ):
-            raise InputError("dropout inside scaled_dot_product_attention has no key; use nn.Dropout around it.")
         if self.many and func is torch.nn.functional.conv2d:
             return convolved(*args, **kwargs)
         return func(*args, **kwargs)
@@ -362,11 +351,8 @@ def _check(module: torch.nn.Module, names: tuple[str, ...], inputs: Any, targets
     kinds = {module.get_parameter(name).dtype for name in names}
     if len(kinds) > 1:
         raise InputError(f"the parameters have the dtypes {', '.join(sorted(map(str, kinds)))}; give them one.")
-    for m in module.modules():
-        if isinstance(m, BATCH_NORMS):
-            raise InputError(
-                "batch normalization keeps running means, which are not parameters and are not averaged; "
-                "use GroupNorm or LayerNorm."
-            )
-        if isinstance(m, UNKEYED_DROPOUT):
-            raise InputError(f"{type(m).__name__} has no keyed masks; use nn.Dropout.")
+    if any(isinstance(m, BATCH_NORMS) for m in module.modules()):
+        raise InputError(
+            "batch normalization keeps running means, which are not parameters and are not averaged; "
+            "use GroupNorm or LayerNorm."
+        )

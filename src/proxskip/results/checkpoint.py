@@ -331,18 +331,7 @@ def _differences(prefix: str, saved: Mapping[str, Any], wanted: Mapping[str, Any
             yield f"{field}: not saved, now {cut(repr(new))}"
         elif key not in wanted:
             yield f"{field}: saved {cut(repr(old))}, now absent"
-        elif not _same(old, new):
+        elif old != new and canonical(old) != canonical(new):  # NaN is NaN, and 1 is 1.0
             a, b = repr(old), repr(new)
             start = next((k for k, (u, v) in enumerate(zip(a, b, strict=False)) if u != v), min(len(a), len(b)))
             yield f"{field}: saved {cut(a, start)}, now {cut(b, start)}"
-
-
-def _same(a: Any, b: Any) -> bool:
-    """Equal values: 1 is 1.0 but not True, and NaN is NaN."""
-    if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(map(_same, a, b))
-    if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
-    if isinstance(a, bool) or isinstance(b, bool):
-        return a is b
-    return bool(a == b) or (isinstance(a, float) and isinstance(b, float) and a != a and b != b)

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from proxskip.problems.glm import Logistic
-from proxskip.problems.softmax import Softmax
+from proxskip.problems.glm import Logistic, Softmax
 from proxskip.problems.split import split
 from proxskip.results.result import Result
 from proxskip.running import run

@@ -11,8 +11,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from proxskip.minimizing import Minimum, minimize
-from proxskip.problems.glm import LeastSquares, LinearModel, Logistic
-from proxskip.problems.softmax import Softmax
+from proxskip.problems.glm import LeastSquares, LinearModel, Logistic, Softmax
 from proxskip.prox import Blocks, Zero, as_prox
 from proxskip.sklearn.conventions import (
     LinearClassifier,

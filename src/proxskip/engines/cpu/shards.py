@@ -21,9 +21,8 @@ from proxskip.engines.cpu.kernels import ENTRIES_PER_TILE, ROWS_PER_TILE, Anchor
 from proxskip.engines.cpu.minibatches import NO_PICKS, Draws, draw_rows, room_for, weigh_rows
 from proxskip.engines.sparse_rows import merged_rows, offsets, ranges
 from proxskip.problems.federated import Problem
-from proxskip.problems.glm import LinearModel
+from proxskip.problems.glm import LinearModel, Softmax
 from proxskip.problems.packed import Packed, stores_of
-from proxskip.problems.softmax import Softmax
 from proxskip.types import Array, Indices, is_sparse
 
 RangeTask = Callable[[int, int], None]

@@ -28,9 +28,8 @@ from proxskip.engines.gpu.device import Card
 from proxskip.engines.gpu.tiles import PACK, ClientRows, Layout
 from proxskip.interfaces import look
 from proxskip.problems.federated import Problem
-from proxskip.problems.glm import LinearModel
+from proxskip.problems.glm import LinearModel, Softmax
 from proxskip.problems.packed import has_even_rows, stores_of
-from proxskip.problems.softmax import Softmax
 from proxskip.types import InputError
 
 MAX_ROWS_WITHOUT_TILES = 24

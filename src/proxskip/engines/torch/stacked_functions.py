@@ -11,10 +11,9 @@ import torch
 from torch.func import grad, vmap
 
 from proxskip.problems.federated import Problem
-from proxskip.problems.glm import LinearModel
+from proxskip.problems.glm import LinearModel, Softmax
 from proxskip.problems.oracles import rows_of
 from proxskip.problems.quadratic import Quadratic
-from proxskip.problems.softmax import Softmax
 from proxskip.problems.torch_model import Model, masks_of, same_bytes
 from proxskip.types import Indices, InputError
 
