@@ -30,6 +30,7 @@ def test_a_split_deals_out_the_digits_and_a_seed_draws_its_own(split: str) -> No
     task = networks.digits("mlp", split, 3)
     assert sum(len(y) for _, y in task.clients) + len(task.held_out[1]) >= 1796
     assert len(task.held_out[1]) % 2 == 0
+    assert {len(y) for _, y in task.clients} <= {134, 135}, "minibatches of 32 rows are drawn from every client"
     labels = [len(set(y.tolist())) for _, y in task.clients]
     assert max(labels) <= 3 if split == "sorted" else min(labels) == 10 if split == "iid" else True
     assert not np.array_equal(task.held_out[0], networks.digits("mlp", split, 4).held_out[0])

@@ -201,6 +201,14 @@ def test_a_run_that_diverges_ends_with_advice_and_the_best_x(engine):
     assert np.mean([f.value(result.x) for f in problem.clients]) == pytest.approx(finite.min(), rel=1e-9)
 
 
+def test_a_training_shows_its_progress(capsys, monkeypatch):
+    monkeypatch.setattr("proxskip.loop.progress.SECONDS_BEFORE_FIRST", 0.0)
+    monkeypatch.setattr("proxskip.loop.progress.SECONDS_BETWEEN_LINES", 0.0)
+    for cohort in (None, 2):
+        trained({"optimizer": plain, "period": 3}, 3, 4, every=2, cohort=cohort, progress=True)
+        assert "train: round 2/4, f " in capsys.readouterr().err
+
+
 def test_a_training_is_kept_in_a_folder(tmp_path):
     out = tmp_path / "a"
     setting = {"optimizer": lambda q: torch.optim.AdamW(q, 0.01), "period": 3, "batch": 4}

@@ -16,11 +16,12 @@ from torch.nn import functional
 
 from proxskip.experiments import claims
 from proxskip.experiments.workspace import Workspace
+from proxskip.problems.split import even_cuts
 from proxskip.randomness import generator
 from proxskip.report.figures import Claim, Experiment, Panel, Series, Table
 from proxskip.torch.training import split as split_rows
 from proxskip.torch.training import train
-from proxskip.types import Array
+from proxskip.types import Array, Indices
 
 CLIENTS = 8
 LETTERS = "abcdefghijklmnop ."
@@ -107,11 +108,26 @@ def digits(model: str, split: str, seed: int) -> Task:
     X, y = torch.tensor((pixels[order] - 8.0) / 8.0, dtype=torch.float32), torch.tensor(labels[order])
     cut = len(y) * 6 // 10
     how, _, alpha = split.partition("-")
-    how = {"sorted": "label"}.get(how, how)
-    clients = split_rows(X[:cut], y[:cut], CLIENTS, how, alpha=float(alpha or 1.0), seed=seed)
+    if how == "dirichlet":
+        clients = split_rows(X[:cut], y[:cut], groups=dealt(y[:cut].numpy(), float(alpha), generator(seed)))
+    else:
+        clients = split_rows(X[:cut], y[:cut], CLIENTS, {"sorted": "label"}.get(how, how), seed=seed)
     # one row less, where the halves would not be equal
     even = cut + (len(y) - cut) // 2 * 2
     return Task(MODULES[model](), clients, (X[cut:even], y[cut:even]))
+
+
+def dealt(labels: Indices, alpha: float, rng: np.random.Generator) -> Indices:
+    """A client for each row: as many rows for each, with shares of the labels from Dirichlet(alpha) while they last."""
+    owners = np.empty(len(labels), dtype=np.int64)
+    left = [list(rng.permutation(np.flatnonzero(labels == k))) for k in range(10)]
+    for i, rows in enumerate(np.diff(even_cuts(len(labels), CLIENTS))):
+        shares = rng.dirichlet(np.full(10, alpha))
+        for _ in range(rows):
+            # labels that are used up give their share to the others
+            open_shares = np.where([bool(rest) for rest in left], shares + 1e-12, 0.0)
+            owners[left[rng.choice(10, p=open_shares / open_shares.sum())].pop()] = i
+    return owners
 
 
 def text(model: str, split: str, seed: int) -> Task:

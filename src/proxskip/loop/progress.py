@@ -134,11 +134,14 @@ class Progress(StatusLine):
         return min(1.0, max(parts)) if parts else None
 
     def _words(self, metrics: dict[str, float], elapsed: float) -> list[str]:
-        limit, gap = self.stop.get("rounds"), metrics.get("gap")
+        limit = self.stop.get("rounds")
+        # the training of a network knows f alone
+        names = {"gap": "f - f*", "grad_norm": "|grad f|", "f": "f"}
+        column = next(name for name in names if metrics.get(name) is not None)
         speed = (metrics["round"] - self.first["round"]) / max(elapsed, 1e-9)
         words = [
             f"round {metrics['round']:,.0f}" + (f"/{limit:,.0f}" if limit else ""),
-            f"|grad f| {metrics['grad_norm']:.1e}" if gap is None else f"f - f* {gap:.1e}",
+            f"{names[column]} {metrics[column]:.1e}",
             f"{speed:,.0f} rounds/s" if speed >= 10 else f"{speed:.2g} rounds/s",
         ]
         # the rest takes as long per share of the limit as what was done since the start

@@ -215,11 +215,11 @@ def cohort_floor(config: Mapping[str, Any], first: Mapping[str, float]) -> str |
     Args:
         first: the run's first record.
     """
-    if "cohort" not in config:
+    kind = registry.METHODS.get(config["method"])
+    if "cohort" not in config or kind is None or "h" not in kind.remembers:
         return None
     (rule, size), n, stop = next(iter(config["cohort"].items())), config["problem"]["clients"], config["stop"]
-    kind = registry.METHODS.get(config["method"])
-    if rule not in ("uniform", "bernoulli") or isinstance(size, list) or kind is None or "h" not in kind.remembers:
+    if rule not in ("uniform", "bernoulli") or isinstance(size, list):
         return None
     # the squares of the gradient norm, and f - f* itself, fall as the squared error does
     accuracies = [(stop["tol"] / first["grad_norm"]) ** 2] if stop["tol"] and first["grad_norm"] else []

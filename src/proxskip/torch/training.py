@@ -478,8 +478,7 @@ class _Run:
             return Status.DIVERGED, self._advice()
         if numbers["f"] < self.best[0]:
             self.best = numbers["f"], self.state.round, x
-        shown = Record({"gap": numbers["f"], **numbers}, x)
-        why = tell_record(self.callbacks, self.state.round, shown)
+        why = tell_record(self.callbacks, self.state.round, Record(numbers, x))
         return None if why is None else (Status.STOPPED, why or "a callback ended it.")
 
     def _advice(self) -> str:
