@@ -20,6 +20,7 @@ import pytest
 
 import chromium
 import proxskip as ps
+from conftest import Terminal
 from proxskip import cli, experiments
 from proxskip.cli import flags as cli_flags
 from proxskip.experiments import claims, curves_from_runs, reproduce, successive_halving, toml_figures
@@ -495,11 +496,6 @@ def test_progress_says_what_runs_and_how_long_it_takes(monkeypatch: pytest.Monke
     assert lines[1] == "fig1b: FedLin (3 of 7), round 10; 50 % done, 12 s left"  # half of it took two ticks
     assert quiet.getvalue() == ""
     assert "FedLin (3 of 7)" in screen.getvalue()
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 # -- presets -----------------------------------------------------------------------------------------------------------
