@@ -23,7 +23,6 @@ import case_table as table
 import cases_protocol
 import cases_solo
 import numpy as np
-import trees
 from case_table import ENTRIES, NAMED, Case, run, run_entry
 
 import proxskip as ps
@@ -287,7 +286,9 @@ def main() -> None:
     options.add_argument("--engines", default="reference,cpu,minimize,protocol")
     options.add_argument("--quick", action="store_true")
     o = options.parse_args()
-    trees.insist_on(o.source)
+    here = Path(ps.__file__).resolve()
+    if not here.is_relative_to(o.source.resolve()):
+        raise SystemExit(f"proxskip was imported from {here.parent}, not from {o.source}.")
     untried = set(ps.authoring.METHODS) - {e.make(e.on("quadratics")).name for e in ENTRIES}
     if untried:
         raise SystemExit(f"no case has {', '.join(sorted(untried))}.")

@@ -1,9 +1,11 @@
-"""Local steps on the CPU: ours against scipy, numpy, C, BLAS, and the way the paper's authors run a round.
+"""The cpu engine: local steps against scipy, numpy and C, minibatches, threads, overhead per round, cost of a call.
 
-    python benchmarks/cpu.py            some minutes; --quick for small sizes
+    python benchmarks/cpu.py                          some minutes
+    python benchmarks/cpu.py --only steps threads     some of it
+    python benchmarks/cpu.py --quick                  a tenth of the rows where they are random
 
 w8a is read from PROXSKIP_DATA or the cache; without it random rows of its shape take its place.
-Every figure is the least of several runs, taken in turns with its rivals in one process, BLAS on one thread.
+Times are the least of several runs, taken in turns with their rivals in one process, BLAS on one thread.
 """
 
 from __future__ import annotations
@@ -11,11 +13,12 @@ from __future__ import annotations
 import argparse
 import ctypes
 import itertools
+import os
 import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +26,7 @@ import numpy as np
 import scipy.sparse
 
 import proxskip as ps
-from proxskip.engines.cpu.engine import CpuEngine
+from proxskip.engines.cpu.engine import CpuEngine, available_cores
 from proxskip.engines.cpu.shards import Tiles
 from proxskip.links.cohorts import Everyone
 from proxskip.loop.metered_exchange import Line
@@ -103,8 +106,10 @@ def dense_steps(problem: ps.Problem, K: int) -> Callable[[], Any]:
     return act
 
 
-def local_step(problem: ps.Problem) -> list[tuple[str, float, str]]:
+# -- what is measured --------------------------------------------------------------------------------------------------
+def local_step(quick: bool) -> Iterator[str]:
     """One local step of all clients of w8a, in rounds of 100 as in the paper."""
+    problem, name = w8a()
     K = 100
     rivals = {
         "ours, 1 thread": steps_of(CpuEngine(1), problem, K),
@@ -117,29 +122,91 @@ def local_step(problem: ps.Problem) -> list[tuple[str, float, str]]:
     if in_c is not None:
         rivals["C, same layout"] = in_c
         assert np.allclose(in_c(), rivals["ours, 1 thread"](), rtol=1e-12, atol=1e-15)
-    best = {name: t / per.get(name, K) for name, t in in_turns(rivals, 11).items()}
-    ours = best["ours, 1 thread"]
-    bars = {
-        "ours, 2 threads": "two threads at least 1.8 times faster than one",
-        "scipy CSR, both orientations": "at least 2.5",
-        "numpy dense": "at least 12",
-        "C, same layout": "at least 0.8 (ours at most 1.25 times slower)",
-    }
-    rows = [("ours, 1 thread", ours, "")]
-    for name, t in best.items():
-        if name != "ours, 1 thread":
-            ratio = ours / t if name == "ours, 2 threads" else t / ours
-            rows.append((name, t, f"{ratio:.2f} ({bars[name]})"))
-    return rows
+    best = {what: t / per.get(what, K) for what, t in in_turns(rivals, 11).items()}
+    ours = best.pop("ours, 1 thread")
+    bars = {"ours, 2 threads": 1 / 1.8, "scipy CSR, both orientations": 2.5, "numpy dense": 12, "C, same layout": 0.8}
+    yield f"| {name}, 20 clients, a local step on one thread: us | {1e6 * ours:.0f} | | |"
+    for what, t in best.items():
+        yield row(f"{what}, over this", t / ours, bars[what], least="2 threads" not in what)
 
 
-def minibatches(problem: ps.Problem, K: int) -> list[tuple[str, float, str]]:
+def minibatches(quick: bool) -> Iterator[str]:
     """One step of all clients on minibatches of these rows, against one with the full gradient."""
-    bars = {2000: 1.3, 400: 0.75, 32: 0.1}
-    acts = {rows: steps_of(CpuEngine(1), problem.with_batch(rows or None), K) for rows in (0, *bars)}
-    best = {int(name): t / K for name, t in in_turns({str(rows): act for rows, act in acts.items()}, 15).items()}
-    rows = [(f"{b:,} rows", best[b], f"{best[b] / best[0]:.3f} (at most {bar:g})") for b, bar in bars.items()]
-    return [("all rows", best[0], ""), *rows]
+    problem, name = w8a()
+    bars, K = {2000: 1.3, 400: 0.75, 32: 0.1}, 40 if quick else 200
+    acts = {str(rows): steps_of(CpuEngine(1), problem.with_batch(rows or None), K) for rows in (0, *bars)}
+    best = in_turns(acts, 15)
+    for rows, bar in bars.items():
+        yield row(f"{name}, a step on minibatches of {rows:,} rows, over a full one", best[str(rows)] / best["0"], bar)
+
+
+def threads(quick: bool) -> Iterator[str]:
+    """Whole clients are dealt to the threads: 20 of them keep two threads busy, 16 threads need more, and more to do."""
+    bars, cores = {(2, 100): 1.8, (16, 1000): 11.0}, available_cores()
+    counts = sorted({1, *(t for t in (2, 4, 8, 16) if t <= cores), min(cores, 16)})
+    many = synthetic(49_749, 300, 12, 160)
+    for problem, data, K in ((*w8a(), 100), (many, "random rows", 100), (many, "random rows", 1000)):
+        engines = {t: CpuEngine(t) for t in counts}
+        best = in_turns({str(t): steps_of(engine, problem, K) for t, engine in engines.items()}, 11)
+        for engine in engines.values():
+            engine.close()
+        for t in counts[1:]:
+            most = problem.n / -(-problem.n // t)  # the busiest thread has the most clients
+            bar = bars.get((t, K), np.inf)
+            what = f"{data}, {problem.n} clients, {K} steps: {t} threads over one (at most {most:.1f} is possible)"
+            yield row(what, best["1"] / best[str(t)], bar if bar <= most else None, least=True)
+
+
+def overhead(quick: bool) -> Iterator[str]:
+    """A round of Scaffnew without its local step, in passes over the state vectors (h and xhat, copied on one thread)."""
+    for n in (1_000, 10_000, 100_000):
+        problem, engine, inside = synthetic(100_000 if quick else 1_000_000, 300, 12, n), CpuEngine(), [0.0]
+        descend = engine.descend
+
+        def timed(*given: Any, descend: Any = descend, inside: list[float] = inside, **more: Any) -> Any:
+            start = time.perf_counter()
+            points = descend(*given, **more)
+            inside[0] += time.perf_counter() - start
+            return points
+
+        act = rounds_of(engine, problem, ps.Scaffnew(gamma=0.1, p=0.99, K=1))
+        engine.descend = timed  # type: ignore[method-assign]
+        state, copy = np.ones((2, n, problem.d)), np.empty((2, n, problem.d))
+        rest, passes = [], []
+        for _ in range(15):
+            inside[0], start = 0.0, time.perf_counter()
+            act()
+            rest.append(time.perf_counter() - start - inside[0])
+            passes.append(in_turns({"copy": lambda: np.copyto(copy, state)}, 2)["copy"])  # noqa: B023
+        engine.close()
+        yield row(f"overhead of a round, {n:,} clients, in passes", float(np.min(rest) / np.min(passes)), 4.8)
+
+
+def calls(quick: bool) -> Iterator[str]:
+    """What ``ps.run`` costs beside its rounds: on a problem that has not been run yet, again, and with its records."""
+
+    def seconds(problem: ps.Problem, rounds: int, **how: Any) -> float:
+        method = ps.Scaffnew.theory(problem)
+        start = time.perf_counter()
+        ps.run(method, problem, rounds=rounds, progress=False, **how)
+        return time.perf_counter() - start
+
+    for make in (w8a, lambda: (synthetic(5000, 300, 12, 1000), "1,000 clients of 5 rows")):
+        for _ in range(2):  # the first time compiles
+            problem, name = make()
+            _ = problem.solution, problem.L_i
+            first = seconds(problem, 1)
+        rivals = {
+            "one": lambda: seconds(problem, 1),  # noqa: B023
+            "recorded": lambda: seconds(problem, 20),  # noqa: B023
+            "plain": lambda: seconds(problem, 20, every=20),  # noqa: B023
+        }
+        best = in_turns(rivals, 7)
+        yield row(f"{name}: first run of one round, ms", 1e3 * first)
+        yield row(f"{name}: the same again, ms", 1e3 * best["one"])
+        yield row(
+            f"{name}: 20 rounds with the default records, over those without", best["recorded"] / best["plain"], 1.5
+        )
 
 
 def synthetic(rows: int, d: int, per_row: int, clients: int, ones: bool = True, seed: int = 0) -> ps.Problem:
@@ -180,96 +247,6 @@ def rounds_of(engine: Any, problem: ps.Problem, method: Any) -> Callable[[], Non
     return act
 
 
-def whole_round(problem: ps.Problem, K: int = 100) -> list[tuple[str, float, str]]:
-    """A round of K local steps of all clients: ours, stacked numpy, JAX and the authors' way (Ray actors), where installed."""
-    method = ps.Scaffnew(gamma=0.5 / problem.L_max, p=1 / K, K=K)
-    ours = in_turns({"t": rounds_of(CpuEngine(), problem, method)}, 7)["t"]
-    rows = [("ours", ours, "")]
-    for name, make in (
-        ("numpy, dense, one client after another", _numpy_round),
-        ("JAX, dense, one jit", _jax_round),
-        ("authors' way: Ray, an actor a client, dense numpy", _ray_round),
-    ):
-        made = make(problem, K)
-        if made is None:
-            rows.append((name, float("nan"), "not installed"))
-            continue
-        act, finish = made
-        t = in_turns({"t": act}, 3)["t"]
-        finish()
-        rows.append((name, t, f"{t / ours:.1f} times slower"))
-    return rows
-
-
-def _numpy_round(problem: ps.Problem, K: int) -> Any:
-    return dense_steps(problem, K), lambda: None
-
-
-def _jax_round(problem: ps.Problem, K: int) -> Any:
-    try:
-        import jax
-        import jax.numpy as jnp
-    except ImportError:
-        return None
-    jax.config.update("jax_enable_x64", True)
-    m = max(f.N for f in problem.clients)
-    A, b, s = np.zeros((problem.n, m, problem.d)), np.ones((problem.n, m)), np.zeros((problem.n, m))
-    for i, f in enumerate(problem.clients):
-        A[i, : f.N], b[i, : f.N], s[i, : f.N] = f.A.toarray(), f.b, 1.0 / f.N
-    l2 = problem.l2
-
-    def step(x: Any, A: Any, b: Any, s: Any) -> Any:
-        return x - 0.5 * (A.T @ (-b * s / (1.0 + jnp.exp(b * (A @ x)))) + l2 * x)
-
-    @jax.jit
-    def go(x: Any, A: Any, b: Any, s: Any) -> Any:
-        return jax.lax.fori_loop(0, K, lambda _, X: jax.vmap(step)(X, A, b, s), x).mean(0)
-
-    args = (jnp.zeros((problem.n, problem.d)), jnp.asarray(A), jnp.asarray(b), jnp.asarray(s))
-    go(*args).block_until_ready()
-    return lambda: go(*args).block_until_ready(), lambda: None
-
-
-def _ray_round(problem: ps.Problem, K: int) -> Any:
-    try:
-        import os
-
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        import ray
-    except ImportError:
-        return None
-    from proxskip.engines.ray.cluster import start_here
-
-    start_here(num_cpus=2, log_to_driver=False, logging_level="ERROR")
-    return authors_way(problem, K), ray.shutdown
-
-
-def authors_way(problem: ps.Problem, K: int) -> Callable[[], Any]:
-    """An actor a client, dense numpy, x put in every round; Ray is running."""
-    import ray
-
-    @ray.remote(num_cpus=0.1)
-    class Worker:
-        def __init__(self, A: Any, b: Any, reg: Any) -> None:
-            self.A, self.b, self.reg = A, b, reg
-
-        def go(self, x: Any) -> Any:
-            for _ in range(K):
-                x = x - 0.5 * (
-                    self.A.T @ (-self.b / (1.0 + np.exp(self.b * (self.A @ x))) / len(self.b)) + self.reg * x
-                )
-            return x
-
-    workers = [Worker.remote(f.A.toarray(), f.b, f.reg) for f in problem.clients]
-
-    def act() -> Any:
-        x = ray.put(np.zeros(problem.d))
-        return np.mean(ray.get([w.go.remote(x) for w in workers]), axis=0)
-
-    act()
-    return act
-
-
 def w8a() -> tuple[ps.Problem, str]:
     """w8a on 20 clients by label, or random rows of its shape."""
     try:
@@ -279,21 +256,27 @@ def w8a() -> tuple[ps.Problem, str]:
     return ps.split(ps.Logistic(A, b, l2=1e-4, l2_relative=True), clients=20, by="label"), "w8a by label"
 
 
-def section(title: str, rows: list[tuple[str, float, str]]) -> None:
-    """Print a table."""
-    print(f"\n## {title}\n\n| what | ms | ratio to ours (bar) |\n|---|---|---|")
-    for name, t, note in rows:
-        print(f"| {name} | {1e3 * t:.3f} | {note} |", flush=True)
+def row(what: str, figure: float, bar: float | None = None, least: bool = False) -> str:
+    """A line of the table; ``bar`` is the most that the figure may be, or the least."""
+    if bar is None:
+        return f"| {what} | {figure:.3g} | | |"
+    met = figure >= bar if least else figure <= bar
+    return f"| {what} | {figure:.3g} | at {'least' if least else 'most'} {bar:.3g} | {'met' if met else 'MISSED'} |"
+
+
+PARTS = {"steps": local_step, "minibatches": minibatches, "threads": threads, "overhead": overhead, "calls": calls}
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--quick", action="store_true", help="small sizes")
+    options.add_argument("--only", nargs="*", choices=tuple(PARTS), help="some of the parts")
     o = options.parse_args()
-    problem, name = w8a()
-    section(f"One local step of all 20 clients, {name}, float64", local_step(problem))
-    section("A minibatch step on one thread, over a full step", minibatches(problem, 40 if o.quick else 200))
-    section(f"A whole round, 20 clients, 100 local steps, {name}", whole_round(problem))
+    print(f"## The cpu engine (load {os.getloadavg()[0]:.1f})\n")
+    print("| what | measured | bar | verdict |\n|---|---|---|---|")
+    for name in o.only or PARTS:
+        for line in PARTS[name](o.quick):
+            print(line, flush=True)
 
 
 if __name__ == "__main__":

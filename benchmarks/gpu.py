@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 
 import proxskip as ps
 from proxskip.engines.gpu.device import Card, need_cupy
@@ -36,7 +35,7 @@ def main() -> None:
         "multiprocessors. w8a, clients sorted by label, float64, full gradients unless said otherwise; medians of "
         f"{REPEATS}. A *step* is one local step of all clients.\n"
     )
-    for section in (steps_table, rounds_table, short_rounds_table, *(() if options.quick else (more_table,))):
+    for section in (steps_table, rounds_table, short_rounds_table, *(() if options.quick else (shapes_table,))):
         print(*section(cupy, whole), "", sep="\n", flush=True)
 
 
@@ -130,46 +129,20 @@ def short_rounds_table(cupy: Any, whole: Any) -> list[str]:
     ]
 
 
-# -- everything else ---------------------------------------------------------------------------------------------------
-def more_table(cupy: Any, whole: Any) -> list[str]:
-    rng = np.random.Generator(np.random.Philox(0))
-    A = whole.A
+def shapes_table(cupy: Any, whole: Any) -> list[str]:
+    """Other numbers of clients, minibatches, precision and losses."""
     twenty = ps.split(whole, clients=20, by="label")
-    single = ps.Logistic(A, whole.b, l2=1e-4, l2_relative=True, dtype=np.float32)
-    soft = ps.Softmax(A, np.arange(A.shape[0]) % 5, l2=1e-3)
-    long = scipy.sparse.random(1_000_000, 300, 0.05, random_state=rng, format="csr")
-    model = ps.Logistic(long, rng.random(1_000_000) < 0.5, l2=1.0)
-
-    def dense() -> ps.Problem:
-        return ps.split(ps.Logistic(rng.standard_normal((6000, 5000)), rng.random(6000) < 0.5, l2=1.0), clients=10)
-
-    def wide() -> ps.Problem:
-        M = scipy.sparse.random(50_000, 60_000, 5e-4, random_state=rng, format="csr")
-        return ps.split(ps.Logistic(M, rng.random(50_000) < 0.5, l2=1.0), clients=10)
-
-    cases: list[tuple[str, Callable[[], ps.Problem], int]] = [
-        (f"w8a, {n} clients", lambda n=n: ps.split(whole, clients=n, by="label"), 1000) for n in (1, 5, 10, 50, 500)
-    ]
-    cases += [
-        ("w8a, 20 clients, minibatches of 2000", lambda: twenty.with_batch(2000), 200),
-        ("w8a, 20 clients, minibatches of 32", lambda: twenty.with_batch(32), 400),
-        ("w8a, 20 clients, float32", lambda: ps.split(single, clients=20, by="label"), 1000),
-        ("w8a, 20 clients, softmax over 5 classes", lambda: ps.split(soft, clients=20), 200),
-        ("dense 6000 x 5000, 10 clients", dense, 50),
-        ("sparse 50,000 x 60,000, 1.5e6 entries, 10 clients", wide, 50),
-    ]
-    cases += [
-        (f"sparse 1,000,000 x 300, 1.5e7 entries, {n} clients", lambda n=n: ps.split(model, clients=n), 20)
-        for n in (10, 1000, 5000)
-    ]
-    out = ["### Other shapes", "", "| | us a step | launch |", "|---|---|---|"]
-    for name, make, K in cases:
-        problem = make()
-        steps = LocalSteps(problem)
-        x, h = cupy.zeros(problem.d), cupy.zeros((problem.n, problem.d))
-        t = microseconds(cupy, lambda K: steps.descend(problem.n, x, h, 1e-3, K), max(1, K // 10), K)[0]  # noqa: B023
-        out.append(f"| {name} | {t:.1f} | {steps.describe()} |")
-    return out
+    single = ps.Logistic(whole.A, whole.b, l2=1e-4, l2_relative=True, dtype=np.float32)
+    soft = ps.Softmax(whole.A, np.arange(whole.N) % 5, l2=1e-3)
+    cases = {f"{n} clients": ps.split(whole, clients=n, by="label") for n in (1, 10, 50, 500)}
+    cases |= {f"20 clients, minibatches of {b}": twenty.with_batch(b) for b in (2000, 400, 32)}
+    cases["20 clients, float32"] = ps.split(single, clients=20, by="label")
+    cases["20 clients, softmax over 5 classes"] = ps.split(soft, clients=20)
+    lines = ["### Other shapes", "", "| w8a | us a step | launch |", "|---|---|---|"]
+    for name, problem in cases.items():
+        steps, t = local(cupy, problem, 40, 400)
+        lines.append(f"| {name} | {t:.1f} | {steps.describe()} |")
+    return lines
 
 
 if __name__ == "__main__":

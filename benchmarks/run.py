@@ -1,7 +1,7 @@
 """``make bench``: run the benchmarks that this machine can run, and write their tables into RESULTS.md.
 
     python benchmarks/run.py                        all parts, about an hour on two cores
-    python benchmarks/run.py --only engine cores    some of them
+    python benchmarks/run.py --only engine gpu      some of them
     python benchmarks/run.py --quick --out DIR      small sizes, to see that it works
 
 RESULTS.md has a section for each machine and a part for each benchmark. A run replaces the parts that it measured in
@@ -23,20 +23,18 @@ from pathlib import Path
 HERE = Path(__file__).parent
 PARTS: dict[str, tuple[str, ...]] = {
     "engine": ("cpu.py",),
-    "cores": ("cores.py",),
     "million": ("million.py",),
     "minimize": ("auto.py", "--virtual"),
     "split": ("auto.py", "--virtual", "--split"),
     "peers": ("peers.py", "--limit", "30"),
-    "ray": ("ray_engine.py",),
-    "size": ("size.py",),
+    "distributed": ("distributed.py",),
     "gpu": ("gpu.py",),
     "torch": ("torch_engine.py",),
 }
 """The command of each part; what it prints is the part."""
-NEEDS = {"ray": "ray", "size": "ray", "gpu": "cupy", "torch": "torch", "peers": "pyproximal"}
+NEEDS = {"distributed": "ray", "gpu": "cupy", "torch": "torch", "peers": "pyproximal"}
 """Packages without which a part is left out."""
-QUICK = {"engine", "cores", "million", "ray", "size", "gpu"}
+QUICK = {"engine", "million", "distributed", "gpu"}
 """Parts that have a --quick of their own; a quick run leaves out the others."""
 
 

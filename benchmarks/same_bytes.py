@@ -16,19 +16,25 @@ The exit status is 1 if anything differs, is missing, or could not be run.
 from __future__ import annotations
 
 import argparse
+import io
+import os
 import re
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from trees import LAST_RELEASE, ROOT, exported, python
 
+LAST_RELEASE = "c75dcb44b911957965e6f096a3b97381f33f3c0b"
+"""The last commit of release 0.2: what later states are held against unless another one is named."""
+ROOT = Path(__file__).resolve().parents[1]
 ENGINES = ("reference", "cpu", "minimize", "protocol", "ray", "gpu")
 SHOWN = 20
 """Differences that are named one by one."""
@@ -126,11 +132,36 @@ def _apart(tallies: Mapping[str, Tally]) -> int:
     return len({line.split(":")[0] for t in tallies.values() for line in t.different})
 
 
+@contextmanager
+def exported(revision: str, keep: Path | None = None) -> Iterator[Path]:
+    """The folder ``src`` of a revision of this repository, or of a folder that holds another state of it.
+
+    Args:
+        keep: a folder that holds the tree, and its compiled kernels, for the next time; by default it is temporary.
+    """
+    if (Path(revision) / "src").is_dir():
+        yield Path(revision).resolve() / "src"
+        return
+    command = ["git", "-C", str(ROOT), "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"]
+    named = subprocess.run(command, capture_output=True, text=True)
+    if named.returncode:
+        raise SystemExit(f"{revision} is no commit of this repository.")
+    commit = named.stdout.strip()
+    packed = subprocess.run(["git", "-C", str(ROOT), "archive", commit, "src"], check=True, capture_output=True).stdout
+    with tempfile.TemporaryDirectory(prefix="proxskip-") as temporary:
+        folder = Path(temporary) if keep is None else keep.resolve() / commit
+        folder.mkdir(parents=True, exist_ok=True)
+        with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+            archive.extractall(folder, filter="data")
+        yield folder / "src"
+
+
 def collect(source: Path, out: Path, engines: str, quick: bool, folders: Path) -> float:
-    """Run all cases on the package in ``source``; seconds."""
-    more = ["--quick"] if quick else []
-    command, environment = python(source, "cases.py", str(out), str(source), str(folders), "--engines", engines, *more)
+    """Run all cases on the package in ``source``, BLAS on one thread; seconds."""
+    arguments = [str(out), str(source), str(folders), "--engines", engines, *(["--quick"] if quick else [])]
+    environment = os.environ | {"PYTHONPATH": str(source), "PYTHONHASHSEED": "0"}
     start = time.perf_counter()
+    command = [sys.executable, str(ROOT / "benchmarks" / "cases.py"), *arguments]
     subprocess.run(command, check=True, env=environment, cwd=folders)
     return time.perf_counter() - start
 

@@ -123,8 +123,8 @@ def engine_times(problem: ps.Problem, device: str, repeats: int, cohort: Any = N
     whole = seconds(a_round, repeats, device)
     c = problem.n if cohort is None else cohort
     members = np.arange(c)
-    Y = torch.zeros((c, engine.family.D), device=engine.device)
-    Y.copy_(state["server"]["x"].tensor)
+    Y = torch.zeros((c, problem.d), device=engine.device)
+    Y.copy_(state["server"]["x"])
     H = torch.zeros_like(Y)
 
     def steps() -> None:

@@ -13,6 +13,7 @@ and bitwise resume. LocalGD claims no fixed point; Scaffold, FedLin and S-Local-
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
 import re
@@ -34,8 +35,9 @@ from hypothesis import settings
 
 import chromium
 import proxskip as ps
-from proxskip import registry
+from proxskip import cli, registry
 from proxskip.engines.gpu.device import need_cupy
+from proxskip.engines.in_process import NearEngine
 from proxskip.engines.reference import ReferenceEngine
 from proxskip.interfaces import Method, Request, Work
 from proxskip.links.cohorts import Bernoulli, Everyone, Uniform, as_participation
@@ -463,6 +465,101 @@ def close(a: Any, b: Any, tol: float) -> bool:
     return bool(np.max(np.abs(np.asarray(a) - np.asarray(b))) <= tol * scale)
 
 
+# -- results of runs ---------------------------------------------------------------------------------------------------
+def bits(result: ps.Result) -> bytes:
+    """Everything that a run computed, and what it counted."""
+    parts = [result.x, *(result.memory[k] for k in sorted(result.memory))]
+    parts += [result.trace[k] for k in result.trace.columns if k != "seconds"]
+    return b"".join(np.ascontiguousarray(v).tobytes() for v in parts)
+
+
+def same(a: ps.Result, b: ps.Result) -> bool:
+    """Bitwise, but for the clock and the machine."""
+    quiet = ("seconds", "versions", "cluster")
+    assert bits(a) == bits(b)
+    assert a.trace.columns == b.trace.columns
+    assert {k: v.tobytes() for k, v in a.server.items()} == {k: v.tobytes() for k, v in b.server.items()}
+    assert (a.h is None) == (b.h is None)
+    assert a.h is None or np.array_equal(a.h, b.h)
+    assert np.array_equal(a.participation, b.participation)
+    assert (a.status, a.success, a.message, a.warnings) == (b.status, b.success, b.message, b.warnings)
+    ours, theirs = ({k: v for k, v in r.summary().items() if k not in quiet} for r in (a, b))
+    assert ours == theirs
+    return True
+
+
+def near(a: ps.Result, b: ps.Result, tol: float) -> None:
+    """The iterates, what clients remember, f along the way, and every count."""
+    assert close(a.x, b.x, tol)
+    assert a.memory.keys() == b.memory.keys()
+    for k in b.memory:
+        # h and y are differences of vectors: measure them by the gradients and the iterates they come from
+        scale = max(np.abs(b.memory[k]).max(), np.abs(b.x).max(), 1e-300)
+        assert np.abs(a.memory[k] - b.memory[k]).max() <= 10 * tol * scale, k
+    assert close(a.trace["f"], b.trace["f"], tol)
+    for k in ("iterations", "local_steps", "grad_evals", "vectors_up", "vectors_down", "bits_up", "bits_down"):
+        assert np.array_equal(a.trace[k], b.trace[k]), k
+
+
+# -- engines whose vectors live elsewhere ------------------------------------------------------------------------------
+class Far:
+    """A vector that numpy cannot read: only + - * / with its like and with numbers."""
+
+    __array_ufunc__ = None
+    ndim = 1
+
+    def __init__(self, v: Any) -> None:
+        self.v, self.shape = v, v.shape
+
+    def __array__(self, *_: object, **__: object) -> Any:
+        raise TypeError("this vector is elsewhere")
+
+    @staticmethod
+    def of(v: Any) -> Any:
+        assert isinstance(v, (Far, float, int)), type(v)
+        return v.v if isinstance(v, Far) else v
+
+
+for _verb in ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv"):
+
+    def _act(self: Far, other: Any, verb: str = f"__{_verb}__") -> Far:
+        return Far(getattr(self.v, verb)(Far.of(other)))
+
+    setattr(Far, f"__{_verb}__", _act)
+
+
+class Elsewhere(NearEngine):
+    """Before an engine's class: as if it were on another machine; it counts what is fetched."""
+
+    fetched = 0
+
+    def is_far(self) -> bool:
+        return True
+
+    def place(self, v: Any) -> Any:
+        return Far(v)
+
+    def fetch(self, v: Any) -> Any:
+        self.fetched += 1
+        return v.v
+
+    def wait(self) -> None: ...
+
+    def run(self, request: Any) -> Any:
+        return super().run(replace(request, down=tuple(Far.of(v) for v in request.down)))
+
+    def tell(self, half: Any, cohort: Any, outcome: Any) -> None:
+        super().tell(half, cohort, tuple(v.v if isinstance(v, Far) else v for v in outcome))
+
+    def sums(self, rows: Any, up: Any) -> Any:
+        return tuple(map(Far, super().sums(rows, up)))
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 def code_of(page: str, block: int) -> str:
     """A block of Python code of a page in docs/, numbered from 0."""
     text = (Path(__file__).resolve().parents[1] / "docs" / page).read_text("utf-8")
@@ -493,6 +590,18 @@ def quiet_steps() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnsafeStepWarning)
         yield
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Run a command in this process: exit code, stdout, stderr."""
+
+    def run(*argv: Any) -> tuple[int, str, str]:
+        code = cli.main([str(a) for a in argv])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
 
 
 RAY_WARNS = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")

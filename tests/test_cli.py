@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import proxskip as ps
-from proxskip import cli
+from conftest import Terminal, bits
 from proxskip.cli import commands
 from proxskip.cli import flags as cli_flags
 from proxskip.experiments import settings as cli_build
@@ -41,18 +41,6 @@ SUMMARY = words(
     delta zeta rounds iterations exchanges floats_up floats_down grad_evals prox_evals seconds f f_star gap grad_norm
     sum_h lyapunov lyapunov_bound status success message versions data_sha256"""
 )
-
-
-@pytest.fixture
-def call(capsys):
-    """Run a command in this process: exit code, stdout, stderr."""
-
-    def run(*argv: str) -> tuple[int, str, str]:
-        code = cli.main([str(a) for a in argv])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return run
 
 
 @pytest.fixture
@@ -277,14 +265,7 @@ def test_exit_130_when_interrupted_and_then_it_resumes_bitwise(call, tmp_path):
     done = json.loads((out / "summary.json").read_text())["rounds"]
     assert call("resume", str(out), "--rounds", str(done + 7), "--quiet")[0] == 0
     call("run", "scaffnew", *flags, "--rounds", str(done + 7), "--out", tmp_path / "b", "--quiet")
-    assert same_run(out, tmp_path / "b")
-
-
-def same_run(a: Path, b: Path) -> bool:
-    x, y = (np.load(p / "x.npy") for p in (a, b))
-    s, t = (ps.load(p).trace for p in (a, b))
-    columns = [c for c in s.columns if c != "seconds"]
-    return x.tobytes() == y.tobytes() and all(np.array_equal(s[c], t[c], equal_nan=True) for c in columns)
+    assert bits(ps.load(out)) == bits(ps.load(tmp_path / "b"))
 
 
 def test_ctrl_c_before_the_first_round(call, monkeypatch):
@@ -305,7 +286,7 @@ def test_a_resumed_run_is_the_run_never_interrupted(call, tmp_path, tiny, flags,
         assert call("run", *flags.split(), *data, "--rounds", rounds, "--out", tmp_path / name)[0] == 0
     code, out, _ = call("resume", tmp_path / "cut", "--rounds", "140", "--json", "--quiet")
     assert (code, json.loads(out)["rounds"]) == (0, 140)
-    assert same_run(tmp_path / "whole", tmp_path / "cut")
+    assert bits(ps.load(tmp_path / "whole")) == bits(ps.load(tmp_path / "cut"))
 
 
 def test_resume_takes_new_limits_and_answers_with_their_code(call, tmp_path):
@@ -532,11 +513,6 @@ def test_data_fetch_reports_where_it_is(call, monkeypatch, tmp_path):
 
 
 # -- progress ----------------------------------------------------------------------------------------------------------
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 def record(round: int) -> dict[str, float]:
     return {"round": round, "iterations": 10.0 * round, "seconds": 0.1 * round, "gap": 10.0**-round, "grad_norm": 1.0}
 

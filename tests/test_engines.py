@@ -8,7 +8,6 @@ import pickle
 import threading
 import warnings
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import scipy.sparse
 import scipy.stats
 
 import proxskip as ps
-from conftest import METHODS, NAMED, Row, close, data, model, quadratics, thinned
+from conftest import METHODS, NAMED, Elsewhere, Row, bits, close, data, model, near, quadratics, thinned
 from proxskip import randomness
 from proxskip.engines.cpu import engine as cpu
 from proxskip.engines.cpu import kernels, minibatches, shards
@@ -40,36 +39,18 @@ def run(row: Row, problem: ps.Problem, engine: Any = "cpu", rounds: int = R, **o
         )  # fmt: skip
 
 
-def same(a: ps.Result, b: ps.Result, tol: float) -> None:
-    """The iterates, what clients remember, and f and the gradient norm along the way."""
-    assert close(a.x, b.x, tol)
-    for k in b.memory:
-        # h and y are differences of vectors: measure them by the gradients and the iterates they come from
-        scale = max(np.abs(b.memory[k]).max(), np.abs(b.x).max(), 1e-300)
-        assert np.abs(a.memory[k] - b.memory[k]).max() <= 10 * tol * scale, k
-    assert np.array_equal(a.trace["iterations"], b.trace["iterations"])
-    assert close(a.trace["f"], b.trace["f"], tol)
-
-
-def bits(result: ps.Result) -> bytes:
-    """Everything that a run computed."""
-    parts = [result.x, *(result.memory[k] for k in sorted(result.memory))]
-    parts += [result.trace[k] for k in result.trace.columns if k != "seconds"]
-    return b"".join(np.ascontiguousarray(v).tobytes() for v in parts)
-
-
 # -- cpu is reference --------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
 def test_every_method_takes_the_same_way_on_both_engines(row: Row) -> None:
     problem = row.rows()
-    same(run(row, problem), run(row, problem, "reference"), 1e-12)
+    near(run(row, problem), run(row, problem, "reference"), 1e-12)
 
 
 @pytest.mark.parametrize("row", thinned([r for r in METHODS if r.claims("batch")], 3))
 @pytest.mark.long
 def test_every_method_draws_the_same_minibatches_on_both_engines(row: Row) -> None:
     problem = row.rows(sparse=True).with_batch(6)
-    same(run(row, problem, rounds=4), run(row, problem, "reference", rounds=4), 1e-12)
+    near(run(row, problem, rounds=4), run(row, problem, "reference", rounds=4), 1e-12)
 
 
 @pytest.mark.parametrize("batch", [None, 5])
@@ -81,7 +62,7 @@ def test_rows_of_ones_are_stored_without_values(batch: int | None) -> None:
     packed = shards.pack(problem)
     assert packed is not None
     assert len(packed.data.row_values if isinstance(packed, shards.Tiles) else packed.data.values) == 0
-    same(run(NAMED["scaffnew"], problem), run(NAMED["scaffnew"], problem, "reference"), 1e-12)
+    near(run(NAMED["scaffnew"], problem), run(NAMED["scaffnew"], problem, "reference"), 1e-12)
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -93,7 +74,7 @@ def test_an_intercept_and_shards_of_different_sizes(sparse: bool) -> None:
     assert len(set(problem.sizes or [])) > 1
     method = ps.Scaffnew(1 / problem.L_max, 0.2)
     a, b2 = (ps.run(method, problem, rounds=R, engine=e, seed=1, every=1) for e in ("cpu", "reference"))
-    same(a, b2, 1e-12)
+    near(a, b2, 1e-12)
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -103,7 +84,7 @@ def test_single_precision_is_near(sparse: bool, batch: int | None) -> None:
     """Both engines round differently; they agree to float32, and end near the solution in double precision."""
     row = NAMED["scaffnew"]
     single, double = row.rows(sparse=sparse, dtype="float32"), row.rows(sparse=sparse)
-    same(run(row, single.with_batch(batch)), run(row, single.with_batch(batch), "reference"), 1e-4)
+    near(run(row, single.with_batch(batch)), run(row, single.with_batch(batch), "reference"), 1e-4)
     if batch is None:
         far = run(row, single, rounds=60)
         assert double.solution is not None
@@ -233,64 +214,7 @@ def test_logistic_loss_at_any_margin() -> None:
 
 
 # -- engines whose vectors live elsewhere ------------------------------------------------------------------------------
-class Far:
-    """A vector that numpy cannot read: only + - * / with its like and with numbers."""
-
-    __array_ufunc__ = None
-    ndim = 1
-
-    def __init__(self, v: np.ndarray) -> None:
-        self.v, self.shape = v, v.shape
-
-    def __array__(self, *_: object, **__: object) -> np.ndarray:
-        raise TypeError("this vector is elsewhere")
-
-    @staticmethod
-    def of(v: Any) -> Any:
-        assert isinstance(v, (Far, float, int)), type(v)
-        return v.v if isinstance(v, Far) else v
-
-    def __add__(self, other: Any) -> Far:
-        return Far(self.v + Far.of(other))
-
-    def __sub__(self, other: Any) -> Far:
-        return Far(self.v - Far.of(other))
-
-    def __mul__(self, other: Any) -> Far:
-        return Far(self.v * Far.of(other))
-
-    __radd__, __rmul__ = __add__, __mul__
-
-    def __truediv__(self, other: Any) -> Far:
-        return Far(self.v / Far.of(other))
-
-
-class FarEngine(CpuEngine):
-    """The cpu engine as if it were another machine; it counts what is fetched."""
-
-    fetched = 0
-
-    def is_far(self) -> bool:
-        return True
-
-    def place(self, v: np.ndarray) -> Far:
-        return Far(v)
-
-    def fetch(self, v: Far) -> np.ndarray:
-        self.fetched += 1
-        return v.v
-
-    def wait(self) -> None:
-        pass
-
-    def run(self, request: Any) -> Any:
-        return super().run(replace(request, down=tuple(Far.of(v) for v in request.down)))
-
-    def tell(self, half: Any, cohort: Any, outcome: Any) -> None:
-        super().tell(half, cohort, tuple(Far.of(v) if isinstance(v, Far) else v for v in outcome))
-
-    def sum(self, w: Any, U: Any) -> Any:
-        return Far(super().sum(w, U))
+class FarEngine(Elsewhere, CpuEngine): ...
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import proxskip as ps
+from conftest import Terminal, same
 from proxskip import display, many_runs
 from proxskip.loop import progress
 from proxskip.problems.federated import Problem
@@ -117,11 +118,6 @@ def test_without_pandas_a_sentence_says_what_to_install(things: dict[str, Any], 
 
 
 # -- progress ----------------------------------------------------------------------------------------------------------
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 def test_progress_is_automatic_in_a_terminal_and_off_when_piped(monkeypatch: Any) -> None:
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     assert not progress.is_wanted(None)
@@ -164,24 +160,6 @@ def test_a_notebook_shows_progress_too(monkeypatch: Any) -> None:
 
 
 # -- sweep, compare, load ----------------------------------------------------------------------------------------------
-def same(a: ps.Result, b: ps.Result) -> bool:
-    quiet = {"seconds", "versions", "cluster"}
-    columns = [c for c in a.trace.columns if c != "seconds"]
-    assert {k: v for k, v in a.summary().items() if k not in quiet} == {
-        k: v for k, v in b.summary().items() if k not in quiet
-    }
-    equal = [np.array_equal(a.trace[c], b.trace[c], equal_nan=True) for c in columns]
-    vectors = [a.memory, b.memory], [a.server, b.server]
-    equal += [np.array_equal(u[k], v[k]) for u, v in vectors for k in u]
-    equal += [
-        np.array_equal(a.x, b.x),
-        np.array_equal(a.participation, b.participation),
-        (a.h is None) == (b.h is None),
-    ]
-    assert a.h is None or np.array_equal(a.h, b.h)
-    return all(equal) and (a.status, a.success, a.message, a.warnings) == (b.status, b.success, b.message, b.warnings)
-
-
 def test_a_loaded_result_is_the_one_that_was_returned(tmp_path: Path) -> None:
     made = ps.run("scaffnew", logistic(), rounds=20, cohort=3, out=tmp_path / "a")
     found = ps.load(tmp_path / "a")

@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 
 import chaos_interrupt
 import proxskip as ps
-from conftest import METHODS, ON_CARD, RAY_WARNS, TORCH, Row, needs, thinned
+from conftest import METHODS, ON_CARD, RAY_WARNS, TORCH, Elsewhere, Row, needs, thinned
 from proxskip.engines.cpu import engine as cpu
 from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.reference import ReferenceEngine
@@ -130,50 +129,11 @@ def test_a_method_of_two_exchanges_goes_back_before_the_first(tmp_path: Path, mo
 
 
 # -- engines that cannot take back a round: the last record or checkpoint is returned ----------------------------------
-class Away:
-    """A vector that lives elsewhere: numpy cannot read it, and the server half only adds and multiplies."""
-
-    def __init__(self, v: Any) -> None:
-        self.v = v
-
-    shape = property(lambda self: self.v.shape)
-
-    def __array__(self, *_: Any, **__: Any) -> Any:
-        raise TypeError("this vector is not here")
-
-
-for name in ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv"):
-
-    def act(self: Away, other: Any, name: str = f"__{name}__") -> Away:
-        return Away(getattr(self.v, name)(other.v if isinstance(other, Away) else other))
-
-    setattr(Away, f"__{name}__", act)
-
-
-class FarEngine(ReferenceEngine):
+class StuckEngine(Elsewhere, ReferenceEngine):
     """The server's vectors live elsewhere, and no round can be taken back."""
 
     name, rewinds = "far", False
     mark, rewind = Engine.mark, Engine.rewind
-
-    def is_far(self) -> bool:
-        return True
-
-    def place(self, v: Any) -> Any:
-        return Away(v)
-
-    def fetch(self, v: Any) -> Any:
-        return v.v
-
-    def run(self, request: Any) -> Any:
-        down = tuple(v.v if isinstance(v, Away) else v for v in request.down)
-        return super().run(replace(request, down=down))
-
-    def tell(self, half: Any, cohort: Any, outcome: Any) -> None:
-        super().tell(half, cohort, tuple(v.v if isinstance(v, Away) else v for v in outcome))
-
-    def sums(self, rows: Any, up: Any) -> Any:
-        return tuple(map(Away, super().sums(rows, up)))
 
 
 def torch_engine() -> Any:
@@ -188,7 +148,7 @@ def torch_engine() -> Any:
     return Torch()
 
 
-@pytest.mark.parametrize("make", [FarEngine, pytest.param(torch_engine, marks=[needs("torch"), pytest.mark.torch])])
+@pytest.mark.parametrize("make", [StuckEngine, pytest.param(torch_engine, marks=[needs("torch"), pytest.mark.torch])])
 @pytest.mark.parametrize("every", [2, 4])
 def test_a_round_that_cannot_be_taken_back_ends_at_the_last_record(
     make: Any, every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -198,7 +158,7 @@ def test_a_round_that_cannot_be_taken_back_ends_at_the_last_record(
     given: dict[str, Any] = {"every": every, "seed": 2, "cohort": None}
     whole = ps.run(method, problem, rounds=8, engine=make(), **given)
     back = 0
-    for looks in range(5, 400, 23) if make is FarEngine else range(3, 17):  # torch looks once an exchange
+    for looks in range(5, 400, 23) if make is StuckEngine else range(3, 17):  # torch looks once an exchange
         out = tmp_path / str(looks)
         monkeypatch.setattr(After, "looks", looks)
         with monkeypatch.context() as patch:
@@ -238,13 +198,13 @@ def test_a_checkpoint_that_is_newer_than_the_last_record_is_returned(
         with monkeypatch.context() as patch:
             patch.setattr("proxskip.loop.loop.Event", After)
             out = tmp_path / str(looks)
-            part = ps.run(method, problem, rounds=8, every=100, engine=FarEngine(), out=out, checkpoint_every=3)
+            part = ps.run(method, problem, rounds=8, every=100, engine=StuckEngine(), out=out, checkpoint_every=3)
         rounds.add(part.rounds if "last record or checkpoint" in part.message else None)
     assert rounds - {None}
     assert rounds <= {None, 3, 6}
 
 
-@pytest.mark.parametrize("make", [FarEngine, pytest.param(torch_engine, marks=[needs("torch"), pytest.mark.torch])])
+@pytest.mark.parametrize("make", [StuckEngine, pytest.param(torch_engine, marks=[needs("torch"), pytest.mark.torch])])
 def test_a_network_with_losses_needs_an_engine_that_takes_back_void_rounds(make: Any) -> None:
     problem, network = small(), ps.Network(gradient=1e-3, deadline=10.0, lost_before=0.1)
     with pytest.raises(InputError, match='cannot take back a round that is void; use engine="cpu", or a network with'):

@@ -18,7 +18,7 @@ import pytest
 import proxskip as ps
 from conftest import code_of
 from lockstep import drive
-from proxskip import cli, registry
+from proxskip import registry
 from proxskip.cli import flags as cli_flags
 from proxskip.links.cohorts import as_participation
 from proxskip.protocol import Client, Server, Worker
@@ -46,18 +46,6 @@ def file(tmp_path: Path) -> Path:
 def kind(file: Path) -> Any:
     """The method, known."""
     return registry.load_plugin(file)[0]
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Call:
-    """Run a command in this process: exit code, stdout, stderr."""
-
-    def run(*argv: Any) -> tuple[int, str, str]:
-        code = cli.main([str(a) for a in argv])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return run
 
 
 def quadratics() -> ps.Problem:

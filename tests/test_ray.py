@@ -23,7 +23,7 @@ import pytest
 import scipy.sparse
 
 import proxskip as ps
-from conftest import METHODS, NAMED, RAY_WARNS, Row, code_of, data, model, quadratics, thinned
+from conftest import METHODS, NAMED, RAY_WARNS, Row, bits, code_of, data, model, quadratics, thinned
 from proxskip import registry
 from proxskip.engines.cpu import shards
 from proxskip.engines.cpu.engine import CpuEngine
@@ -71,13 +71,6 @@ def run(
         warnings.simplefilter("ignore", ps.UnsafeStepWarning)
         options |= {"rounds": rounds, "every": every, "engine": engine, "cohort": row.cohort}
         return ps.run(row.make(problem), problem, seed=4, allow_unsafe_step=True, **options)
-
-
-def bits(result: ps.Result) -> bytes:
-    """Everything that a run computed, and what it counted."""
-    parts = [result.x, *(result.memory[k] for k in sorted(result.memory))]
-    parts += [result.trace[k] for k in result.trace.columns if k != "seconds"]
-    return b"".join(np.ascontiguousarray(v).tobytes() for v in parts)
 
 
 # -- one trajectory ----------------------------------------------------------------------------------------------------

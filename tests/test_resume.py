@@ -11,30 +11,11 @@ import numpy as np
 import pytest
 
 import proxskip as ps
-from conftest import METHODS, NAMED, WEIGHTS, Row, difference, quadratics, thinned
+from conftest import METHODS, NAMED, WEIGHTS, Row, difference, quadratics, same, thinned
 from proxskip.results import checkpoint, description, folder
 from proxskip.types import InputError
 
 R = 14
-FAST = frozenset({"seconds"})
-
-
-def same(a: ps.Result, b: ps.Result) -> None:
-    """Bitwise, but for the clock."""
-    assert np.array_equal(a.x, b.x)
-    for one, other in ((a.server, b.server), (a.memory, b.memory)):
-        assert one.keys() == other.keys()
-        for k in one:
-            assert one[k].tobytes() == other[k].tobytes(), k
-    assert np.array_equal(a.participation, b.participation)
-    assert a.trace.columns == b.trace.columns
-    for k in a.trace.columns:
-        if k not in FAST:
-            assert a.trace[k].tobytes() == b.trace[k].tobytes(), k
-    assert a.status is b.status
-    assert a.message == b.message
-    ours, theirs = dict(a.summary()), dict(b.summary())
-    assert {k: v for k, v in ours.items() if k not in FAST} == {k: v for k, v in theirs.items() if k not in FAST}
 
 
 def cut_and_resume(
@@ -45,7 +26,7 @@ def cut_and_resume(
     ps.run(method, problem, rounds=cuts[0], out=path, checkpoint_every=1, **given)
     for cut in cuts[1:]:
         ps.resume(path, problem, rounds=cut)
-    same(ps.resume(path, problem, rounds=rounds), straight)
+    assert same(ps.resume(path, problem, rounds=rounds), straight)
 
 
 @pytest.mark.parametrize("row", thinned(METHODS, 5))
@@ -115,7 +96,7 @@ def test_a_crash_costs_only_the_rounds_since_the_last_checkpoint(name: str, ever
         ps.run(
             method, problem, rounds=R, cohort=row.cohort, out=tmp_path, checkpoint_every=every, callbacks=[At(8, crash)]
         )
-    same(ps.resume(tmp_path, problem), straight)
+    assert same(ps.resume(tmp_path, problem), straight)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -128,7 +109,7 @@ def test_a_signal_saves_and_stops(number: int, tmp_path: Path) -> None:
     assert result.status is ps.Status.INTERRUPTED
     assert not result.success
     assert result.rounds == 6
-    same(ps.resume(tmp_path, problem), straight)
+    assert same(ps.resume(tmp_path, problem), straight)
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The comparers behind ``benchmarks/same_bytes.py`` and ``same_speed.py``: one byte is enough, and it is named.
+"""The comparer behind ``benchmarks/same_bytes.py``: one byte is enough, and it is named.
 
 That the whole of it notices a change of the package was tried by hand: with ``x - gamma * (g - h)`` turned into
 ``x - gamma * g + gamma * h`` in the reference engine, or the blocks of a mean added in reverse order, it ends with
@@ -28,8 +28,7 @@ OLD = {
 def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     yield
-    for name in ("same_bytes", "same_speed", "trees"):
-        sys.modules.pop(name, None)
+    sys.modules.pop("same_bytes", None)
 
 
 def compared(tmp_path: Path, new: dict[str, Any]) -> tuple[int, list[str]]:
@@ -78,21 +77,3 @@ def test_what_is_missing_and_what_could_not_be_run_are_named(tmp_path: Path) -> 
 
     (both,) = same_bytes.compare(raised, raised).values()
     assert both.different == ["cpu/scaffnew: error could not be run by either: ValueError: no"]
-
-
-@pytest.mark.parametrize(
-    ("new", "same", "verdict"),
-    [
-        (1.02, (0.99, 1.01), "within 3 %"),
-        (1.04, (0.91, 1.09), "inside the spread"),
-        (1.2, (0.5, 1.5), "TOO NOISY TO TELL"),
-        (1.05, (0.99, 1.01), "SLOWER"),
-        (0.9, (0.99, 1.01), "faster"),
-    ],
-)
-def test_speed_is_judged_against_the_spread_of_equal_trees(new: float, same: tuple[float, ...], verdict: str) -> None:
-    import same_speed
-
-    row = same_speed.Row("a step", 1e-6, [new] * 20, [same[k % 2] for k in range(20)])
-    assert row.verdict == verdict
-    assert str(row).endswith(f"| {verdict} |")
