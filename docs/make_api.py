@@ -244,6 +244,12 @@ def described(lines: list[str]) -> dict[str, str]:
     return {name.strip(" *"): " ".join(about.split()) for names, about in items for name in names.split(",")}
 
 
+def arguments(thing: Any) -> dict[str, str]:
+    """What a docstring says of each parameter."""
+    parts = re.split(r"\n\s*\n", inspect.cleandoc(thing.__doc__ or "").replace("``", "`"))
+    return {k: v for part in parts if part.startswith("Args:") for k, v in described(part.split("\n")[1:]).items()}
+
+
 def parameter_table(thing: Any, about: dict[str, str]) -> str:
     """The parameters of a function or a class, with their types, their defaults and what their docstring says."""
     try:
