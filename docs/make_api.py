@@ -213,7 +213,7 @@ def wrapped(name: str, call: str, width: int = 96) -> str:
 
 
 def docstring(thing: Any) -> str:
-    """A docstring as Markdown: parameters become a list, formulas indented blocks, examples what a session shows."""
+    """A docstring as Markdown: parameters become a table, formulas indented blocks, examples what a session shows."""
     if not first_line(thing):
         return ""
     out = []
@@ -221,13 +221,48 @@ def docstring(thing: Any) -> str:
         lines = part.split("\n")
         if lines[0].startswith(">>>"):
             out.append("```pycon\n" + part + "\n```")
-        elif lines[0].rstrip() in ("Args:", "Returns:", "Raises:", "Attributes:"):
-            out.append({"Args:": "Parameters:"}.get(lines[0].rstrip(), lines[0].rstrip()) + "\n\n" + listed(lines[1:]))
-        elif len(lines) > 1 and all(re.search(r"\S\s{2,}\S| <- | = ", line) for line in lines if line.strip()):
+        elif lines[0].rstrip() in ("Args:", "Attributes:"):
+            out.append(parameter_table(thing, described(lines[1:])))
+        elif lines[0].rstrip() in ("Returns:", "Raises:"):
+            out.append(lines[0].rstrip() + "\n\n" + listed(lines[1:]))
+        elif len(lines) > 1 and all(map(is_formula, filter(str.strip, lines))):
             out.append(textwrap.indent(textwrap.dedent(part), "    "))
         else:
             out.append(part)
     return "\n\n".join(out)
+
+
+def is_formula(line: str) -> bool:
+    """Whether a line of a docstring is one of a formula: an assignment, or columns."""
+    return bool(re.search(r"\S\s{2,}\S| <- | = ", line))
+
+
+def described(lines: list[str]) -> dict[str, str]:
+    """``name: text`` lines, with their continuations, by name; ``a, b: text`` describes both."""
+    text = inspect.cleandoc("\n" + "\n".join(lines))
+    items = re.findall(r"^([\w, *]+):\s+(.*(?:\n[ ]+.*)*)", text, flags=re.MULTILINE)
+    return {name.strip(" *"): " ".join(about.split()) for names, about in items for name in names.split(",")}
+
+
+def arguments(thing: Any) -> dict[str, str]:
+    """What a docstring says of each parameter."""
+    parts = re.split(r"\n\s*\n", inspect.cleandoc(thing.__doc__ or "").replace("``", "`"))
+    return {k: v for part in parts if part.startswith("Args:") for k, v in described(part.split("\n")[1:]).items()}
+
+
+def parameter_table(thing: Any, about: dict[str, str]) -> str:
+    """The parameters of a function or a class, with their types, their defaults and what their docstring says."""
+    try:
+        known = dict(inspect.signature(thing).parameters)
+    except (ValueError, TypeError):
+        known = {}
+    rows = ["| parameter | type | default | meaning |", "|---|---|---|---|"]
+    for name in (*(k for k in known if k in about or inspect.isclass(thing)), *(k for k in about if k not in known)):
+        parameter = known.get(name, inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY))
+        cells = (name, annotation(parameter.annotation)[2:], default(parameter).removeprefix("=").removeprefix(" = "))
+        shown = (f"`{cell}`".replace("|", "\\|") if cell else "" for cell in cells)
+        rows.append(f"| {' | '.join(shown)} | {about.get(name, '').replace('|', chr(92) + '|')} |")
+    return "\n".join(rows)
 
 
 def listed(lines: list[str]) -> str:

@@ -16,12 +16,10 @@ from matplotlib.figure import Figure
 
 import proxskip as ps
 from proxskip.display.palette import CYCLE
+from proxskip.registry import METHODS
 
-LOOKS = {
-    "proxgd": CYCLE[1], "fista": CYCLE[2], "fista-restart": CYCLE[4], "proxskip": CYCLE[0], "sproxskip": CYCLE[5],
-    "auto": CYCLE[0], "apda": CYCLE[5], "splitskip": CYCLE[0], "papc": CYCLE[1], "pdhg": CYCLE[2], "ProxSGD": CYCLE[3],
-}  # fmt: skip
-"""Color, dashes and marker of each method; the second line of a method has dashes and a hollow marker."""
+OTHERS = {"auto": CYCLE[0], "papc": CYCLE[1], "ProxSGD": CYCLE[2]}
+"""Color, dashes and marker of what is no method of its own."""
 AXES = {"seconds": "seconds", "nprox": "prox evaluations", "ngrad": "gradients"}
 
 
@@ -91,7 +89,8 @@ class Race:
 
 def look(method: str, before: int = 0) -> dict[str, Any]:
     """How a line of this method is drawn; ``before``: how many others of the method the figure has."""
-    color, dashes, marker = LOOKS[method]
+    own = None if method in OTHERS else METHODS[method.removesuffix("-restart")].about.style
+    color, dashes, marker = OTHERS[method] if own is None else (own.color, own.dashes, own.marker)
     dashes = (dashes, "--", ":")[before] if dashes == "-" else dashes
     width = 2.4 if "skip" in method and before == 0 else 1.5
     face = color if before == 0 else "white"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import proxskip as ps
+from proxskip import registry
 from proxskip.registry import METHODS
 from proxskip.report import plots
 from proxskip.report.figures import Panel, Series
-from proxskip.report.method_styles import CYCLE, PALETTE, style, title
+from proxskip.report.method_styles import CYCLE, style, title
 from proxskip.report.plots import Curve
 from proxskip.results.trace import Trace
 from proxskip.types import InputError
@@ -43,8 +46,24 @@ def test_every_method_has_a_name_and_a_style_of_its_own():
     for group in ([m for m in federated if m not in gossip], gossip):
         assert len({(style(m).color, style(m).dashes) for m in group}) == len(group)
         assert len({style(m).marker for m in group}) == len(group)
-    assert len(PALETTE) == len(set(PALETTE)) == len(CYCLE) == len({look.marker for look in CYCLE})
-    assert {style(m).color for m in METHODS} == set(PALETTE)
+    assert len(CYCLE) == len({look.marker for look in CYCLE})
+    assert len({style(m).color for m in METHODS} | {look.color for look in CYCLE}) == len(METHODS) + len(CYCLE)
+
+
+def test_a_method_has_one_color_in_all_figures():
+    alone = {m: plots.curve_styles([line(m, m)])[0].color for m in METHODS}
+    together = plots.curve_styles([line(m, m) for m in METHODS], {"scaffnew", "gd"})
+    assert alone == {m: style(m).color for m in METHODS} == dict(zip(METHODS, [s.color for s in together], strict=True))
+
+
+def test_a_plugin_without_a_style_takes_a_color_that_no_method_has(monkeypatch):
+    plain = type("Plain", (METHODS["scaffnew"],), {"about": replace(METHODS["scaffnew"].about, style=None)})
+    others = [style(m).color for m in METHODS]
+    monkeypatch.setattr(registry, "METHODS", {**METHODS, "plain": plain, "other": plain})
+    found = plots.curve_styles([line(m, m) for m in ("plain", "scaffnew", "other")] + [line("nameless")])
+    assert len({look.color for look in found}) == 4
+    assert {look.color for look in found} & set(others) == {style("scaffnew").color}
+    assert plots.curve_styles([line("alone", "other")])[0].color == found[2].color
 
 
 def test_curves_are_semilogarithmic_and_labelled():
@@ -168,7 +187,8 @@ def test_a_series_looks_like_its_method_and_a_bound_like_what_it_bounds():
 def test_no_two_series_of_a_panel_look_the_same(methods):
     found = plots.curve_styles([line(str(k), m) for k, m in enumerate(methods)])
     assert len({(look.color, look.dashes, look.hollow) for look in found}) == len(methods)
-    assert len({look.color for look in found}) == min(len(set(methods)) if len(set(methods)) > 1 else len(methods), 8)
+    several = len(set(methods)) > 1
+    assert len({look.color for look in found}) == (len(set(methods)) if several else min(len(methods), len(CYCLE)))
 
 
 def test_a_series_without_a_name_does_not_look_like_a_method_of_the_figure():
@@ -241,8 +261,9 @@ def lab(rgb):
 
 
 @pytest.mark.parametrize("who", SEEN_BY)
-def test_any_color_vision_tells_the_palette_apart(who):
-    values = np.array([[int(color[k : k + 2], 16) / 255 for k in (1, 3, 5)] for color in PALETTE])
+def test_any_color_vision_tells_all_colors_apart(who):
+    colors = [look.color for look in (*(style(m) for m in METHODS), *CYCLE)]
+    values = np.array([[int(color[k : k + 2], 16) / 255 for k in (1, 3, 5)] for color in colors])
     linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
     seen = [lab(np.asarray(SEEN_BY[who]) @ color) for color in linear]
     apart = [np.linalg.norm(a - b) for k, a in enumerate(seen) for b in seen[:k]]

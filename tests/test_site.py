@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 import os
@@ -82,12 +83,36 @@ def test_notebooks_are_stored_without_output() -> None:
 
 def test_the_gallery_has_at_least_twelve_examples_with_text() -> None:
     gallery = module("gallery")
-    scripts = [p for p in (ROOT / "examples" / "gallery").glob("*.py") if p.stem != "drawing"]
+    scripts = list((ROOT / "examples" / "gallery").glob("*.py"))
     assert len(scripts) >= 12
     for script in scripts:
         cells = gallery.cells_of(script.read_text("utf-8"))
         assert cells[0].source.startswith("# "), script.name
         assert any(cell.kind == "code" for cell in cells), script.name
+
+
+def python_blocks(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def test_what_programs_are_told_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks, names = python_blocks(ROOT / "docs" / "llms.txt"), dict[str, Any]()
+    assert len(blocks) == 10
+    for block in blocks:
+        if "import torch" in block:
+            pytest.importorskip("torch")
+        exec(block, names)
+
+
+def test_gallery_scripts_can_be_pasted() -> None:
+    for script in (ROOT / "examples" / "gallery").glob("*.py"):
+        roots = {
+            (node.module or "").split(".")[0] if isinstance(node, ast.ImportFrom) else node.names[0].name.split(".")[0]
+            for node in ast.walk(ast.parse(script.read_text("utf-8")))
+            if isinstance(node, ast.Import | ast.ImportFrom)
+        }
+        assert roots <= {"matplotlib", "networkx", "numpy", "proxskip", "sklearn", "torch", "warnings"}, script.name
 
 
 # -- the site ----------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ sys.path.insert(0, str(HERE))
 
 import contents  # noqa: E402
 import gallery  # noqa: E402
+import method_pages  # noqa: E402
 
 LINK = re.compile(r"(!?\[[^\]]*\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 FENCE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
@@ -31,6 +32,19 @@ PROJECT = {
     "benchmarks/RESULTS.md": "project/benchmarks.md",
 }
 """Pages from elsewhere in the repository, and where they are in the site."""
+INSTALL = """From a copy of the repository, with Python 3.11 or newer:
+
+```console
+$ pip install .
+$ proxskip demo --race
+```
+"""
+LINKS = """- **Begin:** [install and a first run](start.md), [the idea](idea.md), [choosing a method](choosing.md).
+- **Use it:** [all methods](methods.md), [problems and data](problems.md), [networks](torch.md), [an expensive
+  prox](minimize.md), [the gallery](../examples/gallery).
+- **Look it up:** [the API](api.md), [the command line](command-line.md), [the paper, reproduced](reproduction.md).
+"""
+"""The body of the start page below the example; all pages are in the sidebar."""
 LANGUAGES = {".py": "python", ".toml": "toml", ".yaml": "yaml", ".sh": "bash", ".json": "json", ".md": "markdown"}
 
 
@@ -41,8 +55,12 @@ def stage(work: Path, only: list[str] | None) -> None:
     where = pages | {"README.md": "index.md"}
     where |= {f"examples/{name}": f"{name}/index.md" for name in ("gallery", "notebooks")}
     shown: set[str] = set()
-    for there, here in pages.items():
-        text = (ROOT / there).read_text("utf-8")
+    texts = {(there, here): (ROOT / there).read_text("utf-8") for there, here in pages.items()}
+    methods = method_pages.pages(texts["docs/methods.md", "methods.md"], work / "methods", only is None)
+    where |= {f"docs/methods.md#{Path(here).stem}": here for here in methods}
+    texts |= {("docs/methods.md", here): text for here, text in methods.items()}
+    texts["docs/index.md", "index.md"] = home(texts["docs/index.md", "index.md"], only is None or "01_race" in only)
+    for (there, here), text in texts.items():
         write(work / here, relinked(text, Path(there).parent, Path(here).parent, where, shown))
     for name in sorted(shown):
         if name.endswith(".png"):
@@ -55,6 +73,15 @@ def stage(work: Path, only: list[str] | None) -> None:
     gallery.write_notebooks(ROOT / "examples" / "notebooks", work / "notebooks", only)
     contents.append_to(work)
     shutil.copytree(HERE / "static", work / "static")
+
+
+def home(text: str, drawn: bool) -> str:
+    """The start page: what it is, how to install it, a picture that can be read on a phone, and a few links."""
+    text = text.split("\n- **")[0].rstrip()
+    if drawn:
+        text = text.replace("(demo.png)", "(gallery/01_race-1.png)")
+    before, picture, after = text.partition("![")
+    return f"{before}{INSTALL}\n{picture}{after}\n\n{LINKS}"
 
 
 def sources() -> list[Path]:
@@ -70,7 +97,9 @@ def relinked(text: str, folder: Path, target: Path, where: dict[str, str], shown
         if re.match(r"[a-z]+:", path):
             return found[0]
         there = os.path.normpath(folder / path)
-        if there in where:
+        if there + (anchor or "") in where:
+            new, anchor = where[there + (anchor or "")], None
+        elif there in where:
             new = where[there]
         elif there.startswith("docs/"):
             new = there.removeprefix("docs/")

@@ -21,6 +21,7 @@ html_theme = "furo"
 html_title = f"proxskip {release}"
 html_static_path = [str(Path(__file__).resolve().parent / "static")]
 html_css_files = ["site.css"]
+html_extra_path = [str(Path(__file__).resolve().parents[1] / "llms.txt")]
 html_copy_source = False
 html_show_sphinx = False
 html_permalinks_icon = "#"

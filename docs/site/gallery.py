@@ -18,6 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+SIZE, SHOWN_DPI = (5.0, 3.5), 104
+"""Width and height of a picture in inches, and its pixels per inch on the page; files have twice as many."""
+
 
 @dataclass
 class Cell:
@@ -71,10 +74,20 @@ def execute(cells: list[Cell], folder: Path, name: str) -> float:
                 raise SystemExit(f"{name}: without color these lines look alike: {', '.join(alike)}.")
             count += 1
             picture = f"{name}-{count}.png"
-            plt.figure(number).savefig(folder / picture, dpi=110, bbox_inches="tight")
+            save(plt.figure(number), folder / picture)
             cell.pictures.append(picture)
         plt.close("all")
     return time.perf_counter() - start
+
+
+def save(figure: Any, file: Path) -> None:
+    """Write a picture of a size whose letters can be read on a phone; without a background, for dark pages."""
+    if len(figure.axes) == 1:
+        figure.set_layout_engine("constrained")
+        figure.set_size_inches(SIZE)
+        for side in ("top", "right"):
+            figure.axes[0].spines[side].set_visible(False)
+    figure.savefig(file, dpi=2 * SHOWN_DPI, transparent=True)
 
 
 def lines_alike(figure: Any) -> list[str]:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
+import struct
+from pathlib import Path
 from typing import Any
 
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
+
+PHOTOGRAPHS = ("deblurring", "photograph")
+"""Pictures whose colors must not be inverted in dark mode."""
 
 
 def link_names(app: Any, doctree: nodes.document, docname: str) -> None:
@@ -34,6 +39,22 @@ def link(app: Any, code: nodes.literal, docname: str) -> None:
     page, anchor = targets[found]
     uri = f"{app.builder.get_relative_uri(docname, page)}#{anchor}"
     code.replace_self(nodes.reference("", "", code.deepcopy(), internal=True, refuri=uri, classes=["api"]))
+
+
+def size_pictures(app: Any, doctree: nodes.document) -> None:
+    """Pictures made by the builder are shown in half their size; wide ones scroll inside a box of their own."""
+    for image in doctree.findall(nodes.image):
+        file = Path(app.srcdir, app.env.docname).parent / image["uri"]
+        if file.suffix != ".png" or not file.is_file():
+            continue
+        # the header of a PNG file
+        width, height = struct.unpack(">II", file.read_bytes()[16:24])
+        if file.parent.name in ("gallery", "methods", "notebooks"):
+            image["width"] = f"{width // 2}px"
+        if width > 1.7 * height:
+            image["classes"].append("wide")
+        if file.stem in PHOTOGRAPHS:
+            image["classes"].append("photograph")
 
 
 def collect(app: Any, doctree: nodes.document) -> None:
@@ -69,5 +90,6 @@ def setup(app: Any) -> dict[str, bool]:
     app.config.html_math_renderer = "mathml"
     app.connect("env-before-read-docs", start)
     app.connect("doctree-read", collect)
+    app.connect("doctree-read", size_pictures)
     app.connect("doctree-resolved", link_names)
     return {"parallel_read_safe": False, "parallel_write_safe": True}

@@ -6,8 +6,11 @@ Scaffnew takes about $1/p$ local steps between two communications, and needs far
 
 # %%
 # The problem: logistic regression, split so that every client but one sees only even digits or only odd ones.
+import warnings
+
+import matplotlib.pyplot as plt
+
 import proxskip as ps
-from drawing import axes, line
 
 A, b = ps.datasets.load("digits")
 problem = ps.split(ps.Logistic(A, b, l2=1e-3, l2_relative=True), clients=20, by="label")
@@ -15,13 +18,10 @@ print(f"{problem.n} clients, d = {problem.d}, kappa = {problem.kappa:.0f}")
 
 # %%
 # Every method runs for the same number of rounds.
-import warnings
-
-ax = axes("communication rounds", "f(x) − f*")
+results = []
 for kind in (ps.GD, ps.LocalGD, ps.Scaffold, ps.Scaffnew):
-    method = kind.paper_figure(problem)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ps.UnsafeStepWarning)  # the figure's steps are larger than the proofs allow
-        result = ps.run(method, problem, rounds=300)
-    line(ax, result.trace["round"], result.trace["gap"], method.about.title, method)
-ax.legend(frameon=False)
+        results.append(ps.run(kind.paper_figure(problem), problem, rounds=300))
+ps.plot(results)
+plt.show()

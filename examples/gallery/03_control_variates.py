@@ -5,10 +5,10 @@ shifted by it, they do not move the solution. Here is the distance, next to the 
 """
 
 # %%
+import matplotlib.pyplot as plt
 import numpy as np
 
 import proxskip as ps
-from drawing import axes, line
 
 problem = ps.Problem(ps.random_quadratics(n=8, d=10, L=1.0, mu=0.02, seed=3))
 solution = problem.solution.x
@@ -24,10 +24,13 @@ for _ in range(30):
     errors.append((np.linalg.norm(result.x - solution), np.linalg.norm(result.h - goal)))
     sums.append(np.abs(result.h.mean(axis=0)).max())
 
-ax = axes("communication rounds", "error")
-line(ax, rounds, [e[0] for e in errors], "|x − x*|", 0)
-line(ax, rounds, [e[1] for e in errors], "|h − ∇f(x*)|", 1)
-ax.legend(frameon=False)
+color = ps.Scaffnew.about.style.color
+plt.semilogy(rounds, [e[0] for e in errors], "o-", color=color, markevery=4, label="|x − x*|")
+plt.semilogy(rounds, [e[1] for e in errors], "s--", color=color, markevery=4, label="|h − ∇f(x*)|")
+plt.xlabel("communication rounds")
+plt.ylabel("error")
+plt.legend()
+plt.show()
 
 # %%
 # After every round the control variates sum to zero, up to rounding.

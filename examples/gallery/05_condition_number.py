@@ -5,10 +5,10 @@ and 1/2 at most, in a plot with two logarithmic axes. Nesterov's method has the 
 """
 
 # %%
+import matplotlib.pyplot as plt
 import numpy as np
 
 import proxskip as ps
-from drawing import axes, line
 
 kappas = np.geomspace(30, 3000, 5)
 methods = (ps.GD, ps.Accelerated, ps.Scaffnew)
@@ -24,8 +24,11 @@ for kappa in kappas:
         rounds[kind].append(ps.run(kind.theory(problem), problem, target=1e-6, rounds=100_000).rounds)
 
 # %%
-ax = axes("condition number κ", "rounds to f(x) − f* = 1e-6", log="xy")
-for kind, found in rounds.items():
-    slope = np.polyfit(np.log(kappas), np.log(found), 1)[0]
-    line(ax, kappas, found, f"{kind.about.title}: slope {slope:.2f}", kind)
-ax.legend(frameon=False)
+for kind, counts in rounds.items():
+    slope = np.polyfit(np.log(kappas), np.log(counts), 1)[0]
+    style, label = kind.about.style, f"{kind.about.title}: slope {slope:.2f}"
+    plt.loglog(kappas, counts, color=style.color, linestyle=style.dashes, marker=style.marker, label=label)
+plt.xlabel("condition number κ")
+plt.ylabel("rounds to f(x) − f* = 1e-6")
+plt.legend()
+plt.show()

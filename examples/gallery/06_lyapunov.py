@@ -6,11 +6,10 @@ below the bound.
 """
 
 # %%
+import matplotlib.pyplot as plt
 import numpy as np
 
 import proxskip as ps
-from proxskip.display import palette
-from drawing import axes, line
 
 problem = ps.Problem(ps.random_quadratics(n=6, d=8, L=1.0, mu=0.02, seed=1))
 method = ps.Scaffnew.theory(problem)
@@ -22,8 +21,11 @@ grid = np.arange(0, 600, 10)
 values = np.array([np.exp(np.interp(grid, t["iterations"], np.log(t["lyapunov"]))) for t in traces])
 bound = values[0, 0] * (1 - method.zeta(problem)) ** grid
 
-ax = axes("iterations (local steps of one client)", "Lyapunov function Ψ")
-ax.fill_between(grid, values.min(axis=0), values.max(axis=0), color=palette.ORANGE, alpha=0.15, label="20 seeds")
-line(ax, grid, values.mean(axis=0), "mean", 0)
-line(ax, grid, bound, "Theorem 3.6", 4)
-ax.legend(frameon=False)
+color = ps.Scaffnew.about.style.color
+plt.fill_between(grid, values.min(axis=0), values.max(axis=0), color=color, alpha=0.15, label="20 seeds")
+plt.semilogy(grid, values.mean(axis=0), color=color, label="mean")
+plt.semilogy(grid, bound, "--", color="black", label="Theorem 3.6")
+plt.xlabel("iterations (local steps of one client)")
+plt.ylabel("Lyapunov function Ψ")
+plt.legend()
+plt.show()

@@ -5,15 +5,16 @@ more rounds for smaller cohorts.
 """
 
 # %%
+import matplotlib.pyplot as plt
+
 import proxskip as ps
-from drawing import axes, line
 
 problem = ps.Problem(ps.random_quadratics(n=12, d=10, L=1.0, mu=0.02, seed=2))
 
 # %%
-ax = axes("communication rounds", "f(x) − f*")
-for k, c in enumerate((12, 6, 3)):
-    method = ps.Scaffnew.theory(problem, cohort=None if c == 12 else c)
-    result = ps.run(method, problem, cohort=None if c == 12 else c, rounds=400)
-    line(ax, result.trace["round"], result.trace["gap"], f"{c} of 12 clients", k)
-ax.legend(frameon=False)
+results = {}
+for cohort in (None, 6, 3):
+    method = ps.Scaffnew.theory(problem, cohort=cohort)
+    results[f"{cohort or 12} of 12 clients"] = ps.run(method, problem, cohort=cohort, rounds=400)
+ps.plot(results)
+plt.show()

@@ -5,15 +5,14 @@ reduces the variance with an anchor, and reaches the solution itself.
 """
 
 # %%
+import matplotlib.pyplot as plt
+
 import proxskip as ps
-from drawing import axes, line
 
 A, b = ps.datasets.load("breast-cancer")
 problem = ps.split(ps.Logistic(A, b, l2=0.1, l2_relative=True), clients=4, by="label").with_batch(8)
 
 # %%
-ax = axes("gradient passes over the data", "f(x) − f*")
-for kind in (ps.Scaffnew, ps.ScaffnewVR):
-    result = ps.run(kind.theory(problem), problem, rounds=400)
-    line(ax, result.trace["passes"], result.trace["gap"], kind.about.title, kind)
-ax.legend(frameon=False)
+results = [ps.run(kind.theory(problem), problem, rounds=400) for kind in (ps.Scaffnew, ps.ScaffnewVR)]
+ps.plot(results, x="passes")
+plt.show()

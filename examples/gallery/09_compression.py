@@ -6,8 +6,9 @@ thirds of Scaffnew's.
 """
 
 # %%
+import matplotlib.pyplot as plt
+
 import proxskip as ps
-from drawing import axes, line
 
 A, b = ps.datasets.load("digits")
 problem = ps.split(ps.Logistic(A, b, l2=1e-2, l2_relative=True), clients=20, by="label", weights="equal")
@@ -19,11 +20,7 @@ methods = {
 
 # %%
 # The same runs against rounds and against bits.
-left, right = axes("", "f(x) − f*", columns=2, width=9)
-for label, method in methods.items():
-    trace = ps.run(method, problem, target=1e-8, rounds=3000).trace
-    line(left, trace["round"], trace["gap"], label, method)
-    line(right, trace["bits_up"], trace["gap"], label, method)
-left.set(xlabel="communication rounds")
-right.set(xlabel="bits sent to the server")
-left.legend(frameon=False)
+results = {label: ps.run(method, problem, target=1e-8, rounds=3000) for label, method in methods.items()}
+ps.plot(results)
+ps.plot(results, x="bits-up")
+plt.show()

@@ -5,11 +5,10 @@ gradient cost and chooses its method while it runs.
 """
 
 # %%
+import matplotlib.pyplot as plt
 import numpy as np
 
 import proxskip as ps
-from proxskip.display import palette
-from drawing import axes
 
 rng = np.random.default_rng(1)
 truth = np.repeat([0.0, 2.0, 1.0, 3.0, 0.5], 24)
@@ -23,8 +22,10 @@ result = ps.minimize(f, ps.prox.TV1D(2e-4), tol=1e-7)
 print(result.status.name, f"with {result.nprox} proxes and {result.ngrad} gradients")
 
 # %%
-ax = axes("position", "value", log="")
-ax.plot(data, ".", color="0.6", label="data")
-ax.plot(truth, ":", color=palette.BLACK, label="truth")
-ax.plot(result.x, "-", color=palette.ORANGE, label="recovered")
-ax.legend(frameon=False)
+plt.plot(data, ".", color="0.6", label="data")
+plt.plot(truth, ":", color="black", label="truth")
+plt.plot(result.x, "-", color="crimson", label="recovered")
+plt.xlabel("position")
+plt.ylabel("value")
+plt.legend()
+plt.show()

@@ -4,10 +4,10 @@ The prox of the nuclear norm is a singular value decomposition. ProxSkip skips m
 """
 
 # %%
+import matplotlib.pyplot as plt
 import numpy as np
 
 import proxskip as ps
-from drawing import axes, line
 
 rng = np.random.default_rng(0)
 shape = (60, 60)
@@ -18,15 +18,18 @@ f = ps.Quadratic(precision.ravel(), (precision * noisy).ravel())
 psi = ps.prox.NuclearNorm(0.3, shape)
 
 # %%
-ax = axes("singular value decompositions", "certificate")
-for k, (label, options) in enumerate(
-    {
-        "ProxGD": {"method": "proxgd"},
-        "FISTA with restart": {"method": "fista-restart"},
-        "ProxSkip, p = 0.1": {"method": "proxskip", "p": 0.1},
-    }.items()
-):
+runs = (
+    (ps.ProxGD, {"method": "proxgd"}),
+    (ps.Fista, {"method": "fista-restart"}),
+    (ps.ProxSkip, {"method": "proxskip", "p": 0.1}),
+)
+for kind, options in runs:
     result = ps.minimize(f, psi, tol=1e-4, seconds=10, **options)
-    line(ax, result.trace["nprox"], result.trace["certificate"], label, k)
-    print(f"{label}: {result.nprox} proxes, {result.ngrad} gradients")
-ax.legend(frameon=False)
+    title, style = kind.about.title, kind.about.style
+    looks = {"color": style.color, "linestyle": style.dashes, "marker": style.marker, "markevery": 0.1}
+    plt.semilogy(result.trace["nprox"], result.trace["certificate"], label=title, **looks)
+    print(f"{title}: {result.nprox} proxes, {result.ngrad} gradients")
+plt.xlabel("singular value decompositions")
+plt.ylabel("certificate")
+plt.legend()
+plt.show()

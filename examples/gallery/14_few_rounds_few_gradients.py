@@ -5,8 +5,9 @@ between them: fewer rounds than Nesterov's method for almost as few gradients.
 """
 
 # %%
+import matplotlib.pyplot as plt
+
 import proxskip as ps
-from drawing import axes
 
 A, b = ps.datasets.load("digits")
 problem = ps.split(ps.Logistic(A, b, l2=1e-3, l2_relative=True), clients=20, by="label")
@@ -18,10 +19,12 @@ methods = (
 )
 
 # %%
-ax = axes("rounds to f(x) − f* = 1e-6", "passes over the data", log="xy")
 for method in methods:
     result = ps.run(method, problem, target=1e-6, rounds=20_000)
-    look, end = method.about.style, (result.rounds, result.trace["passes"][-1])
-    ax.plot(*end, look.marker, color=look.color, markersize=9)
-    ax.annotate(method.about.title, end, (8, -12 if method.name == "accelerated" else 4), textcoords="offset points")
-ax.margins(0.25)
+    style, end = method.about.style, (result.rounds, result.trace["passes"][-1])
+    plt.loglog(*end, style.marker, color=style.color, markersize=9, label=method.about.title)
+plt.xlabel("rounds to f(x) − f* = 1e-6")
+plt.ylabel("passes over the data")
+plt.margins(0.2)
+plt.legend()
+plt.show()

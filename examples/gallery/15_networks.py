@@ -6,6 +6,7 @@ variate $h_i$ for each client it learns all of them; without, the clients pull t
 
 # %%
 # The data, and an MLP with 64 hidden units.
+import matplotlib.pyplot as plt
 import torch
 from sklearn.datasets import load_digits
 
@@ -41,5 +42,6 @@ results = {
 
 # %%
 # Learning curves: any column of a trace can be drawn.
-ax = ps.plot(results, y="accuracy")
+ps.plot(results, y="accuracy")
 print({title: round(result.trace["accuracy"][-1], 3) for title, result in results.items()})
+plt.show()

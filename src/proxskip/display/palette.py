@@ -1,15 +1,20 @@
-"""The colors of all figures, which people with any color vision can tell apart, with dashes and markers for each."""
+"""Colors that people with any color vision can tell apart: those of curves that belong to no method.
 
-# the colors of Okabe and Ito (https://jfly.uni-koeln.de/color) without yellow, which is faint on white, and a grey
+Each method has a color of its own, which stands in its description (``about.style``); no two methods share one, and no
+method has one of ``CYCLE``.
+"""
+
 CYCLE = (
-    ("#D55E00", "-", "o"),
-    ("#7F7F7F", "-", "s"),
-    ("#000000", "-.", "^"),
-    ("#E69F00", ":", "v"),
-    ("#0072B2", "--", "P"),
-    ("#009E73", "-.", "X"),
-    ("#56B4E9", "--", "<"),
-    ("#CC79A7", ":", "D"),
+    ("#8796FF", "-", "o"),
+    ("#692D0F", "-", "s"),
+    ("#78A53C", "-.", "^"),
+    ("#873C87", ":", "v"),
+    ("#D26969", "--", "P"),
+    ("#004B3C", "-.", "X"),
+    ("#C3B469", "--", "<"),
+    ("#4B2D5A", ":", "D"),
 )
 """Color, dashes and marker by position; no two share a marker, so that lines differ in print and without color too."""
-ORANGE, GREY, BLACK, AMBER, BLUE, GREEN, SKY, PINK = (color for color, _, _ in CYCLE)
+# the colors of Okabe and Ito (https://jfly.uni-koeln.de/color) without yellow, which is faint on white, and a grey
+ORANGE, GREY, BLACK, AMBER = "#D55E00", "#7F7F7F", "#000000", "#E69F00"
+BLUE, GREEN, SKY, PINK = "#0072B2", "#009E73", "#56B4E9", "#CC79A7"

@@ -44,7 +44,7 @@ class About:
             already), so that noise for privacy can be added to it.
         heals: with everybody present it works from any h0, and mends a sum of h that is not zero.
         parameters: what the command line offers as flags; all fields if not given.
-        style: how it is drawn; from a palette if not given.
+        style: how it is drawn; if not given, in a color that no method has.
         at_p_one: the method that it becomes at p = 1, which it cannot beat in iterations.
         other_names: names under which it can also be asked for.
         equal_weights: it is right for equal weights of the clients only.

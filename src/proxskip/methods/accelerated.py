@@ -112,7 +112,7 @@ class Fista(GD):
         reference="Beck, Teboulle, FISTA, 2009; O'Donoghue, Candes, Adaptive Restart, 2015",
         handles=frozenset({"clients", "psi"}),
         parameters=("gamma",),
-        style=Style("#CC79A7", ":", "D"),
+        style=Style("#78002D", ":", "D"),
     )
 
     def start(self, problem: Problem, x0: Array) -> Vectors:

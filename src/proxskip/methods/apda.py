@@ -94,7 +94,7 @@ class APDA(Method):
         remembers=("h",),
         heals=True,
         parameters=("gamma", "K"),
-        style=Style("#009E73", "-", "s"),
+        style=Style("#87C387", "--", "s"),
     )
 
     def start(self, problem: Problem, x0: Array) -> Vectors:
@@ -183,7 +183,7 @@ class SplitAPDA(Method):
         handles=frozenset({"psi", "D"}),
         remembers=("h",),
         parameters=("gamma",),
-        style=Style("#009E73", "-", "s"),
+        style=Style("#87C387", "--", "s"),
     )
 
     def start(self, problem: Problem, x0: Array) -> Vectors:

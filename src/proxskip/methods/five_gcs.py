@@ -57,7 +57,7 @@ class FiveGCS(Method):
         remembers=("v",),
         heals=True,
         parameters=("gamma", "tau", "K", "theta", "c", "sigma"),
-        style=Style("#009E73", "-", "8", highlighted=True),
+        style=Style("#3C2D87", "-", "8", highlighted=True),
         weighted_cohorts=True,
         psi_on_cohorts=True,
         summed="v",

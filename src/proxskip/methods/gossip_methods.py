@@ -72,7 +72,7 @@ class DecentralizedScaffnew(Method):
         reference=PAPER + "arXiv:2202.09357",
         handles=frozenset({"batch", "clients", "graph"}),
         remembers=("h", "x", "xhat"),
-        style=Style("#CC79A7", "--", "D"),
+        style=Style("#C33C5A", "--", "D"),
         other_names=("decentralized",),
         one_over_L=PAPER + "Theorem 5.7",
     )
@@ -177,7 +177,7 @@ class RandomGossip(GossipMethod):
         handles=frozenset({"batch", "clients", "graph"}),
         remembers=("h", "x", "xhat"),
         parameters=("gamma", "tau", "graph", "p_e", "k"),
-        style=Style("#56B4E9", ":", "v"),
+        style=Style("#E1A5A5", ":", "v"),
         one_over_L=RANDPROX + ", an instance derived for the library",
     )
 
@@ -276,7 +276,7 @@ class DIGing(GossipMethod):
         reference="Nedic, Olshevsky, Shi, SIAM J. Optim. 2017, arXiv:1607.03218",
         handles=frozenset({"batch", "clients", "graph"}),
         remembers=("h", "x", "y"),
-        style=Style("#0072B2", "--", "P"),
+        style=Style("#A5B4D2", "--", "P"),
         other_names=("gradient-tracking",),
     )
 
@@ -337,7 +337,7 @@ class EXTRA(GossipMethod):
         reference="Shi, Ling, Wu, Yin, EXTRA, SIAM J. Optim. 2015, arXiv:1404.6264",
         handles=frozenset({"batch", "clients", "graph"}),
         remembers=("h", "x", "xhat"),
-        style=Style("#009E73", "-.", "X"),
+        style=Style("#A587C3", "-.", "X"),
     )
 
     def local(self, client: Client, memory: Vectors, K: int) -> Sent:

@@ -77,7 +77,7 @@ class ProxGD(GD):
         title="proximal gradient descent",
         reference="Nesterov, Gradient Methods for Minimizing Composite Functions, 2013",
         handles=frozenset({"batch", "clients", "psi"}),
-        style=Style("#7F7F7F", "-", "s"),
+        style=Style("#785A78", "-", "s"),
         one_over_L="Nesterov, Gradient Methods for Minimizing Composite Functions, 2013",
     )
 

@@ -44,7 +44,7 @@ class GradSkip(Method):
         remembers=("h", "hhat", "xhat"),
         heals=True,
         parameters=("gamma", "p"),
-        style=Style("#0072B2", "-.", ">"),
+        style=Style("#004BA5", "-.", ">"),
         at_p_one="gd",
         one_over_L="Maranjyan, Safaryan, Richtarik, GradSkip, 2022, arXiv:2210.16402, rederived",
     )

@@ -52,7 +52,7 @@ class LoCoDL(Method):
         handles=frozenset({"clients"}),
         remembers=("h", "x", "d"),
         parameters=("gamma", "p", "codec"),
-        style=Style("#56B4E9", "-", "p"),
+        style=Style("#6996E1", "-", "p"),
     )
 
     def __post_init__(self) -> None:

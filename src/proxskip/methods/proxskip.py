@@ -40,7 +40,7 @@ class ProxSkip(Method):
         handles=frozenset({"batch", "psi"}),
         remembers=("h", "xhat"),
         heals=True,
-        style=Style("#D55E00", "-", "o", highlighted=True),
+        style=Style("#964B00", "-", "o", highlighted=True),
         at_p_one="proxgd",
         one_over_L=PAPER + "Theorem 3.6",
     )
@@ -106,7 +106,7 @@ class SProxSkip(ProxSkip):
         name="sproxskip",
         title="SProxSkip",
         parameters=("gamma", "p"),
-        style=Style("#CC79A7", "--", "D"),
+        style=Style("#C39669", "--", "D"),
     )
 
     @classmethod

@@ -45,7 +45,7 @@ class SplitSkip(Method):
         reference=PAPER + "arXiv:2202.09357",
         handles=frozenset({"batch", "psi", "D"}),
         remembers=("h", "x", "xhat"),
-        style=Style("#0072B2", "--", "P"),
+        style=Style("#C34B96", "--", "P"),
         at_p_one="papc",
         one_over_L=PAPER + "Theorem D.1",
     )
@@ -166,7 +166,7 @@ class PDHG(Method):
         handles=frozenset({"psi", "D"}),
         parameters=("gamma", "tau"),
         one_over_L="Nesterov, Gradient Methods for Minimizing Composite Functions, 2013",
-        style=Style("#000000", "-.", "^"),
+        style=Style("#962D5A", "-.", "^"),
     )
 
     def start(self, problem: Problem, x0: Array) -> Vectors:

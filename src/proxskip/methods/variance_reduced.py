@@ -47,7 +47,7 @@ class ScaffnewVR(Method):
         handles=frozenset({"batch", "clients", "psi"}),
         remembers=("h", "xhat", "w", "gw"),
         heals=True,
-        style=Style("#E69F00", "-", "h"),
+        style=Style("#87693C", "-", "h"),
         at_p_one="gd",
     )
 
@@ -147,6 +147,7 @@ class ProxSkipVR(ScaffnewVR):
         name="proxskip-vr",
         title="ProxSkip-VR",
         handles=frozenset({"batch", "psi"}),
+        style=Style("#5A694B", "-", "h"),
         at_p_one="proxgd",
     )
 

@@ -58,6 +58,8 @@ def page(report: ReproductionReport, files_beside: bool = False) -> str:
     Args:
         files_beside: link to the figures' files in the folder ``figures`` beside the page.
     """
+    from matplotlib.colors import to_hex
+
     shown = downsample(report)
     css, script = (files("proxskip.report").joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
     # ids of experiments may be any text, anchors are plain words
@@ -68,7 +70,10 @@ def page(report: ReproductionReport, files_beside: bool = False) -> str:
         "base-uri 'none'; form-action 'none'"
     )
     styles = [
-        [[asdict(look) for look in curve_styles(p.series, methods_in(e.panels))] for p in e.panels]
+        [
+            [asdict(look) | {"color": to_hex(look.color)} for look in curve_styles(p.series, methods_in(e.panels))]
+            for p in e.panels
+        ]
         for e in shown.experiments
     ]
     body = [

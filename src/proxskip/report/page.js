@@ -247,13 +247,13 @@ class Chart {
       const last = this.pixels[k].findLast((p) => p), name = this.names.get(k);
       if (!last || this.panel.series[k].kind === "bound") continue;
       const letters = [...name];
-      found.push({ u: last[0], v: Math.min(Math.max(last[1], TOP), height - BOTTOM), slot: this.looks[k].slot,
+      found.push({ u: last[0], v: Math.min(Math.max(last[1], TOP), height - BOTTOM), color: this.looks[k].color,
                    name: letters.length <= LONGEST_LABEL ? name : letters.slice(0, LONGEST_LABEL - 1).join("") + "\u2026" });
     }
     found.sort((a, b) => a.v - b.v);
     found.forEach((end, k) => { if (k) end.v = Math.max(end.v, found[k - 1].v + 14); });
     found.reduceRight((limit, end) => { end.v = Math.min(end.v, limit); return end.v - 14; }, height - BOTTOM);
-    return found.map(({ u, v, slot, name }) => make("text", { class: `end c${slot}`, x: (u + 8).toFixed(1), y: (v + 4).toFixed(1) }, name));
+    return found.map(({ u, v, color, name }) => make("text", { class: "end", color, x: (u + 8).toFixed(1), y: (v + 4).toFixed(1) }, name));
   }
 
   place(s, values) {
@@ -271,22 +271,22 @@ class Chart {
   }
 
   curve(k) {
-    const s = this.panel.series[k], { slot } = this.looks[k], points = this.pixels[k];
+    const s = this.panel.series[k], points = this.pixels[k];
     const good = points.filter((p) => p), spread = Math.max(1, Math.floor(good.length / MARKERS));
-    // by its color each curve starts its markers elsewhere, so that they do not hide one another
-    const first = Math.floor((slot * spread) / 8);
+    // each curve starts its markers elsewhere, so that they do not hide one another
+    const first = Math.floor(((k % MARKERS) * spread) / MARKERS);
     const marked = s.kind === "bound" ? [] : s.kind === "points" ? good : good.filter((_, i) => i >= first && (i - first) % spread === 0);
     return this.pieces(points).map((piece) => this.line(k, piece)).concat(marked.map((p) => this.mark(k, p)));
   }
 
   line(k, points) {
     const look = this.looks[k], width = { bound: 1.2, points: 1 }[this.panel.series[k].kind] || look.width, dashes = DASHES[look.dashes];
-    return make("path", { class: `line c${look.slot}`, "stroke-width": width, d: path(points), ...(dashes && { "stroke-dasharray": dashes }) });
+    return make("path", { class: "line", color: look.color, "stroke-width": width, d: path(points), ...(dashes && { "stroke-dasharray": dashes }) });
   }
 
   mark(k, [u, v]) {
-    const { slot, hollow, marker } = this.looks[k], css = `mark c${slot}${hollow ? " hollow" : ""}`;
-    return make("path", { class: css, transform: `translate(${u.toFixed(1)} ${v.toFixed(1)})`, d: SHAPES[marker] || "" });
+    const { color, hollow, marker } = this.looks[k];
+    return make("path", { class: hollow ? "mark hollow" : "mark", color, transform: `translate(${u.toFixed(1)} ${v.toFixed(1)})`, d: SHAPES[marker] || "" });
   }
 
   // a short piece of the line beside its name in a legend
@@ -299,7 +299,7 @@ class Chart {
     const s = this.panel.series[k];
     if (!s.low || !s.high) return [];
     const low = this.pieces(this.place(s, s.low)), high = this.pieces(this.place(s, s.high));
-    return high.map((top, i) => make("path", { class: `band c${this.looks[k].slot}`, d: path(top.concat((low[i] || []).slice().reverse())) + "Z" }));
+    return high.map((top, i) => make("path", { class: "band", color: this.looks[k].color, d: path(top.concat((low[i] || []).slice().reverse())) + "Z" }));
   }
 
   // -- reading values ---------------------------------------------------------------------------------------------------
@@ -356,7 +356,7 @@ class Chart {
       val.textContent = inside ? number(this.panel.series[j].y[n]) : "\u2013";
       inside ? (val.dataset.value = this.panel.series[j].y[n]) : delete val.dataset.value;
       key.classList.toggle("near", j === k);
-      if (inside) over.push(make("circle", { class: `dot c${this.looks[j].slot}`, cx: this.pixels[j][n][0].toFixed(1), cy: this.pixels[j][n][1].toFixed(1), r: j === k ? 5 : 3.5 }));
+      if (inside) over.push(make("circle", { class: "dot", color: this.looks[j].color, cx: this.pixels[j][n][0].toFixed(1), cy: this.pixels[j][n][1].toFixed(1), r: j === k ? 5 : 3.5 }));
     }
     this.over.replaceChildren(...over);
     this.say(s, k, i, where, here);

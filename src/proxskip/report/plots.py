@@ -6,6 +6,7 @@ Nothing here runs a method or changes the global state of matplotlib.
 from __future__ import annotations
 
 import io
+import itertools
 import re
 import textwrap
 import warnings
@@ -16,9 +17,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
+from proxskip.display.palette import BLACK
+from proxskip.interfaces import Style
 from proxskip.registry import title
 from proxskip.report.figures import Panel, Series
-from proxskip.report.method_styles import CYCLE, PALETTE, style
+from proxskip.report.method_styles import CYCLE, style
 from proxskip.report.safe_html import GREEK
 from proxskip.results.fields import FIELDS
 from proxskip.results.load import load
@@ -225,18 +228,13 @@ def _column(trace: Trace, x: str) -> Array:
 # -- panels of a report ------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class CurveStyle:
-    """How one series is drawn: ``slot`` is its color in ``PALETTE``, the rest tells equal colors apart."""
+    """How one series is drawn: ``color`` on a light background; the rest tells equal colors apart."""
 
-    slot: int
+    color: str
     dashes: str
     marker: str
     width: float
     hollow: bool = False
-
-    @property
-    def color(self) -> str:
-        """On a light background."""
-        return PALETTE[self.slot]
 
 
 def methods_in(panels: Sequence[Panel]) -> set[str]:
@@ -245,7 +243,7 @@ def methods_in(panels: Sequence[Panel]) -> set[str]:
 
 
 def curve_styles(series: Sequence[Series], figure: Collection[str] = ()) -> list[CurveStyle]:
-    """Colors by method, or by position where a single method is shown; a bound looks like the curve it bounds.
+    """Each method in its own color; curves of a single method by position; a bound looks like the curve it bounds.
 
     Args:
         figure: the methods that the whole figure draws in their own style; series by position have hollow markers
@@ -254,21 +252,20 @@ def curve_styles(series: Sequence[Series], figure: Collection[str] = ()) -> list
     measured = [s for s in series if s.kind != "bound"]
     keys = _keys(measured)
     named = {name for name in (*figure, *keys) if style(name)}
-    slots = _slots(keys, named)
+    looks = _looks(keys, named)
     drawn, by_method = list[CurveStyle](), dict[str, CurveStyle]()
     for s, key in zip(measured, keys, strict=True):
-        slot, own = slots[key] % len(PALETTE), style(key)
-        base = own or CYCLE[slot]
+        own, base = style(key), looks[key]
         # the second curve of a color gets other dashes and hollow markers
-        alike = [other for other in drawn if other.slot == slot]
+        alike = [other for other in drawn if other.color == base.color]
         first = alike[0].dashes if alike else base.dashes
         dashes = _DASHES[((_DASHES.index(first) if first in _DASHES else 0) + len(alike)) % len(_DASHES)]
         hollow = bool(alike) or (bool(named) and own is None)
         width = 2.4 if own is not None and own.highlighted and not alike else 1.6
-        drawn.append(CurveStyle(slot, dashes, base.marker, width, hollow))
+        drawn.append(CurveStyle(base.color, dashes, base.marker, width, hollow))
         by_method.setdefault(s.method or s.label, drawn[-1])
     # bounds without a curve of their own are black, told apart by their dashes
-    curves, loose = iter(drawn), (CurveStyle(2, _DASHES[1 + k % 3], "", 1.1) for k in range(len(series)))
+    curves, loose = iter(drawn), (CurveStyle(BLACK, _DASHES[1 + k % 3], "", 1.1) for k in range(len(series)))
     return [
         next(curves)
         if s.kind != "bound"
@@ -285,20 +282,11 @@ def _keys(measured: Sequence[Series]) -> list[str]:
     return [s.method if several and style(s.method) else str(k) for k, s in enumerate(measured)]
 
 
-def _slots(keys: Sequence[str], named: Collection[str]) -> dict[str, int]:
-    """Methods keep their own color where it is free; the others take what is left, unused colors first."""
-    own = {
-        name: PALETTE.index(entry.color)
-        for name in (*keys, *named)
-        if (entry := style(name)) and entry.color in PALETTE
-    }
-    # colors of methods elsewhere in the figure are used last
-    theirs = {own[name] for name in named if name in own}
-    order = [*sorted(range(len(PALETTE)), key=theirs.__contains__), *range(len(PALETTE), len(PALETTE) + len(keys))]
-    slots: dict[str, int] = {}
-    for key in sorted(dict.fromkeys(keys), key=lambda key: key not in own):
-        slots[key] = next(k for k in (own.get(key, order[0]), *order) if k not in slots.values())
-    return slots
+def _looks(keys: Sequence[str], named: Collection[str]) -> dict[str, Style]:
+    """The style of each method; for the others places in the cycle, first those that no plugin of the figure has."""
+    taken = {own.color for name in named if (own := style(name))}
+    places = itertools.cycle(sorted(CYCLE, key=lambda look: look.color in taken))
+    return {key: style(key) or next(places) for key in dict.fromkeys(keys)}
 
 
 def numbers(values: Sequence[float | None]) -> Array:
@@ -349,13 +337,13 @@ def draw_panel(ax: Axes, panel: Panel, figure: Collection[str] = ()) -> list[str
 
     notes = [panel.note] if panel.note else []
     floored = False
-    for s, curve_style in zip(panel.series, curve_styles(panel.series, figure), strict=True):
+    for k, (s, curve_style) in enumerate(zip(panel.series, curve_styles(panel.series, figure), strict=True)):
         x, y = numbers(s.x.get(panel.x, [None] * len(s.y))), numbers(s.y)
         floored |= panel.y_floor is not None and bool(np.any(y < panel.y_floor))
         low, high = (None if v is None else at_floor(numbers(v), panel) for v in (s.low, s.high))
         if low is not None and high is not None:
             ax.fill_between(x, low, high, color=curve_style.color, alpha=0.18, linewidth=0, zorder=1)
-        ax.plot(x, at_floor(y, panel), label=_plain(s.label), **_line(s, curve_style))
+        ax.plot(x, at_floor(y, panel), label=_plain(s.label), **_line(k, s, curve_style))
     if floored:
         notes.append(f"Values below {panel.y_floor:g} are drawn at {panel.y_floor:g}.")
     ax.set_xscale(panel.x_scale)
@@ -380,9 +368,9 @@ def at_floor(y: Array, panel: Panel) -> Array:
     return np.where(y > 0, y, np.nan) if panel.y_scale == "log" else y
 
 
-def _line(s: Series, curve_style: CurveStyle) -> dict[str, Any]:
-    """The style of a line as matplotlib's keywords; thick lines are drawn on top."""
-    # by its color each curve starts its markers elsewhere, so that they do not hide one another
+def _line(k: int, s: Series, curve_style: CurveStyle) -> dict[str, Any]:
+    """The style of the k-th line as matplotlib's keywords; thick lines are drawn on top."""
+    # each curve starts its markers elsewhere, so that they do not hide one another
     spread = max(1, len(s.y) // MARKERS_PER_CURVE)
     points = s.kind == "points"
     return {
@@ -392,7 +380,7 @@ def _line(s: Series, curve_style: CurveStyle) -> dict[str, Any]:
         "marker": curve_style.marker,
         "markersize": 6.0 if points else 5.0,
         "markerfacecolor": "white" if curve_style.hollow else curve_style.color,
-        "markevery": None if points else ((curve_style.slot * spread) // len(PALETTE), spread),
+        "markevery": None if points else ((k % MARKERS_PER_CURVE * spread) // MARKERS_PER_CURVE, spread),
         "zorder": 4 if curve_style.width > 2 else 3,
     }
 
