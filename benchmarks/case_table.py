@@ -163,7 +163,7 @@ def _problem(clients: int, unequal: bool, own: bool, loss: str, storage: str, dt
 
 
 def on_graph(kind: Any, name: str, psd: bool = False) -> Callable[[Any], Any]:
-    return lambda problem: kind.theory(problem, ps.graph(name, problem.n, psd=psd))
+    return lambda problem: kind.theory(problem, ps.graphs.graph(name, problem.n, psd=psd))
 
 
 def scaffnew(cohort: Any) -> Callable[[Any], Any]:

@@ -288,7 +288,7 @@ def main() -> None:
     options.add_argument("--quick", action="store_true")
     o = options.parse_args()
     trees.insist_on(o.source)
-    untried = set(ps.METHODS) - {e.make(e.on("quadratics")).name for e in ENTRIES}
+    untried = set(ps.authoring.METHODS) - {e.make(e.on("quadratics")).name for e in ENTRIES}
     if untried:
         raise SystemExit(f"no case has {', '.join(sorted(untried))}.")
     found: dict[str, Any] = {}

@@ -43,8 +43,8 @@ encode = find("encode", "proxskip.protocol", "proxskip.protocol.wire")
 def rule(cohort: Any) -> Any:
     """The public rule for a cohort."""
     if isinstance(cohort, list):
-        return ps.Given(tuple(map(tuple, cohort)))
-    return ps.Uniform(cohort) if isinstance(cohort, int) else ps.Bernoulli(cohort)
+        return ps.participation.Given(tuple(map(tuple, cohort)))
+    return ps.participation.Uniform(cohort) if isinstance(cohort, int) else ps.participation.Bernoulli(cohort)
 
 
 def federate(name: str, _: Path, batch: Any, size: int, missing: Callable[[int], int | None], **given: Any) -> Any:

@@ -14,7 +14,7 @@ from case_table import Case, model
 
 import proxskip as ps
 
-PLAIN = ("proxgd", "fista", "fista-restart", "proxskip", *(["apda"] if "apda" in ps.METHODS else []))
+PLAIN = ("proxgd", "fista", "fista-restart", "proxskip", *(["apda"] if "apda" in ps.authoring.METHODS else []))
 SPLIT = ("splitskip", "papc", "pdhg")
 SAMPLED = ("proxgd", "proxskip", "sproxskip")
 

@@ -77,7 +77,7 @@ def overhead(repeats: int, cohort: Any = None, engine: str = "cpu") -> tuple[flo
 def gossip(repeats: int) -> tuple[float, int]:
     """Rounds along a ring."""
     problem = small()
-    return rounds_of(problem, ps.DecentralizedScaffnew.theory(problem, ps.graph("ring", problem.n)), repeats)
+    return rounds_of(problem, ps.DecentralizedScaffnew.theory(problem, ps.graphs.graph("ring", problem.n)), repeats)
 
 
 def large(repeats: int) -> tuple[float, int]:

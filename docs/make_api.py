@@ -44,7 +44,7 @@ SECTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "EngineError",
         ),
     ),
-    ("Minimizing", "proxskip", ("minimize", "Minimum", "End", "plan", "Plan", "Network", "Spread")),
+    ("Minimizing", "proxskip", ("minimize", "Minimum", "plan", "Plan", "Network", "Spread")),
     (
         "Problems",
         "proxskip",
@@ -61,10 +61,7 @@ SECTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "open_clients",
         ),
     ),
-    ("Methods", "proxskip", (*(kind.__name__ for kind in BUILT_IN), "Decaying", "METHODS")),
-    ("Writing a method", "proxskip", ("Method", "About", "Claims", "Style", "register")),
-    ("Cohorts", "proxskip", ("Uniform", "Bernoulli", "Given")),
-    ("Graphs", "proxskip", ("Graph", "graph", "from_matrix")),
+    ("Methods", "proxskip", (*(kind.__name__ for kind in BUILT_IN), "Decaying")),
     ("Errors and warnings", "proxskip", ("InputError", "NoTheoremWarning", "UnsafeStepWarning")),
 )
 OPTIONAL: tuple[tuple[str, tuple[tuple[str, tuple[str, ...]], ...]], ...] = (
@@ -89,19 +86,12 @@ OPTIONAL: tuple[tuple[str, tuple[tuple[str, tuple[str, ...]], ...]], ...] = (
     ),
 )
 """Pages of packages that may not be installed; such a page is left as it is."""
-MODULES = ("callbacks", "codecs", "datasets", "prox", "theory")
+MODULES = ("participation", "graphs", "codecs", "callbacks", "datasets", "prox", "theory", "authoring")
 BEYOND = (
     ("proxskip.theory.table1", ("table1", "Table1Row")),
-    ("proxskip.theory.step_sizes", ("StepLimits", "Setting", "check_limits")),
-    ("proxskip.registry", ("named", "step_limits", "load_plugin")),
-    ("proxskip.types", ("Oracle", "Prox")),
-    ("proxskip.interfaces", ("Client", "Exchange", "Engine", "Request", "Work")),
-    ("proxskip.engines.in_process", ("NearEngine",)),
     ("proxskip.loop.ledger", ("Ledger",)),
     ("proxskip.engines.cpu.engine", ("CpuEngine",)),
     ("proxskip.engines.reference", ("ReferenceEngine",)),
-    ("proxskip.links.graphs", ("mixing_matrix", "as_graph")),
-    ("proxskip.links.sums", ("weighted_sum",)),
     ("proxskip.problems.solve", ("Solution",)),
     ("proxskip.data.svmlight", ("read_svmlight", "Dataset", "DataError")),
     ("proxskip.conformance", ("check", "scaffold", "ConformanceReport", "Law")),
@@ -181,13 +171,13 @@ def anchor(name: str) -> str:
 
 
 def own(module: Any) -> list[tuple[str, Any]]:
-    """A module's own public functions and classes (a package's from all its files), in the order of the source."""
+    """A module's public functions and classes (a package's from all its files), in the order of the source."""
     found = [
         (k, v)
         for k, v in ((k, getattr(module, k)) for k in dir(module))
         if not k.startswith("_")
         and (inspect.isfunction(v) or inspect.isclass(v))
-        and f"{v.__module__}.".startswith(f"{module.__name__}.")
+        and (k in getattr(module, "__all__", ()) or f"{v.__module__}.".startswith(f"{module.__name__}."))
     ]
     return sorted(found, key=lambda item: (item[1].__module__, inspect.getsourcelines(item[1])[1]))
 
@@ -251,7 +241,7 @@ def listed(lines: list[str]) -> str:
 def members(cls: type) -> list[str]:
     """Public methods and properties with a docstring; of a method only its ways to make one."""
     seen: dict[str, Any] = {}
-    inherits = issubclass(cls, proxskip.Method) and cls is not proxskip.Method
+    inherits = issubclass(cls, proxskip.authoring.Method) and cls is not proxskip.authoring.Method
     for ancestor in (cls,) if inherits else cls.__mro__:
         if ancestor.__module__.startswith("proxskip"):
             for k, v in vars(ancestor).items():

@@ -70,7 +70,7 @@ def cases() -> Iterator[tuple[str, Callable[[int], Made]]]:
         (p := problem(s, n=1).with_psi(l1, np.diff(np.eye(4), axis=0))), (ps.SplitSkip.theory(p), p, {}),
     )[1]  # fmt: skip
     yield "decentralized", lambda s: (
-        (p := problem(s)), (ps.DecentralizedScaffnew.theory(p, ps.graph("ring", 5)), p, {}),
+        (p := problem(s)), (ps.DecentralizedScaffnew.theory(p, ps.graphs.graph("ring", 5)), p, {}),
     )[1]  # fmt: skip
 
 

@@ -221,7 +221,7 @@ def scaffnew_on(cohort: Any) -> Callable[[Problem], Method]:
 
 
 def gossip(graph: str, psd: bool = False, kind: Any = ps.DecentralizedScaffnew) -> Callable[[Problem], Method]:
-    return lambda p: kind.theory(p, ps.graph(graph, p.n, psd=psd))
+    return lambda p: kind.theory(p, ps.graphs.graph(graph, p.n, psd=psd))
 
 
 def tamuna(s: int, cohort: Any = None) -> Callable[[Problem], Method]:
@@ -305,10 +305,10 @@ METHODS = (
     Row("decentralized", gossip("ring"), SKIPS, up=None, down=0),
     Row("decentralized-path", gossip("path"), SKIPS, up=None, down=0),
     Row("decentralized-psd", gossip("star", psd=True), SKIPS, up=None, down=0),
-    Row("decentralized-failing", lambda p: ps.DecentralizedScaffnew.theory(p, ps.graph("ring", p.n).failing(0.2)), SKIPS,
+    Row("decentralized-failing", lambda p: ps.DecentralizedScaffnew.theory(p, ps.graphs.graph("ring", p.n).failing(0.2)), SKIPS,
         up=None, down=0),
     Row("random-gossip", lambda p: ps.RandomGossip.theory(p, "ring", p_e=0.4), SKIPS, up=None, down=0),
-    Row("random-gossip-masked", lambda p: ps.RandomGossip.theory(p, ps.graph("path", p.n).failing(0.3), 0.8, k=3), SKIPS,
+    Row("random-gossip-masked", lambda p: ps.RandomGossip.theory(p, ps.graphs.graph("path", p.n).failing(0.3), 0.8, k=3), SKIPS,
         up=None, down=0, clients=3, masked=True),
     Row("diging", gossip("ring", kind=ps.DIGing), "fixed_point sum_h converges batch", up=None, down=0),
     Row("diging-complete", gossip("complete", kind=ps.DIGing), "fixed_point sum_h converges batch", up=None, down=0),

@@ -46,7 +46,7 @@ class Signs:
 
 # -- methods -----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class LocalSolver(ps.Method):
+class LocalSolver(ps.authoring.Method):
     """A primal-dual method whose clients solve a proximal problem by accelerated steps (compare 5GCS, 2212.14370).
 
     For equal weights; t, step and beta have an entry for each client, and F_i = f_i - (mu/2) |.|^2:
@@ -68,7 +68,7 @@ class LocalSolver(ps.Method):
     codec: Codec | None = None
     first: int = 0
 
-    about = ps.About("local-solver", handles=frozenset({"batch", "clients"}), remembers=("v",))
+    about = ps.authoring.About("local-solver", handles=frozenset({"batch", "clients"}), remembers=("v",))
 
     @classmethod
     def of(cls, problem: ps.Problem, **given: Any) -> LocalSolver:
@@ -100,14 +100,14 @@ class LocalSolver(ps.Method):
 
 
 @dataclass(frozen=True)
-class Halved(ps.Method):
+class Halved(ps.authoring.Method):
     """Scaffnew whose K steps are made in two descents, which changes nothing."""
 
     gamma: float
     p: float
     cut: bool = True
 
-    about = ps.About("halved", handles=frozenset({"batch", "clients"}), remembers=("h", "xhat"))
+    about = ps.authoring.About("halved", handles=frozenset({"batch", "clients"}), remembers=("h", "xhat"))
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         (x,) = exchange(self.local, server["x"], K=2 * steps.geometric(exchange.rng, self.p))
@@ -127,7 +127,7 @@ class Halved(ps.Method):
 
 
 @dataclass(frozen=True)
-class Mixture(ps.Method):
+class Mixture(ps.authoring.Method):
     """No method of use: in every round two exchanges, descents of all kinds, and vectors that travel in every way.
 
     What a client sends and what it remembers are equal where they can be, and one vector is remembered twice.
@@ -138,7 +138,9 @@ class Mixture(ps.Method):
     codec: Codec
     anchored: bool = True
 
-    about = ps.About("mixture", handles=frozenset({"batch", "clients", "cohort"}), remembers=("u", "a", "b", "w", "gw"))
+    about = ps.authoring.About(
+        "mixture", handles=frozenset({"batch", "clients", "cohort"}), remembers=("u", "a", "b", "w", "gw")
+    )
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         n = exchange.problem.n

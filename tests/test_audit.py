@@ -49,7 +49,7 @@ def check(name: str, fault: str, seed: int, engine: Any) -> None:
         assert engine in ("torch", "gpu"), error  # which do not run every method
         pytest.skip(str(error))
     if result is not None:
-        heals = ps.METHODS[result.summary()["method"]].about.heals and result.summary()["cohort"] is None
+        heals = ps.authoring.METHODS[result.summary()["method"]].about.heals and result.summary()["cohort"] is None
         if heals:
             assert any("mends" in note for note in result.warnings), what
         else:
@@ -71,7 +71,7 @@ def test_the_largest_h_is_remembered_across_a_resume(tmp_path: Any) -> None:
     method, given = ps.Scaffnew(0.2, 0.3), {"cohort": 3, "x0": np.array([1e8, 3.0])}
     ps.run(method, problem, rounds=600, out=tmp_path / "run", **given)
     result = ps.resume(tmp_path / "run", problem, rounds=900)
-    assert result.status is Status.MAX_ROUNDS, result.message
+    assert result.status is Status.LIMIT, result.message
 
 
 def test_an_engine_serves_one_run_at_a_time_and_is_free_again() -> None:

@@ -111,6 +111,6 @@ def test_s_local_gd(q: float, rounds: int) -> None:
 @pytest.mark.parametrize("rounds", ROUNDS)
 @pytest.mark.parametrize(("kind", "rule"), [(ps.DIGing, diging), (ps.EXTRA, extra)])
 def test_on_a_graph(kind: Any, rule: Any, rounds: int) -> None:
-    p, graph = problem(), ps.graph("ring", N)
+    p, graph = problem(), ps.graphs.graph("ring", N)
     found = ps.run(kind(0.02, graph), p, rounds=rounds, threads=1)
     assert same(found.memory["x"], rule(p, 0.02, np.asarray(graph.W), rounds))

@@ -109,7 +109,7 @@ def test_mlflow_keeps_parameters_metrics_and_the_end(tmp_path: Path) -> None:
     assert float(kept.data.params["parameters.p"]) == result.summary()["p"]
     history = sorted(client.get_metric_history(str(listen.run_id), "gap"), key=lambda m: m.step)
     np.testing.assert_allclose([m.value for m in history], result.trace["gap"], rtol=1e-12)
-    assert kept.data.tags["proxskip.status"] == "MAX_ROUNDS"
+    assert kept.data.tags["proxskip.status"] == "LIMIT"
     with sqlite3.connect(tmp_path / "mlflow.db") as base:
         assert base.execute("select name from experiments where name = 'quadratics'").fetchall()
 
@@ -143,4 +143,4 @@ def test_wandb_writes_an_offline_run(tmp_path: Path, monkeypatch: Any) -> None:
         gaps += [float(row["gap"])] if "gap" in row else []
         summary |= {item.key: item.value_json for item in record.summary.update}
     np.testing.assert_allclose(gaps, result.trace["gap"], rtol=1e-12)
-    assert summary["status"] == '"MAX_ROUNDS"'
+    assert summary["status"] == '"LIMIT"'

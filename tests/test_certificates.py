@@ -77,10 +77,10 @@ def test_a_tolerance_below_rounding_has_a_status_of_its_own(tol: float) -> None:
 
 def test_a_start_at_the_solution_is_no_stalling() -> None:
     problem = ps.Problem([ps.Quadratic([1.0, 1.0], [0.0, 0.0]), ps.Quadratic([1.0, 2.0], [0.0, 0.0])])
-    assert ps.run(ps.GD.theory(problem), problem, rounds=100).status is Status.MAX_ROUNDS
+    assert ps.run(ps.GD.theory(problem), problem, rounds=100).status is Status.LIMIT
     moved = ps.Problem(ps.random_quadratics(4, 3, seed=2))
     start = {"x0": moved.solution.x, "h0": moved.solution.h - moved.weights @ moved.solution.h}
-    assert ps.run(ps.Scaffnew.theory(moved), moved, rounds=300, **start).status is Status.MAX_ROUNDS
+    assert ps.run(ps.Scaffnew.theory(moved), moved, rounds=300, **start).status is Status.LIMIT
 
 
 @pytest.mark.slow

@@ -106,7 +106,7 @@ def test_run_writes_a_folder_and_is_the_library_run(call, tmp_path):
 
 def test_json_is_all_there_is_on_stdout_and_quiet_says_nothing(call):
     code, out, _ = call("run", "gd", *EASY, "--rounds", "3", "--json")
-    assert (code, json.loads(out)["status"]) == (0, "MAX_ROUNDS")
+    assert (code, json.loads(out)["status"]) == (0, "LIMIT")
     assert set(SUMMARY) <= set(json.loads(out))
     assert call("run", "gd", *EASY, "--rounds", "3", "--quiet") == (0, "", "")
 
@@ -179,7 +179,7 @@ def test_flags_make_the_method_they_name(call, flags, expected):
             "run decentralized-scaffnew --graph torus",
             lambda s: (
                 (s["weights"], s["clients"]) == ("equal", 20)
-                and s["tau"] == pytest.approx(s["p"] / (s["gamma"] * ps.graph("torus", 20).lmax))
+                and s["tau"] == pytest.approx(s["p"] / (s["gamma"] * ps.graphs.graph("torus", 20).lmax))
             ),
         ),
         ("run gd --split group", lambda s: s["clients"] == 10),

@@ -69,7 +69,7 @@ def letters(page: str) -> set[str]:
 
 # -- names -------------------------------------------------------------------------------------------------------------
 def test_every_parameter_column_and_field_is_explained() -> None:
-    fields = {f.name for method in ps.METHODS.values() for f in dataclasses.fields(method)}
+    fields = {f.name for method in ps.authoring.METHODS.values() for f in dataclasses.fields(method)}
     assert fields <= letters("notation.md")
     columns = importlib.import_module("proxskip.loop.loop").COLUMNS
     assert set(columns) <= letters("notation.md") | letters("command-line.md")
@@ -77,7 +77,7 @@ def test_every_parameter_column_and_field_is_explained() -> None:
     assert set(summary) <= letters("command-line.md")
 
 
-@pytest.mark.parametrize("name", sorted(ps.METHODS))
+@pytest.mark.parametrize("name", sorted(ps.authoring.METHODS))
 def test_every_method_is_named_and_has_a_section(name: str) -> None:
     for page in ("README.md", "docs/command-line.md"):
         assert f"`{name}`" in (ROOT / page).read_text("utf-8")

@@ -227,7 +227,7 @@ def test_an_interrupted_sweep_goes_on_where_it_stood(tmp_path: Path, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(progress.Progress, "on_record", interrupt_in(2))
         part = ps.sweep(["scaffnew", "gd"], logistic(), progress=True, **what)
-    assert [r.status.name for r in part] == ["MAX_ROUNDS", "INTERRUPTED"]
+    assert [r.status.name for r in part] == ["LIMIT", "INTERRUPTED"]
     first = (tmp_path / "out" / "scaffnew" / "seed-0" / "summary.json").stat().st_mtime_ns
     rest = ps.sweep(["scaffnew", "gd"], logistic(), **what)
     assert all(same(a, b) for a, b in zip(whole, rest, strict=True))

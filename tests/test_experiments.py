@@ -46,7 +46,7 @@ METHODS: dict[str, Callable[[ps.Problem], Any]] = {
     "scaffnew-own": lambda p: ps.Scaffnew.theory(p, own_steps=True),
     "decentralized": ps.DecentralizedScaffnew.theory,
     "diging": ps.DIGing.theory,
-    "diging-large": lambda p: ps.DIGing(0.2 / p.L, ps.graph("path", p.n)),
+    "diging-large": lambda p: ps.DIGing(0.2 / p.L, ps.graphs.graph("path", p.n)),
     "extra": ps.EXTRA.theory,
 }
 DRAWING = ("s-local-gd", "scaffnew", "scaffnew-own", "decentralized")
@@ -334,7 +334,7 @@ def test_a_slow_contraction_fails(made: Any) -> None:
 
 
 def test_the_proved_step_is_among_the_candidates() -> None:
-    problem, link = small(10.0), ps.graph("ring", 5)
+    problem, link = small(10.0), ps.graphs.graph("ring", 5)
     proved = ps.EXTRA.theory(problem, link)
     found = decentralized.tune(ps.EXTRA, problem, link, 1e-4, 1)  # of the grid, only the largest step
     assert found["proved"] == AffineMap(proved, problem).rounds_to(1e-4)[0]

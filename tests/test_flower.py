@@ -671,13 +671,13 @@ def test_every_client_of_many_may_have_its_own_step_size(clock: Clock, tmp_path:
 def test_a_tuple_of_a_plugin_reaches_every_client_whole(n: int, clock: Clock) -> None:
     """Its entries are not one for each client, whether there are more of them than clients, fewer or as many."""
 
-    @ps.register
+    @ps.authoring.register
     @dataclass(frozen=True)
-    class Schedule(ps.Method):
+    class Schedule(ps.authoring.Method):
         gamma: Any
         factors: tuple[float, ...] = (1.0, 0.5, 0.25)
         shares: tuple[float, ...] = ()
-        about = ps.About(name="schedule")
+        about = ps.authoring.About(name="schedule")
 
         def round(self, server: Any, exchange: Any) -> Any:
             return {"x": exchange(self.local, server["x"], K=1)[0]}

@@ -13,7 +13,7 @@ from proxskip.links.gossip import RandomLinks
 
 
 def test_links_wake_as_often_as_they_should_and_carry_what_they_should() -> None:
-    graph, d, k, p = ps.graph("ring", 6), 5, 2, 0.3
+    graph, d, k, p = ps.graphs.graph("ring", 6), 5, 2, 0.3
     links = RandomLinks(graph, p, k)
     X = np.arange(30.0).reshape(6, 5) ** 1.5
     awake, often, mean, rounds = np.zeros((6, 6)), np.zeros(d), np.zeros_like(X), 3000
@@ -50,7 +50,7 @@ def test_links_that_fail_are_counted_and_survive_a_run_folder(tmp_path: Path) ->
 
 def test_links_that_cannot_be_are_refused() -> None:
     problem = ps.Problem(ps.random_quadratics(6, 4, mu=0.1, seed=1))
-    ring = ps.graph("ring", 6)
+    ring = ps.graphs.graph("ring", 6)
     for call, said in (
         (lambda: ring.failing(1.0), "never carry"),
         (lambda: ps.DecentralizedScaffnew.theory(problem, ring.failing(0.6)), "use random-gossip"),

@@ -390,7 +390,7 @@ def test_sums_and_gossip_have_the_bytes_of_numpy(tmp_path: Any) -> None:
     library.sums(d, 3, at(w), at(U), 600, d, 256, at(blocks))
     library.sums(d, 1, None, at(blocks), 3, d, 3, at(total))
     assert total.tobytes() == weighted_sum(w, U).tobytes()
-    graph, X, out = ps.graph("erdos-renyi", 12, seed=1), np.ascontiguousarray(U[:12]), np.zeros((12, d))
+    graph, X, out = ps.graphs.graph("erdos-renyi", 12, seed=1), np.ascontiguousarray(U[:12]), np.zeros((12, d))
     library.mixes(d, 12, at(graph.indptr), at(graph.indices), at(graph.weights), at(X), 12, d, at(out))
     assert out.tobytes() == graph.mix(X).tobytes()
 
@@ -575,7 +575,7 @@ def test_gossip_has_the_bytes_of_the_cpu() -> None:
     rng = np.random.Generator(np.random.Philox(5))
     engine = gpu.GpuEngine()
     engine.open(random_problem(1, 2, 4, 3), {}, 0)
-    graph, X = ps.graph("erdos-renyi", 12, seed=1), rng.standard_normal((12, 70))
+    graph, X = ps.graphs.graph("erdos-renyi", 12, seed=1), rng.standard_normal((12, 70))
     assert engine.mix(graph, engine.cupy.asarray(X)).get().tobytes() == graph.mix(X).tobytes()
 
 

@@ -99,7 +99,8 @@ def test_names_on_demand_are_those_that_type_checkers_see(package: str) -> None:
         found = importlib.import_module(str(where))
         expected = getattr(found, original, None) or importlib.import_module(f"{where}.{original}")
         assert getattr(module, name) is expected, name
-    assert {*seen, *module.__all__} <= set(dir(module))
+    torch = ["torch"] if package == "proxskip" and "torch" in seen else []
+    assert dir(module) == sorted([*module.__all__, *torch])
     # whoever imports a submodule makes it an attribute of the package, so the two must not share a name
     modules = {found.name for found in pkgutil.iter_modules(module.__path__)}
     assert [name for name in modules & set(module.__all__) if not isinstance(getattr(module, name), ModuleType)] == []
@@ -122,9 +123,53 @@ def test_modules_that_have_another_name_are_there_until_the_next_release(old: st
         importlib.import_module(old).nothing  # noqa: B018
 
 
-def test_every_name_that_dir_shows_is_there() -> None:
-    for name in dir(proxskip):
-        getattr(proxskip, name)
+def test_dir_shows_what_a_user_needs_before_a_run_and_after_it() -> None:
+    code = """if True:
+        import proxskip as ps
+        before = dir(ps)
+        ps.run("scaffnew", ps.Problem(ps.random_quadratics(n=3, d=2)), rounds=2)
+        from proxskip.cli import main
+        assert dir(ps) == before == sorted(before), set(dir(ps)) - set(before)
+        print(*before)
+    """
+    names = python(code).split()
+    assert names == dir(proxskip)
+    assert len(names) <= 70
+    for name in names:
+        assert not name.startswith("_")
+        value = getattr(proxskip, name)
+        assert not isinstance(value, ModuleType) or name in dir(proxskip), name
+    for module in ("authoring", "codecs", "graphs", "participation"):
+        public = importlib.import_module(f"proxskip.{module}")
+        assert public is getattr(proxskip, module)
+        assert [name for name in dir(public) if not name.startswith("_")] == sorted(public.__all__)
+
+
+MOVED = {
+    "authoring": ("METHODS", "About", "Claims", "Method", "Style", "register"),
+    "graphs": ("Graph", "from_matrix", "graph"),
+    "participation": ("Bernoulli", "Given", "Uniform"),
+}
+
+
+@pytest.mark.parametrize(("module", "name"), [(module, name) for module, names in MOVED.items() for name in names])
+def test_names_that_moved_are_there_until_the_next_release(module: str, name: str) -> None:
+    says = f"proxskip.{name} is proxskip.{module}.{name} now; the old name goes in 0.4."
+    with pytest.warns(DeprecationWarning, match=says) as caught:
+        assert getattr(proxskip, name) is getattr(getattr(proxskip, module), name)
+    assert caught[0].filename == __file__
+    with pytest.warns(DeprecationWarning, match=says):
+        exec(f"from proxskip import {name}", {})
+    assert name not in dir(proxskip)
+
+
+def test_a_status_has_one_name() -> None:
+    with pytest.warns(DeprecationWarning, match="proxskip.End is proxskip.Status now"):
+        assert proxskip.End is proxskip.Status
+    with pytest.warns(DeprecationWarning, match="Status.MAX_ROUNDS is Status.LIMIT now"):
+        assert proxskip.Status.MAX_ROUNDS is proxskip.Status.LIMIT
+    assert proxskip.Status.LIMIT == 1
+    assert [status.name for status in proxskip.Status] == list(proxskip.Status.__members__)
 
 
 @pytest.mark.slow

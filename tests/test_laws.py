@@ -24,7 +24,7 @@ SEEDS = 16
 # -- the table itself --------------------------------------------------------------------------------------------------
 def test_every_method_has_a_row() -> None:
     covered = {row.make(row.quadratic()).name for row in METHODS}
-    assert covered == set(ps.METHODS)
+    assert covered == set(ps.authoring.METHODS)
 
 
 # -- fixed points ------------------------------------------------------------------------------------------------------

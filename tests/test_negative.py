@@ -124,8 +124,8 @@ def weighted() -> ps.Problem:
     return ps.Problem(quadratics(4), WEIGHTS)
 
 
-def gossip(tau: float, n: int = 4) -> ps.Method:
-    return ps.DecentralizedScaffnew(0.5, 0.5, tau, ps.graph("ring", n))
+def gossip(tau: float, n: int = 4) -> ps.authoring.Method:
+    return ps.DecentralizedScaffnew(0.5, 0.5, tau, ps.graphs.graph("ring", n))
 
 
 @pytest.mark.parametrize(
@@ -149,18 +149,18 @@ def gossip(tau: float, n: int = 4) -> ps.Method:
         (ps.Accelerated(0.5, 1.0), "beta"),
         (ps.ProxSkip(0.5, 0.5), "one function"),
         (ps.SplitSkip(0.5, 0.5, 0.5), "one function"),
-        (gossip(1.01 / ps.graph("ring", 4).lmax), "tau"),
+        (gossip(1.01 / ps.graphs.graph("ring", 4).lmax), "tau"),
         (gossip(0.1, 5), "5 nodes but there are 4"),
     ],
 )
-def test_parameters_out_of_range_are_refused(method: ps.Method, says: str) -> None:
+def test_parameters_out_of_range_are_refused(method: ps.authoring.Method, says: str) -> None:
     with pytest.raises(InputError, match=says):
         ps.run(method, ps.Problem(quadratics(4)), rounds=1)
 
 
 def test_the_largest_tau_numbers_of_numpy_and_lists_are_taken() -> None:
     problem = ps.Problem(quadratics(4))
-    ps.run(gossip(1.0 / ps.graph("ring", 4).lmax), problem, rounds=1)
+    ps.run(gossip(1.0 / ps.graphs.graph("ring", 4).lmax), problem, rounds=1)
     assert ps.run(ps.LocalGD(0.1, np.int64(3)), problem, rounds=2).summary()["iterations"] == 6
     ps.Problem([ROUND], psi=ps.prox.L1(1.0), D=[[1.0, -1.0]])
 

@@ -31,11 +31,11 @@ served = [row for row in METHODS if "graph" not in row.make(row.quadratic()).han
 
 
 @dataclass(frozen=True)
-class Twice(ps.Method):
+class Twice(ps.authoring.Method):
     """Two exchanges, of which the first changes what clients remember: a round that is void between them shows."""
 
     gamma: float
-    about = ps.About("twice", handles=frozenset({"clients", "cohort"}), remembers=("m",))
+    about = ps.authoring.About("twice", handles=frozenset({"clients", "cohort"}), remembers=("m",))
 
     def round(self, server: Any, exchange: Any) -> Any:
         (g,) = exchange(self.first, server["x"])
@@ -207,7 +207,7 @@ def test_a_method_sees_missing_clients_as_in_the_protocol(
     found = ps.run(method, problem, network=network, **given)
     assert found.rounds == 15
     assert found.trace["lost"][-1] > 0
-    more = {} if cohort is None else {"cohort": ps.Uniform(cohort)}
+    more = {} if cohort is None else {"cohort": ps.participation.Uniform(cohort)}
     server = Server(method, problem, 15, seed=4, audit=0, measure=None, patience=60, insist=True, **more)
     state = federated(server, problem, seen)
     assert (state.round, state.over) == (15, True)

@@ -78,9 +78,9 @@ def elsewhere() -> Any:
 # -- three ways --------------------------------------------------------------------------------------------------------
 def test_register_makes_it_known_and_returns_it() -> None:
     Mine = elsewhere()
-    assert ps.register(Mine) is Mine
-    assert ps.METHODS[NAME] is registry.named("Damped_Scaffnew") is Mine
-    assert ps.register(Mine) is Mine  # a cell of a notebook that is run again
+    assert ps.authoring.register(Mine) is Mine
+    assert ps.authoring.METHODS[NAME] is registry.named("Damped_Scaffnew") is Mine
+    assert ps.authoring.register(Mine) is Mine  # a cell of a notebook that is run again
     with pytest.raises(ps.InputError, match=f"no step sizes are known for {NAME}"):
         registry.step_limits(NAME, 1.0)
 
@@ -123,7 +123,7 @@ def test_a_file_makes_it_known_on_the_command_line(call: Call, file: Path) -> No
 def test_a_file_may_register_what_it_imports(tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "mine.py").write_text(
-        "import proxskip as ps\nfrom damped_scaffnew import DampedScaffnew\nps.register(DampedScaffnew)\n"
+        "import proxskip as ps\nfrom damped_scaffnew import DampedScaffnew\nps.authoring.register(DampedScaffnew)\n"
     )
     assert [kind.name for kind in registry.load_plugin(tmp_path / "mine.py")] == [NAME]
 
@@ -135,7 +135,7 @@ def test_it_can_be_tuned_without_being_known() -> None:
         best: Any = ps.tune(method, problem, budget=100, powers=range(-3, 0), steps=[2, 4], progress=False).method
         assert type(best) is kind
         assert best.damping == damping
-    assert NAME not in ps.METHODS
+    assert NAME not in ps.authoring.METHODS
 
 
 # -- and then it works -------------------------------------------------------------------------------------------------
@@ -164,9 +164,9 @@ def test_python_resumes_it_once_it_is_known(kind: Any, tmp_path: Path) -> None:
     method = kind(gamma=0.1, K=3, damping=0.5)
     ps.run(method, problem, rounds=5, out=out)
     forget()
-    with pytest.raises(ps.InputError, match=r"is not known.*proxskip\.register.*--plugin FILE"):
+    with pytest.raises(ps.InputError, match=r"is not known.*proxskip\.authoring\.register.*--plugin FILE"):
         ps.resume(out, problem, rounds=9)
-    ps.register(kind)
+    ps.authoring.register(kind)
     resumed = ps.resume(out, problem, rounds=9)
     assert resumed.x.tobytes() == ps.run(method, problem, rounds=9).x.tobytes()
     assert resumed.summary()["damping"] == 0.5
@@ -183,7 +183,7 @@ def test_compare_and_plot(call: Call, file: Path, tmp_path: Path) -> None:
     assert call("plot", out, "--out", figure, *plugin)[0] == 0
     assert figure.is_file()
     (curve,) = plots.curves_of(out / NAME)
-    assert (curve.label, method_styles.style(curve.method)) == (TITLE, ps.Style("#123456", "--", "X"))
+    assert (curve.label, method_styles.style(curve.method)) == (TITLE, ps.authoring.Style("#123456", "--", "X"))
     forget()
     assert plots.curves_of(out / NAME)[0].label == NAME  # a folder can be drawn without its method
     assert call("plot", out, "--out", figure)[0] == 0
@@ -199,8 +199,8 @@ def test_reports_take_any_colour_and_dashes(kind: Any) -> None:
 def test_a_summary_keeps_its_own_fields(tmp_path: Path) -> None:
     """A parameter that has the name of a field of the summary does not hide it."""
     Odd = make_dataclass("Odd", [("gamma", float), ("L_kind", str, "mine"), ("decay", float, 0.25)], bases=(ps.GD,),
-                         frozen=True, namespace={"about": ps.About(name="odd", parameters=("gamma",))})  # fmt: skip
-    ps.register(Odd)
+                         frozen=True, namespace={"about": ps.authoring.About(name="odd", parameters=("gamma",))})  # fmt: skip
+    ps.authoring.register(Odd)
     problem = quadratics()
     made = ps.run(Odd(0.5), problem, rounds=3, out=tmp_path / "odd")
     assert (made.summary()["L_kind"], made.summary()["decay"]) == ("max", 0.25)
@@ -232,7 +232,7 @@ def test_a_node_makes_it_again_from_its_description(kind: Any) -> None:
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------
-def method(about: Any = None, base: Any = ps.Method, **members: Any) -> Any:
+def method(about: Any = None, base: Any = ps.authoring.Method, **members: Any) -> Any:
     """A method's class with this about and these members."""
     given = members if about is None else members | {"about": about}
     return make_dataclass("Mine", [("gamma", float)], bases=(base,), frozen=True, namespace=given)
@@ -253,38 +253,40 @@ class Old:
 
 
 def with_field(name: str) -> Any:
-    bare = {"about": ps.About(name="mine")}
-    return make_dataclass("Mine", [("gamma", float), (name, float)], bases=(ps.Method,), frozen=True, namespace=bare)
+    bare = {"about": ps.authoring.About(name="mine")}
+    return make_dataclass(
+        "Mine", [("gamma", float), (name, float)], bases=(ps.authoring.Method,), frozen=True, namespace=bare
+    )
 
 
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (lambda: Old, "Old is not a method; derive it from proxskip.Method."),
-        (lambda: ps.GD(0.1), "GD is not a method; derive it from proxskip.Method."),
+        (lambda: Old, "Old is not a method; derive it from proxskip.authoring.Method."),
+        (lambda: ps.GD(0.1), "GD is not a method; derive it from proxskip.authoring.Method."),
         (lambda: method(), "Mine does not describe itself"),
         (lambda: method({"name": "mine"}), "Mine does not describe itself"),
         (lambda: method(base=ps.GD), "Mine does not describe itself"),
-        (lambda: type("Bare", (ps.Method,), {"about": ps.About(name="bare")}), "Bare is not a dataclass"),
-        (lambda: make_dataclass("Still", ["x"], bases=(ps.Method,), namespace={"about": ps.About(name="still")}),
+        (lambda: type("Bare", (ps.authoring.Method,), {"about": ps.authoring.About(name="bare")}), "Bare is not a dataclass"),
+        (lambda: make_dataclass("Still", ["x"], bases=(ps.authoring.Method,), namespace={"about": ps.authoring.About(name="still")}),
          "Still has no field gamma"),
-        (lambda: method(ps.About(name="My Method")), '"My Method" cannot be a method\'s name'),
-        (lambda: method(ps.About(name="")), '"" cannot be a method\'s name'),
-        (lambda: method(ps.About(name="gd")), 'a method with the name "gd" is known already'),
-        (lambda: method(ps.About(name="fedavg")), 'a method with the name "fedavg" is known already'),
-        (lambda: method(ps.About(name="mine", handles=frozenset({"clients", "colours"}))), 'handles "colours"'),
-        (lambda: method(ps.About(name="mine"), Local=half), 'the client half "Local" of mine cannot be named'),
-        (lambda: method(ps.About(name="mine"), a_half_whose_name_is_too_long=half), "use at most 23 lower-case letters"),
+        (lambda: method(ps.authoring.About(name="My Method")), '"My Method" cannot be a method\'s name'),
+        (lambda: method(ps.authoring.About(name="")), '"" cannot be a method\'s name'),
+        (lambda: method(ps.authoring.About(name="gd")), 'a method with the name "gd" is known already'),
+        (lambda: method(ps.authoring.About(name="fedavg")), 'a method with the name "fedavg" is known already'),
+        (lambda: method(ps.authoring.About(name="mine", handles=frozenset({"clients", "colours"}))), 'handles "colours"'),
+        (lambda: method(ps.authoring.About(name="mine"), Local=half), 'the client half "Local" of mine cannot be named'),
+        (lambda: method(ps.authoring.About(name="mine"), a_half_whose_name_is_too_long=half), "use at most 23 lower-case letters"),
         (lambda: with_field("alpha"), "the parameter alpha of mine would be the flag --alpha, which means something"),
         (lambda: with_field("split_seed"), "would be the flag --split-seed"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_known_by_its_name_is_refused(wrong: Any, says: str) -> None:
-    before = dict(ps.METHODS)
+    before = dict(ps.authoring.METHODS)
     with pytest.raises(ps.InputError, match=re.escape(says)) as refused:
-        ps.register(wrong())
+        ps.authoring.register(wrong())
     assert str(refused.value).count(". ") == 0
-    assert dict(ps.METHODS) == before
+    assert dict(ps.authoring.METHODS) == before
 
 
 @pytest.mark.parametrize("other", ["there/damped_scaffnew.py", "there/other.py"])
@@ -295,9 +297,9 @@ def test_a_class_of_the_same_name_in_another_file_is_refused(tmp_path: Path, fil
     (tmp_path / other).write_text(CODE.replace("1.0 / (K * problem.L)", "9.0"))
     with pytest.raises(ps.InputError, match=f"is known already, from {re.escape(str(file))}; give yours another name"):
         registry.load_plugin(tmp_path / other)
-    assert ps.METHODS[NAME] is first
+    assert ps.authoring.METHODS[NAME] is first
     (again,) = registry.load_plugin(file)
-    assert ps.METHODS[NAME] is again
+    assert ps.authoring.METHODS[NAME] is again
 
 
 @pytest.mark.parametrize(
@@ -371,7 +373,7 @@ def test_a_file_that_cannot_be_read_gets_one_sentence(call: Call, tmp_path: Path
 
 def test_methods_of_version_0_1_get_a_sentence() -> None:
     for run in (ps.run, lambda m, *a, **k: ps.sweep([m], *a, **k)):
-        with pytest.raises(ps.InputError, match=r"Old is not a method; derive it from proxskip\.Method"):
+        with pytest.raises(ps.InputError, match=r"Old is not a method; derive it from proxskip\.authoring\.Method"):
             run(Old(), quadratics(), rounds=3)
 
 
@@ -379,5 +381,5 @@ def test_the_names_that_flags_have_are_those_of_the_parser() -> None:
     """TAKEN is every flag of the commands that run a method, but for those that are a method's own."""
     _, commands = cli_flags.parser(ps.__version__)
     flags = {action.dest for name in ("run", "compare", "resume") for action in commands[name]._actions}
-    theirs = {flag for m in ps.METHODS.values() for flag in m.flags()}
+    theirs = {flag for m in ps.authoring.METHODS.values() for flag in m.flags()}
     assert flags - theirs == registry.TAKEN

@@ -172,13 +172,13 @@ def test_a_run_without_faults_is_the_cpu_engines_bit_for_bit(row: Row, batch: in
         assert state.f == pytest.approx(judge.trace.last()["f"], rel=1e-12)
 
 
-ALONE = [name for name, kind in ps.METHODS.items() if "graph" not in kind.handles and name != "tamuna"]
+ALONE = [name for name, kind in ps.authoring.METHODS.items() if "graph" not in kind.handles and name != "tamuna"]
 
 
 @pytest.mark.parametrize("name", ALONE)
 def test_a_federation_of_one_client_is_the_cpu_engines_bit_for_bit(name: str) -> None:
     """Audits and measurements between the rounds change nothing."""
-    f, kind = METHODS[0].rows(sparse=False).clients[0], ps.METHODS[name]
+    f, kind = METHODS[0].rows(sparse=False).clients[0], ps.authoring.METHODS[name]
     D = np.eye(f.d)[:-1] - np.eye(f.d)[1:] if "D" in kind.handles else None
     psis = [ps.prox.L1(0.01)] if D is not None else [None, ps.prox.L1(0.01)] if "psi" in kind.handles else [None]
     for psi, batch in itertools.product(psis, [None, 4] if "batch" in kind.handles else [None]):
@@ -622,11 +622,11 @@ def test_a_federation_that_diverges_says_what_a_run_says() -> None:
 
 
 @dataclass(frozen=True)
-class Plain(ps.Method):
+class Plain(ps.authoring.Method):
     """LocalGD that remembers an h which is no control variate."""
 
     gamma: float = 0.1
-    about = ps.About("plain", handles=frozenset({"clients", "cohort"}), remembers=("h",))
+    about = ps.authoring.About("plain", handles=frozenset({"clients", "cohort"}), remembers=("h",))
 
     def round(self, server: Any, exchange: Any) -> Any:
         (x,) = exchange(self.local, server["x"], K=2)

@@ -187,7 +187,7 @@ def test_a_problem_is_judged_on_its_own_shards(make: Any) -> None:
 @pytest.mark.parametrize("every", [1, 500])
 def test_gossip_that_overflows_ends_in_the_same_round(every: int, make: Any) -> None:
     q = quadratics()
-    method = ps.DecentralizedScaffnew.theory(q, ps.graph("ring", 4))
+    method = ps.DecentralizedScaffnew.theory(q, ps.graphs.graph("ring", 4))
     method = dataclasses.replace(method, gamma=method.gamma * 40, tau=method.tau / 40)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ps.UnsafeStepWarning)
@@ -230,7 +230,7 @@ def test_logs_are_bounded(
     engine, q = make(6 if cohort else 2, snapshot_every=10 if cohort else 50), quadratics(6)
     if log_bytes is not None:
         monkeypatch.setattr(actor_session, "LOG_BYTES", log_bytes)
-    gossip = ps.DecentralizedScaffnew.theory(q, ps.graph("ring", 6))
+    gossip = ps.DecentralizedScaffnew.theory(q, ps.graphs.graph("ring", 6))
     method: Any = ps.Scaffnew.theory(q, cohort=cohort) if cohort else gossip
     ours, cpu = (ps.run(method, q, rounds=200, every=200, cohort=cohort, engine=e) for e in (engine, "cpu"))
     assert 0 < longest_log[0] <= longest
@@ -276,7 +276,7 @@ os._exit(0)
 # -- deaths ------------------------------------------------------------------------------------------------------------
 def test_many_actors_may_die_once(make: Any, monkeypatch: Any) -> None:
     engine, q = make(6), quadratics(6)
-    method = ps.DecentralizedScaffnew.theory(q, ps.graph("ring", 6))
+    method = ps.DecentralizedScaffnew.theory(q, ps.graphs.graph("ring", 6))
     todo, real = [1, 2, 3, 4, 5], ActorSession.restore
 
     def restore(self: ActorSession, *args: Any) -> Any:
@@ -431,7 +431,7 @@ def test_another_cluster_than_the_one_in_use_is_refused(make: Any) -> None:
     with pytest.raises(ps.InputError, match=rf'^this process uses the Ray at "{here}" already, not "10\.255'):
         ps.run(ps.Scaffnew.theory(q), q, rounds=1, engine=make(1, "10.255.255.1:6379"))
     for same in (here, "auto"):
-        assert ps.run(ps.Scaffnew.theory(q), q, rounds=1, engine=make(1, same)).status is ps.Status.MAX_ROUNDS
+        assert ps.run(ps.Scaffnew.theory(q), q, rounds=1, engine=make(1, same)).status is ps.Status.LIMIT
 
 
 def test_engines_share_the_ray_that_was_started_here() -> None:
@@ -445,7 +445,7 @@ def test_engines_share_the_ray_that_was_started_here() -> None:
         "print('kept', ray.is_initialized())\n"
         "try:\n    RayEngine(4, deadline=120).load(shard, n=4)\nexcept ps.InputError as e:\n    print(e)\n"
     )
-    assert said.splitlines()[:4] == ["cpus 3", "shared True", "MAX_ROUNDS", "kept True"]
+    assert said.splitlines()[:4] == ["cpus 3", "shared True", "LIMIT", "kept True"]
     assert "the actors need 4 CPUs and the cluster has 3; use fewer actors" in said
 
 
@@ -472,4 +472,4 @@ def test_ray_that_was_shut_down_does_not_start_itself() -> None:
     )
     lines = said.splitlines()
     assert "load these again" in lines[0]
-    assert lines[1:] == ["False", "MAX_ROUNDS", "False"]
+    assert lines[1:] == ["False", "LIMIT", "False"]

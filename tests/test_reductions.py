@@ -167,7 +167,7 @@ def test_scaffold_two_has_two_equal_forms() -> None:
 # -- the decentralized method ------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["ring", "path", "star"])
 def test_splitskip_with_the_root_of_I_minus_W_is_decentralized_scaffnew(name: str) -> None:
-    problem, graph = clients(), ps.graph(name, 4)
+    problem, graph = clients(), ps.graphs.graph(name, 4)
     values, vectors = np.linalg.eigh(np.eye(4) - graph.W)
     root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
     gamma, p = 1 / problem.L_max, 0.3
@@ -181,7 +181,7 @@ def test_splitskip_with_the_root_of_I_minus_W_is_decentralized_scaffnew(name: st
 def test_gossip_with_everybody_is_scaffnew(p: float) -> None:
     problem = clients()
     gamma = 1 / problem.L_max
-    gossip = ps.DecentralizedScaffnew(gamma, p, p / gamma, ps.graph("complete", problem.n))
+    gossip = ps.DecentralizedScaffnew(gamma, p, p / gamma, ps.graphs.graph("complete", problem.n))
     assert close(trajectory(gossip, problem), trajectory(ps.Scaffnew(gamma, p), problem), TOL)
 
 
@@ -194,7 +194,7 @@ def test_gossip_without_skipping_is_its_papers_recursion() -> None:
 
     EXTRA: x1 = W x0 - gamma grad f(x0),  x+ = (I + W) x - (I + W)/2 x_before - gamma (grad f(x) - grad f(x_before)).
     """
-    problem, graph = clients(5), ps.graph("path", 5)
+    problem, graph = clients(5), ps.graphs.graph("path", 5)
     W, gamma = graph.W, 0.05 / problem.L_max
     X = np.ones((5, problem.d))
     G = Y = stacked_gradient(problem, X)
@@ -217,7 +217,7 @@ def test_gossip_without_skipping_is_its_papers_recursion() -> None:
 @pytest.mark.parametrize("name", thinned(["ring", "path", "complete", "star"]))
 def test_gossip_without_skipping_ends_where_it_is_refused(name: str, kind: Any, quiet_steps: None) -> None:
     """On equal quadratics the end of stability is exact: 2 % below it converges, 2 % above it blows up."""
-    graph = ps.graph(name, 6)
+    graph = ps.graphs.graph(name, 6)
     H = np.linspace(0.2, 1.0, 5)
     problem = ps.Problem([ps.Quadratic(H, H * c) for c in np.linspace(-1.0, 1.0, 6)])
     end = step_limits(kind.name, 1.0, lmax=graph.lmax, sigma=graph.sigma, mu=0.2).refuse_at
@@ -232,7 +232,7 @@ def test_gossip_without_skipping_ends_where_it_is_refused(name: str, kind: Any, 
 def test_tracking_contracts_at_its_proved_step() -> None:
     """The 3 x 3 matrix's radius is below one at the step it picks, and what is measured contracts at least so fast."""
     problem = clients(6)
-    graph = ps.graph("ring", 6)
+    graph = ps.graphs.graph("ring", 6)
     method = ps.DIGing.theory(problem, graph)
     rate = theory.tracking_rate(method.gamma, problem.mu, problem.L_max, graph.sigma)
     assert problem.solution is not None
@@ -329,7 +329,7 @@ def test_the_stochastic_decentralized_method_is_decentralized_scaffnew(chi: floa
 
     z = x - gamma g(x) - y;  with probability p  x+ = (I - (I - W)/(2 chi)) z,  else x+ = z;  y+ = y + p (z - x+).
     """
-    problem, p, graph = clients(), 0.4, ps.graph("ring", 4)
+    problem, p, graph = clients(), 0.4, ps.graphs.graph("ring", 4)
     gamma = 0.5 / problem.L_max
     ours = trajectory(ps.DecentralizedScaffnew(gamma, p, p / (2 * chi * gamma), graph), problem, rounds=25, seed=7)
     x, y = np.ones((4, 4)), np.zeros((4, 4))

@@ -214,14 +214,14 @@ def test_a_seed_that_arrived_stays_there() -> None:
         trace = {"round": r, "gap": np.exp(-rate * r), "exchanges": 2 * r}
         return SimpleNamespace(trace=trace, summary={"status": status, "method": "scaffnew"})
 
-    runs = [kept(6, "CONVERGED", 3.0), kept(9, "CONVERGED", 2.0), kept(20, "MAX_ROUNDS", 0.1)]
+    runs = [kept(6, "CONVERGED", 3.0), kept(9, "CONVERGED", 2.0), kept(20, "LIMIT", 0.1)]
     s = curves_from_runs.series("s", runs, axes=("rounds", "exchanges"))
     assert s.x["rounds"] == list(range(10))
     assert s.x["exchanges"] == [2 * r for r in range(10)]
     assert s.y == [pytest.approx(float(np.exp(-2.0 * r))) for r in range(10)]
     assert s.low is not None
     assert s.low[9] == s.low[6]
-    stopped = [kept(6, "MAX_ROUNDS", 3.0), *runs[1:]]
+    stopped = [kept(6, "LIMIT", 3.0), *runs[1:]]
     assert curves_from_runs.series("s", stopped, axes=("rounds",)).x["rounds"] == list(range(7))
 
 
@@ -527,9 +527,7 @@ def falling(
     r = [float(k) for k in range(0, rounds + 1, 10)]
     x = {"rounds": r, "iterations": [100 * k for k in r]}
     x |= {"exchanges": [exchanges * k for k in r], "floats": [exchanges * 600 * k for k in r]}
-    return Series(
-        method, x, [float(np.exp(-rate * k)) + floor for k in r], method, about={"status": "max_rounds", **about}
-    )
+    return Series(method, x, [float(np.exp(-rate * k)) + floor for k in r], method, about={"status": "limit", **about})
 
 
 def of(id: str, parameters: dict[str, Any] | None = None, **panels: list[Series]) -> Experiment:

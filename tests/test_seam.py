@@ -35,7 +35,7 @@ COUNTED = ("vectors", "floats", "bytes", "bits", "grad_evals", "local_steps", "i
 @dataclass(frozen=True)
 class Member:
     name: str
-    make: Callable[[ps.Problem], ps.Method]
+    make: Callable[[ps.Problem], ps.authoring.Method]
     cohort: int | None = None
     batch: bool = True
 
@@ -108,7 +108,7 @@ def everything(result: ps.Result) -> bytes:
 
 
 def federate(
-    method: ps.Method, problem: ps.Problem, cohort: Any = None, rounds: int = ROUNDS, **given: Any
+    method: ps.authoring.Method, problem: ps.Problem, cohort: Any = None, rounds: int = ROUNDS, **given: Any
 ) -> tuple[Server, list[Client]]:
     """Rounds in which everybody who is asked must answer."""
     given |= {"closing": "everyone"} if cohort is None else {"cohort": as_participation(cohort), "least": cohort}
@@ -348,13 +348,13 @@ every_codec = pytest.mark.parametrize("codec", CODECS, ids=str)
 
 
 @dataclass(frozen=True)
-class Echo(ps.Method):
+class Echo(ps.authoring.Method):
     """Every client sends a row of its own, and remembers what the server read and whether it was the very same."""
 
     gamma: float
     codec: Any
 
-    about = ps.About("echo", handles=frozenset({"clients", "cohort"}), remembers=("read", "same"))
+    about = ps.authoring.About("echo", handles=frozenset({"clients", "cohort"}), remembers=("read", "same"))
 
     def round(self, server: Any, exchange: Any) -> Any:
         (x,) = exchange(self.say, server["x"])
@@ -414,7 +414,7 @@ def test_the_payload_is_exactly_its_bits(codec: Any) -> None:
 class Federation:
     """A server and its clients by hand."""
 
-    def __init__(self, method: ps.Method, cohort: int | None = None) -> None:
+    def __init__(self, method: ps.authoring.Method, cohort: int | None = None) -> None:
         self.problem = problem_of("quadratic")
         self.server, self.clients = federate(method, self.problem, cohort)
         self.memory = [ClientState.fresh(RUN) for _ in self.clients]
@@ -487,9 +487,9 @@ def test_another_payload_is_rejected_by_name(codec: Any, change: Any, sentence: 
 
 def test_own_numbers_of_another_length_are_refused() -> None:
     @dataclass(frozen=True, slots=True)
-    class Short(ps.Method):
+    class Short(ps.authoring.Method):
         gamma: float
-        about = ps.About("short")
+        about = ps.authoring.About("short")
 
         def round(self, server: Any, exchange: Any) -> Any:
             (x,) = exchange(self.local, server["x"], K=1, own={"weight": [1.0, 2.0]})

@@ -317,7 +317,7 @@ def test_the_two_regimes_of_gossip(k: float, delta: float, lmax: float) -> None:
 
 
 def test_gossip_pinv_is_the_pseudoinverse() -> None:
-    W = ps.graph("ring", 6).W
+    W = ps.graphs.graph("ring", 6).W
     pinv = theory.gossip_pinv(W)
     np.testing.assert_allclose((np.eye(6) - W) @ pinv @ (np.eye(6) - W), np.eye(6) - W, atol=1e-12)
     np.testing.assert_allclose(pinv @ np.ones(6), 0, atol=1e-12)

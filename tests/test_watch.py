@@ -171,7 +171,7 @@ def test_success_needs_a_tolerance_or_a_target_that_holds() -> None:
     method = ps.Scaffnew.theory(problem)
     for given, said in (({"rounds": 500}, "reached the limit of"), ({"rounds": 5, "tol": 1e-12}, "without reaching")):
         result = ps.run(method, problem, **given)  # type: ignore[arg-type]
-        assert (result.status, result.success) == (ps.Status.MAX_ROUNDS, False)
+        assert (result.status, result.success) == (ps.Status.LIMIT, False)
         assert said in result.message
     result = ps.run(method, problem, target=1e-8)
     assert result.success
@@ -187,7 +187,7 @@ SAFE = {
     "scaffnew": lambda p, g: ps.Scaffnew(g, 0.5),
     "proxskip": lambda p, g: ps.ProxSkip(g, 0.5),
     "sproxskip": lambda p, g: ps.SProxSkip(g, 0.5),
-    "decentralized": lambda p, g: ps.DecentralizedScaffnew(g, 0.5, 0.1 / g, ps.graph("ring", p.n)),
+    "decentralized": lambda p, g: ps.DecentralizedScaffnew(g, 0.5, 0.1 / g, ps.graphs.graph("ring", p.n)),
     "splitskip": lambda p, g: ps.SplitSkip(g, 0.5, 0.1 / g),
 }
 
@@ -227,10 +227,10 @@ def test_the_figures_L_counts_as_asking() -> None:
 
 
 @pytest.mark.parametrize("batch", [None, 6, 24])
-@pytest.mark.parametrize("name", sorted(ps.METHODS))
+@pytest.mark.parametrize("name", sorted(ps.authoring.METHODS))
 def test_theory_never_warns_about_itself(name: str, batch: int | None) -> None:
     row = next(r for r in METHODS if r.make(r.quadratic()).name == name)
-    kind = ps.METHODS[name]
+    kind = ps.authoring.METHODS[name]
     for problem in (row.quadratic(), row.rows(), row.rows().with_batch(batch)):
         if problem.batch is None or "batch" in kind.handles:
             assert kind.theory(problem).check(problem) == []
@@ -244,7 +244,7 @@ def test_single_precision_at_its_floor_is_not_stalled() -> None:
     A, b = ps.datasets.load("digits")
     problem = ps.split(ps.Logistic(A, b, l2=1e-1, l2_relative=True, dtype=np.float32), 5, "label")
     result = ps.run(ps.Scaffnew.theory(problem), problem, rounds=400)
-    assert result.status is ps.Status.MAX_ROUNDS
+    assert result.status is ps.Status.LIMIT
     assert problem.solution is not None
     assert abs(result.summary()["gap"]) < 1e-6
 

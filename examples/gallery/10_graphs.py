@@ -12,7 +12,7 @@ import proxskip as ps
 from drawing import CYCLE, axes, line
 
 problem = ps.Problem(ps.random_quadratics(n=10, d=8, L=1.0, mu=0.01, seed=1))
-graphs = {name: ps.graph(name, 10) for name in ("complete", "ring", "path")}
+graphs = {name: ps.graphs.graph(name, 10) for name in ("complete", "ring", "path")}
 
 # %%
 fig, found = plt.subplots(1, 3, figsize=(7.5, 2.6), layout="constrained")

@@ -28,7 +28,7 @@ def line(ax, x, y, label, style=0, floor=1e-16):
     if isinstance(style, int):
         color, dashes, marker = CYCLE[style % len(CYCLE)]
     else:
-        look = ps.METHODS[style.name].about.style
+        look = ps.authoring.METHODS[style.name].about.style
         color, dashes, marker = look.color, look.dashes, look.marker
     y = np.maximum(np.asarray(y, float), floor)
     every = max(1, len(y) // 8)

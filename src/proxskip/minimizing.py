@@ -30,8 +30,6 @@ from proxskip.types import Array
 MAX_FAILED_CERTIFICATES = 6
 """How often a certificate may exceed tol although its bound did not, before an inexact prox counts as too inexact."""
 
-End = Status
-
 
 @dataclass(frozen=True)
 class Minimum:
@@ -362,5 +360,5 @@ def _doubts(run: Descent) -> list[str]:
 
 def _text(v: Any) -> str:
     if isinstance(v, Status):
-        return f"{int(v)} ({'LIMIT' if v is Status.LIMIT else v.name})"
+        return f"{int(v)} ({v.name})"
     return f"{v:.6g}" if isinstance(v, float) else str(v)

@@ -138,10 +138,10 @@ def register(kind: Kind) -> Kind:
     """Make a method known by its name; also as a decorator.
 
     >>> import proxskip as ps
-    >>> ps.register(object)
+    >>> ps.authoring.register(object)
     Traceback (most recent call last):
     ...
-    proxskip.types.InputError: object is not a method; derive it from proxskip.Method.
+    proxskip.types.InputError: object is not a method; derive it from proxskip.authoring.Method.
     """
     METHODS.add(kind)
     return kind
@@ -151,7 +151,7 @@ def check(kind: Any) -> None:
     """Refuse what could not be found again by its name, or what a message could not name."""
     if not (isinstance(kind, type) and issubclass(kind, Method)):
         name = kind.__name__ if isinstance(kind, type) else type(kind).__name__
-        raise InputError(f"{name} is not a method; derive it from proxskip.Method.")
+        raise InputError(f"{name} is not a method; derive it from proxskip.authoring.Method.")
     if not isinstance(vars(kind).get("about"), About):
         raise InputError(f'{kind.__name__} does not describe itself; give it  about = About(name="...").')
     known = getattr(kind, "__dataclass_fields__", None)
@@ -213,7 +213,7 @@ def load_plugin(path: str | Path) -> list[type[Method]]:
         METHODS.add(kind)
     new = own + [kind for kind in METHODS.values() if kind not in (*before, *own)]
     if not new:
-        raise InputError(f"{path} defines no method; derive one from proxskip.Method and give it an about.")
+        raise InputError(f"{path} defines no method; derive one from proxskip.authoring.Method and give it an about.")
     return new
 
 
@@ -230,7 +230,7 @@ def named(name: str) -> type[Method]:
     hint = f"; did you mean {near[0]}?" if near else "."
     raise InputError(
         f'method "{name}" is not known{hint} The methods are {", ".join(METHODS)}; one of your own becomes known by '
-        "proxskip.register, or on the command line by --plugin FILE."
+        "proxskip.authoring.register, or on the command line by --plugin FILE."
     )
 
 

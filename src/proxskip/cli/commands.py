@@ -184,7 +184,7 @@ def exit_code(result: Result, has_tolerance: bool) -> int:
     """The exit code of one run, which may have had a tolerance to reach."""
     return {
         Status.CONVERGED: DONE,
-        Status.MAX_ROUNDS: NOT_REACHED if has_tolerance else DONE,
+        Status.LIMIT: NOT_REACHED if has_tolerance else DONE,
         Status.STOPPED: NOT_REACHED if has_tolerance else DONE,
         Status.DIVERGED: DIVERGED,
         Status.STALLED: STALLED,

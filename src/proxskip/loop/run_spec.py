@@ -128,7 +128,7 @@ def as_method(method: Any, problem: Problem, cohort: Any, seed: int) -> Method:
         method = kind.configure(problem, {"seed": seed} | ({} if cohort is None else {"cohort": cohort}))
     if not isinstance(method, Method):
         raise InputError(
-            f"{type(method).__name__} is not a method; derive it from proxskip.Method and give it an about."
+            f"{type(method).__name__} is not a method; derive it from proxskip.authoring.Method and give it an about."
         )
     return method
 

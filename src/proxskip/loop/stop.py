@@ -147,6 +147,6 @@ class Stop:
         """The end of a run that has reached a limit; None if it has reached none."""
         if self.rounds is not None and round > self.rounds:  # resumed with a limit that is behind it
             done = f"the run has had {round} rounds already, and the limit is {self.rounds}"
-            return Status.MAX_ROUNDS, f"nothing was done: {done}."
+            return Status.LIMIT, f"nothing was done: {done}."
         limit, missed = self.limit(round, counts), " without reaching the tolerance" if self.has_tolerance else ""
-        return None if limit is None else (Status.MAX_ROUNDS, f"reached the limit of {limit}{missed}.")
+        return None if limit is None else (Status.LIMIT, f"reached the limit of {limit}{missed}.")

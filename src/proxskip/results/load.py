@@ -103,6 +103,8 @@ def _current(saved: folder.Folder) -> Checkpoint:
 def _summary(path: Path) -> Summary:
     try:
         about: Any = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+        if about["status"] == "MAX_ROUNDS":  # as 0.2 wrote it
+            about["status"] = "LIMIT"
         Status[about["status"]], about["success"], about["message"], about["warnings"]
     except FileNotFoundError:
         raise InputError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -14,18 +15,27 @@ from proxskip.results.trace import Trace
 from proxskip.types import Array, Indices, Vectors
 
 
+class _MaxRounds:
+    """The old name of LIMIT, until 0.4."""
+
+    def __get__(self, status: Any, kind: Any) -> Any:
+        warnings.warn(
+            "Status.MAX_ROUNDS is Status.LIMIT now; the old name goes in 0.4.", DeprecationWarning, stacklevel=2
+        )
+        return kind.LIMIT
+
+
 class Status(IntEnum):
     """How a run or a minimization ended; 0 is success, as in scipy.
 
-    MAX_ROUNDS and LIMIT are one status: a limit was reached. Summaries of runs write it as MAX_ROUNDS. Only
-    ``minimize`` ends as INEXACT, and only ``run`` as INTERRUPTED or CORRUPTED. PRECISION: the tolerance is below what
-    rounding allows; the message says which accuracy is reached. CORRUPTED: the control variates do not add up, so an
-    update was lost, applied twice or changed. STOPPED: a callback asked for the end. STALLED: no progress any more;
-    over a simulated network also that too few clients answered, again and again.
+    LIMIT: a limit was reached, such as ``rounds`` or ``seconds``. Only ``minimize`` ends as INEXACT, and only ``run``
+    as INTERRUPTED or CORRUPTED. PRECISION: the tolerance is below what rounding allows; the message says which accuracy
+    is reached. CORRUPTED: the control variates do not add up, so an update was lost, applied twice or changed. STOPPED:
+    a callback asked for the end. STALLED: no progress any more; over a simulated network also that too few clients
+    answered, again and again.
     """
 
     CONVERGED = 0
-    MAX_ROUNDS = 1
     LIMIT = 1
     DIVERGED = 2
     STALLED = 3
@@ -34,6 +44,7 @@ class Status(IntEnum):
     PRECISION = 6
     CORRUPTED = 7
     STOPPED = 8
+    MAX_ROUNDS = _MaxRounds()
 
     def __str__(self) -> str:
         return f"Status.{self.name}"

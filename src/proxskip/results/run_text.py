@@ -13,7 +13,7 @@ from proxskip.results.fields import SHOWN
 
 STATUS_WORDS = {
     "CONVERGED": "converged",
-    "MAX_ROUNDS": "stopped",
+    "LIMIT": "stopped",
     "DIVERGED": "diverged",
     "STALLED": "stalled",
     "INTERRUPTED": "interrupted",

@@ -444,9 +444,9 @@ class _Run:
         self._go_over_network(members, state.local_steps - before[0], (state.bytes_up - before[1]) / len(members))
         end = None
         if self.rounds is not None and state.round >= self.rounds:
-            end = Status.MAX_ROUNDS, f"reached the limit of {self.rounds} rounds."
+            end = Status.LIMIT, f"reached the limit of {self.rounds} rounds."
         elif self.seconds is not None and self.spent >= self.seconds:
-            end = Status.MAX_ROUNDS, f"reached the limit of {self.seconds:g} seconds."
+            end = Status.LIMIT, f"reached the limit of {self.seconds:g} seconds."
         recorded = self._record() if end is not None or state.round % self.every == 0 else None
         return recorded or end
 
