@@ -215,8 +215,10 @@ def cohort_floor(config: Mapping[str, Any], first: Mapping[str, float]) -> str |
     Args:
         first: the run's first record.
     """
-    kind = registry.METHODS.get(config["method"])
-    if "cohort" not in config or kind is None or "h" not in kind.remembers:
+    if "cohort" not in config:
+        return None
+    kind = registry.METHODS.get(config["method"])  # none for the training of a network
+    if kind is None or "h" not in kind.remembers:
         return None
     (rule, size), n, stop = next(iter(config["cohort"].items())), config["problem"]["clients"], config["stop"]
     if rule not in ("uniform", "bernoulli") or isinstance(size, list):
