@@ -64,7 +64,7 @@ def test_the_table_of_niid_bench_in_its_quick_form(tmp_path: Path, monkeypatch: 
     assert results["FedAvg", "iid"] >= 90
     assert results["AdamW + h", "labels-2"] >= 10 + results["AdamW", "labels-2"]
     assert len(list(tmp_path.glob("*.json"))) == len(results)
-    assert "| labels-2 | 10 | AdamW + h |" in capsys.readouterr().out
+    assert "| two labels | 10 | AdamW + h |" in capsys.readouterr().out
 
 
 @pytest.mark.torch
