@@ -6,6 +6,8 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,15 @@ class After(threading.Event):
         """Whether it has been looked at often enough."""
         self.looks -= 1
         return self.looks < 0
+
+
+@contextmanager
+def broken_off(looks: int) -> Iterator[None]:
+    """A run that is broken off after so many looks at its event."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(After, "looks", looks)
+        patch.setattr("proxskip.loop.loop.Event", After)
+        yield
 
 
 # -- the same bytes ----------------------------------------------------------------------------------------------------
@@ -94,13 +105,10 @@ def test_a_broken_round_leaves_no_trace(row: Row, engine: str, tmp_path: Path, m
         row.make(problem), problem, rounds=6, engine=engine, seed=1, cohort=row.cohort, allow_unsafe_step=True
     )
     monkeypatch.setattr(cpu, "SHORT_WORK", 1.0)
-    event = threading.Event
     for k, looks in enumerate((4, 29)):
         out, given = tmp_path / str(k), {"rounds": 6, "engine": engine, "seed": 1, "cohort": row.cohort}
-        monkeypatch.setattr(After, "looks", looks)
-        monkeypatch.setattr("proxskip.loop.loop.Event", After)
-        part = ps.run(row.make(problem), problem, allow_unsafe_step=True, out=out, **given)
-        monkeypatch.setattr("proxskip.loop.loop.Event", event)
+        with broken_off(looks):
+            part = ps.run(row.make(problem), problem, allow_unsafe_step=True, out=out, **given)
         again = ps.resume(out, problem) if part.status is Status.INTERRUPTED else part
         assert again.x.tobytes() == whole.x.tobytes()
         assert all(again.memory[k].tobytes() == v.tobytes() for k, v in whole.memory.items())
@@ -110,15 +118,13 @@ def test_a_broken_round_leaves_no_trace(row: Row, engine: str, tmp_path: Path, m
         assert again.participation.tolist() == whole.participation.tolist()
 
 
-def test_a_method_of_two_exchanges_goes_back_before_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_method_of_two_exchanges_goes_back_before_the_first(tmp_path: Path) -> None:
     problem = small()
     method = ps.FedLin.theory(problem, K=50)
     whole = ps.run(method, problem, rounds=4, engine="reference")
     broken = 0
     for looks in range(5, 800, 97):
-        monkeypatch.setattr(After, "looks", looks)
-        with monkeypatch.context() as patch:
-            patch.setattr("proxskip.loop.loop.Event", After)
+        with broken_off(looks):
             part = ps.run(method, problem, rounds=4, engine="reference", out=tmp_path / str(looks))
         if part.status is not Status.INTERRUPTED:
             continue
@@ -150,9 +156,7 @@ def torch_engine() -> Any:
 
 @pytest.mark.parametrize("make", [StuckEngine, pytest.param(torch_engine, marks=[needs("torch"), pytest.mark.torch])])
 @pytest.mark.parametrize("every", [2, 4])
-def test_a_round_that_cannot_be_taken_back_ends_at_the_last_record(
-    make: Any, every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_round_that_cannot_be_taken_back_ends_at_the_last_record(make: Any, every: int, tmp_path: Path) -> None:
     problem = small()
     method = ps.FedLin.theory(problem, K=9) if every == 4 else ps.Scaffnew(0.3, 0.1)
     given: dict[str, Any] = {"every": every, "seed": 2, "cohort": None}
@@ -160,9 +164,7 @@ def test_a_round_that_cannot_be_taken_back_ends_at_the_last_record(
     back = 0
     for looks in range(5, 400, 23) if make is StuckEngine else range(3, 17):  # torch looks once an exchange
         out = tmp_path / str(looks)
-        monkeypatch.setattr(After, "looks", looks)
-        with monkeypatch.context() as patch:
-            patch.setattr("proxskip.loop.loop.Event", After)
+        with broken_off(looks):
             part = ps.run(method, problem, rounds=8, engine=make(), out=out, **given)
         if part.status is not Status.INTERRUPTED:
             continue
@@ -176,9 +178,7 @@ def test_a_round_that_cannot_be_taken_back_ends_at_the_last_record(
         if "last record or checkpoint" in part.message:
             back += 1
             assert part.rounds % every == 0
-        monkeypatch.setattr(After, "looks", looks % 50)  # and once more, before the first record of the resumed run
-        with monkeypatch.context() as patch:
-            patch.setattr("proxskip.loop.loop.Event", After)
+        with broken_off(looks % 50):  # and once more, before the first record of the resumed run
             again = ps.resume(out, problem, engine=make())
         again = ps.resume(out, problem, engine=make()) if again.status is Status.INTERRUPTED else again
         assert again.x.tobytes() == whole.x.tobytes()
@@ -188,15 +188,11 @@ def test_a_round_that_cannot_be_taken_back_ends_at_the_last_record(
     assert back > 1
 
 
-def test_a_checkpoint_that_is_newer_than_the_last_record_is_returned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_that_is_newer_than_the_last_record_is_returned(tmp_path: Path) -> None:
     problem, method = small(), ps.Scaffnew(0.3, 0.1)
     rounds = set()
     for looks in range(100, 400, 31):
-        monkeypatch.setattr(After, "looks", looks)
-        with monkeypatch.context() as patch:
-            patch.setattr("proxskip.loop.loop.Event", After)
+        with broken_off(looks):
             out = tmp_path / str(looks)
             part = ps.run(method, problem, rounds=8, every=100, engine=StuckEngine(), out=out, checkpoint_every=3)
         rounds.add(part.rounds if "last record or checkpoint" in part.message else None)
@@ -212,12 +208,10 @@ def test_a_network_with_losses_needs_an_engine_that_takes_back_void_rounds(make:
     ps.run("scaffnew", problem, rounds=3, network=ps.Network(gradient=1e-3), engine=make())
 
 
-def test_a_round_that_was_broken_off_takes_no_simulated_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_that_was_broken_off_takes_no_simulated_time(tmp_path: Path) -> None:
     problem, method, network = small(), ps.Scaffnew(0.3, 0.1), ps.Network(gradient=1e-3)
     whole = ps.run(method, problem, rounds=5, network=network, engine="reference")
-    monkeypatch.setattr(After, "looks", 60)
-    with monkeypatch.context() as patch:
-        patch.setattr("proxskip.loop.loop.Event", After)
+    with broken_off(60):
         part = ps.run(method, problem, rounds=5, network=network, engine="reference", out=tmp_path / "a")
     assert part.status is Status.INTERRUPTED
     assert ps.resume(tmp_path / "a", problem).summary()["sim_seconds"] == whole.summary()["sim_seconds"]

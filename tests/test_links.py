@@ -1,6 +1,5 @@
 """Laws of sums over clients, of mixing matrices and of the graphs by name."""
 
-import doctest
 import math
 import pickle
 
@@ -12,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import draws
-from proxskip.links import graphs as links
 from proxskip.links.graphs import Graph, as_graph, from_matrix, graph, mixing_matrix
 from proxskip.links.sums import weighted_sum
 from proxskip.types import InputError
@@ -309,7 +307,3 @@ def test_only_what_rounding_explains_is_forgiven(sentence, W, fault, refused, ta
     for size in taken:
         g = from_matrix(W + size * np.array(fault))
         assert g.delta == pytest.approx(1 - np.sort(np.linalg.eigvals(g.W).real)[-2], abs=1e-12)
-
-
-def test_examples_in_docstrings_run():
-    assert doctest.testmod(links).failed == 0

@@ -97,19 +97,12 @@ def test_l2_relative_is_the_smoothness_of_the_whole_whatever_L_says(L):
     assert getattr(problem, f"L_{L}") == problem.L
 
 
-def test_logistic_loss_to_the_last_bits_at_any_margin():
-    mpmath = pytest.importorskip("mpmath")
+def test_logistic_loss_is_finite_at_any_margin():
+    """Without a warning; how exact it is, test_engines says."""
     f = ps.Logistic(np.array([[1.0], [1.0]]), [0, 1])
-    for v in (0.0, 1e-300, 745.0, 1e5, 1e308, -1e308):  # neither overflows nor warns
+    for v in (0.0, 1e-300, 745.0, 1e5, 1e308, -1e308):
         assert np.isfinite(f.gradient(np.array([v]))).all()
         assert f.value(np.array([v])) == pytest.approx(abs(v) / 2 + np.log1p(np.exp(-abs(v))), rel=1e-15)
-    rng = np.random.Generator(np.random.Philox(1))
-    z = np.concatenate([rng.uniform(-40, 40, 300), 10.0 ** rng.uniform(-300, 2.8, 300) * rng.choice([-1, 1], 300)])
-    with mpmath.workdps(50):
-        for v, slope in zip(z, f.slopes(z, np.ones_like(z)), strict=True):
-            e = mpmath.exp(-mpmath.mpf(float(v)))
-            true = -e / (1 + e)
-            assert abs(mpmath.mpf(float(slope)) - true) <= 4 * np.spacing(abs(float(true))) + 5e-324
 
 
 @pytest.mark.parametrize("pair", [(0, 1), (1, 2), (-1, 1), (-3, 7.5), ("ham", "spam"), (False, True)])

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 import proxskip as ps
 from chaos_protocol import LIMIT, campaign, hostile, mutated
 from conftest import METHODS, WEIGHTS, Row, draws, quadratics, thinned
-from lockstep import drive
+from lockstep import RUN, Wires, drive, federate
 from proxskip.links.cohorts import as_participation
 from proxskip.protocol import (
     Again,
@@ -33,11 +33,9 @@ from proxskip.protocol import (
     Client,
     ClientState,
     Deadline,
-    Restarted,
     Server,
     ServerState,
     WireError,
-    Worker,
     audit,
     wire,
 )  # fmt: skip
@@ -46,100 +44,10 @@ from proxskip.protocol.state import Reply
 from proxskip.results import checkpoint
 from simulated_federation import federation, simulate
 
-RUN = bytes(range(16))
 GOSSIP = ("decentralized", "diging", "extra", "random-gossip")
 CENTRAL = [
     r for r in METHODS if not r.name.startswith(GOSSIP) and "decaying" not in r.name and not r.split and r.clients > 1
 ]
-
-
-def federate(method: Any, problem: ps.Problem, rounds: int = 8, **options: Any) -> tuple[Server, list[Client]]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ps.UnsafeStepWarning)
-        options["cohort"] = as_participation(options.get("cohort"))
-        server = Server(method, problem, rounds, insist=True, **options)
-    size = options.get("itemsize", 8)
-    workers = [Worker(f, i, server.seed, problem.batch) for i, f in enumerate(problem.clients)]
-    return server, [Client(server.method, w, size) for w in workers]
-
-
-class Wires:
-    """A server and its clients by hand: nothing moves unless a test moves it."""
-
-    def __init__(self, rounds: int = 6, n: int = 4, **options: Any) -> None:
-        self.problem = options.pop("problem", None) or ps.Problem(quadratics(n), options.pop("weights", None))
-        method = options.pop("method", None) or ps.Scaffnew(1 / self.problem.L_max, 0.4)
-        self.server, self.clients = federate(method, self.problem, rounds, **options)
-        self.state = self.server.start(RUN)
-        self.memory = [ClientState.fresh(RUN) for _ in self.clients]
-        self.asks: list[Ask] = []
-        self.send(Begin())
-
-    def send(self, event: Any) -> None:
-        self.state, asks = self.server.step(self.state, event)
-        self.asks = asks or self.asks
-
-    def work(self, ask: Ask) -> list[bytes]:
-        i = ask.client
-        self.memory[i], raw = self.clients[i].step(self.memory[i], wire.encode(ask))
-        return raw
-
-    def deliver(self, but: tuple[int, ...] = (), change: dict[int, Callable[[Any], Any]] | None = None) -> None:
-        """All asks, but not to these clients, whose time then runs out.
-
-        Args:
-            change: what becomes of the answer of a client on its way.
-        """
-        ticket, exchange = self.state.ticket, self.state.exchange
-        for ask in self.asks:
-            for raw in () if ask.client in but else self.work(ask):
-                if change and ask.client in change:
-                    raw = wire.encode(change[ask.client](wire.decode(raw, self.problem.d)))
-                self.send(Arrived(raw, ask.client))
-        self.send(Deadline(ticket, exchange))
-
-    def play(self, rounds: int) -> None:
-        while self.state.round < rounds:
-            self.deliver()
-
-    def finish(self, but: tuple[int, ...] = ()) -> None:
-        for _ in range(500):
-            if self.state.over:
-                return
-            self.deliver(but)
-        raise AssertionError("it does not end")
-
-    def restart(self) -> None:
-        self.state = ServerState.of(self.state.arrays(), self.state.meta())
-        self.send(Restarted())
-
-    def error(self) -> float:
-        assert self.problem.solution is not None
-        return float(np.linalg.norm(self.state.vectors["x"] - self.problem.solution.x))
-
-    def wipe(self, i: int) -> None:
-        self.memory[i] = ClientState.fresh(RUN)
-
-    def spoil(self, i: int, by: float) -> None:
-        """Move a client's h behind its back."""
-        memory = self.memory[i].memory
-        self.memory[i] = self.memory[i].but(memory={**memory, "h": memory["h"] + by})
-
-    def truth(self) -> np.ndarray:
-        """Every client's h once it has heard its verdict."""
-        rows = []
-        for i, memory in enumerate(self.memory):
-            ask = self.asks[0]
-            counted = self.state.counted[i]
-            owed = self.state.outcomes.get(counted)
-            verdict = replace(
-                ask, ticket=10**9, exchange=0, client=i, half=".report", down=(), counted=counted,
-                upload=self.state.uploads[i], settle=owed.settle if owed else "", outcome=owed.vectors if owed else None,
-            )  # fmt: skip
-            told, _ = self.clients[i].step(memory, wire.encode(verdict))
-            name = self.server.method.about.summed
-            rows.append(told.memory[name] if told.memory else np.zeros(self.problem.d))
-        return np.array(rows)
 
 
 # -- the same trajectory as an engine ----------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """Laws that every proximity operator obeys, for every operator; a new one is one row of OPERATORS."""
 
-import doctest
 import math
 import pickle
 
@@ -369,10 +368,6 @@ def test_a_prox_of_another_shape_or_kind_is_refused(answer):
 
 def test_none_is_no_operator_and_stays():
     assert as_prox(None) is None
-
-
-def test_examples_in_docstrings_run():
-    assert doctest.testmod(prox).failed == 0
 
 
 def test_numbers_that_are_whole_or_huge():

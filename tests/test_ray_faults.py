@@ -31,7 +31,7 @@ from proxskip.engines.ray import cluster as ray_cluster  # noqa: E402
 from proxskip.engines.ray import pool as ray_pool  # noqa: E402
 from proxskip.engines.ray.actor_session import ActorSession  # noqa: E402
 from proxskip.engines.ray.engine import RayEngine  # noqa: E402
-from test_ray import Watch  # noqa: E402
+from test_ray import Watch, from_file  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,
@@ -61,20 +61,6 @@ def quadratics(n: int = 4) -> ps.Problem:
 def shard(i: int, k: int = 1) -> Any:
     rows = np.random.default_rng(100 * k + i).standard_normal((20, 3))
     return ps.LeastSquares(rows, rows @ np.ones(3) * k + i, l2=0.1)
-
-
-def from_file(folder: Path) -> Any:
-    """What loads one of four shards from a file."""
-    rng = np.random.default_rng(0)
-    for k in range(4):
-        A = rng.standard_normal((30, 3))
-        np.savez(folder / f"{k}.npz", A=A, b=(A[:, 0] + k > 1.5) * 1.0)
-
-    def load_shard(i: int) -> Any:
-        with np.load(folder / f"{i}.npz") as part:
-            return ps.Logistic(part["A"], part["b"], l2=0.1, classes=[0.0, 1.0])
-
-    return load_shard
 
 
 def kill(engine: RayEngine, a: int) -> None:
@@ -143,9 +129,9 @@ def test_a_shard_that_changed_is_not_taken_for_the_same(tmp_path: Path, make: An
     method = ps.Scaffnew.theory(problem)
 
     def change() -> None:
-        with np.load(tmp_path / "0.npz") as held:
+        with np.load(tmp_path / "part-0.npz") as held:
             A, b = held["A"], held["b"]
-        np.savez(tmp_path / "0.npz", A=-3 * A, b=b)
+        np.savez(tmp_path / "part-0.npz", A=-3 * A, b=b)
         kill(engine, 0)
 
     with pytest.raises(
@@ -163,11 +149,11 @@ def test_a_shard_that_vanished_leaves_no_empty_actor(tmp_path: Path, make: Any) 
     engine = make(2)
     problem = engine.load(from_file(tmp_path), n=4)
     kill(engine, 1)
-    (tmp_path / "3.npz").unlink()
+    (tmp_path / "part-3.npz").unlink()
     with pytest.raises(ps.InputError, match=r"client 3 \(load_shard\(3\)\) cannot be loaded: No such file"):
-        problem.value(np.ones(3))
+        problem.value(np.ones(6))
     with pytest.raises(ps.InputError, match="load these again"):
-        problem.value(np.ones(3))
+        problem.value(np.ones(6))
 
 
 def test_a_problem_is_judged_on_its_own_shards(make: Any) -> None:
@@ -410,7 +396,7 @@ def test_a_run_that_fails_on_the_driver_leaves_no_actors(make: Any, monkeypatch:
 
 def test_shards_that_do_not_fit_together_leave_no_actors(tmp_path: Path, make: Any) -> None:
     engine, load_shard = make(2), from_file(tmp_path)
-    np.savez(tmp_path / "1.npz", A=np.ones((3, 5)), b=[0.0, 1.0, 1.0])
+    np.savez(tmp_path / "part-1.npz", A=np.ones((3, 5)), b=[0.0, 1.0, 1.0])
     with pytest.raises(ps.InputError, match="every shard needs the same dimension"):
         engine.load(load_shard, n=4)
     assert engine.pool is None
@@ -418,7 +404,7 @@ def test_shards_that_do_not_fit_together_leave_no_actors(tmp_path: Path, make: A
         engine.load(load_shard, n=1, weights=[1.0, 2.0])
     assert engine.pool is None
     with pytest.raises(ps.InputError, match="give a function load_shard"):
-        engine.load([tmp_path / "0.npz"])
+        engine.load([tmp_path / "part-0.npz"])
     with pytest.raises(ps.InputError, match="needs n, the number of clients"):
         engine.load(load_shard)
     with pytest.raises(ps.InputError, match='weights = "size" is not known'):

@@ -189,29 +189,6 @@ def stacked_gradient(problem: ps.Problem, X: Array) -> Array:
     return np.stack([f.gradient(x) for f, x in zip(problem.clients, X, strict=True)])
 
 
-def test_gossip_without_skipping_is_its_papers_recursion() -> None:
-    """DIGing: x+ = W x - gamma y,  y+ = W y + grad f(x+) - grad f(x),  from y = grad f(x0).
-
-    EXTRA: x1 = W x0 - gamma grad f(x0),  x+ = (I + W) x - (I + W)/2 x_before - gamma (grad f(x) - grad f(x_before)).
-    """
-    problem, graph = clients(5), ps.graphs.graph("path", 5)
-    W, gamma = graph.W, 0.05 / problem.L_max
-    X = np.ones((5, problem.d))
-    G = Y = stacked_gradient(problem, X)
-    diging, extra = [], [X, W @ X - gamma * G]
-    for _ in range(40):
-        X = W @ X - gamma * Y
-        G, before = stacked_gradient(problem, X), G
-        Y = W @ Y + G - before
-        diging.append(X.ravel())
-    for _ in range(39):
-        before, X = extra[-2:]
-        step = gamma * (stacked_gradient(problem, X) - stacked_gradient(problem, before))
-        extra.append(X + W @ X - 0.5 * (before + W @ before) - step)
-    assert close(trajectory(ps.DIGing(gamma, graph), problem), np.array(diging), TOL)
-    assert close(trajectory(ps.EXTRA(gamma, graph), problem), np.array(extra[1:]).reshape(40, -1), TOL)
-
-
 @pytest.mark.parametrize("kind", thinned([ps.DIGing, ps.EXTRA]))
 @pytest.mark.slow
 @pytest.mark.parametrize("name", thinned(["ring", "path", "complete", "star"]))

@@ -472,8 +472,10 @@ def test_the_switch_changes_the_axis_and_the_curves(tab: chromium.Page, results:
     assert tab.js(f"{FIGURE.format(2)}.querySelector('.switch')") is None
 
 
-def test_hovering_shows_the_values_of_results_json(tab: chromium.Page, results: Any) -> None:
+@pytest.mark.parametrize("axis", ["rounds", "floats"])
+def test_hovering_shows_the_values_of_results_json(axis: str, tab: chromium.Page, results: Any) -> None:
     panel = results["experiments"][0]["panels"][0]
+    tab.js(f"{FIGURE.format(0)}.querySelector('input[value={axis}]').click()")
     x, y, w, h = place(tab, 0)
     for share in (0.3, 0.6, 0.9):
         tab.point(x + share * w, y + 0.5 * h)
@@ -481,29 +483,17 @@ def test_hovering_shows_the_values_of_results_json(tab: chromium.Page, results: 
         read = readout(tab, 0)
         assert read["open"]
         focus = next(s for s in panel["series"] if s["label"] == read["name"])
-        rounds = float(re.fullmatch(r"at (\d+) rounds", read["at"])[1])  # type: ignore[index]
-        assert read["value"] == focus["y"][focus["x"]["rounds"].index(rounds)]
+        at = float(re.fullmatch(rf"at ([\d,]+) {axis}", read["at"])[1].replace(",", ""))  # type: ignore[index]
+        assert read["value"] == focus["y"][focus["x"][axis].index(at)]
         for k, value in read["values"].items():
             s = panel["series"][int(k)]
-            i = int(np.argmin(np.abs(np.array(s["x"]["rounds"]) - rounds)))
+            i = int(np.argmin(np.abs(np.array(s["x"][axis]) - at)))
             assert value == s["y"][i]
         seen = tab.js(f"[...{FIGURE.format(0)}.querySelectorAll('.dot')].length")
         assert seen == 3
     tab.point(5, 5)
     tab.settle()
     assert not readout(tab, 0)["open"]
-
-
-def test_hovering_after_the_switch_names_the_other_axis(tab: chromium.Page, results: Any) -> None:
-    panel = results["experiments"][0]["panels"][0]
-    tab.js(f"{FIGURE.format(0)}.querySelector('input[value=floats]').click()")
-    x, y, w, h = place(tab, 0)
-    tab.point(x + 0.5 * w, y + 0.5 * h)
-    tab.settle()
-    read = readout(tab, 0)
-    floats = float(re.fullmatch(r"at ([\d,]+) floats", read["at"])[1].replace(",", ""))  # type: ignore[index]
-    focus = next(s for s in panel["series"] if s["label"] == read["name"])
-    assert read["value"] == focus["y"][focus["x"]["floats"].index(floats)]
 
 
 def test_keys_read_values_too(tab: chromium.Page, results: Any) -> None:

@@ -16,18 +16,17 @@ import family
 import proxskip as ps
 from conftest import TORCH, close, model, quadratics
 from family import Float32, Halved, LocalSolver, Masks, Mixture, RandK, Signs
-from lockstep import drive
+from lockstep import Wires, drive, federate
 from proxskip.engines.cpu import engine as cpu_engine
 from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.reference import ReferenceEngine
 from proxskip.interfaces import Request
 from proxskip.links.codecs import Identity, Key, L1Selection, Natural, read_back
 from proxskip.links.cohorts import as_participation
-from proxskip.protocol import Arrived, Begin, Client, ClientState, Deadline, Server, Worker, wire
+from proxskip.protocol import Arrived, Deadline, wire
 from proxskip.randomness import anchor_coin, stream
 
 ROUNDS, SEED, N = 8, 4, 4
-RUN = bytes(range(16))
 COUNTED = ("vectors", "floats", "bytes", "bits", "grad_evals", "local_steps", "iterations", "exchanges")
 
 
@@ -107,16 +106,13 @@ def everything(result: ps.Result) -> bytes:
     return b"".join(np.ascontiguousarray(v).tobytes() for v in parts) + repr(counts(result)).encode()
 
 
-def federate(
-    method: ps.authoring.Method, problem: ps.Problem, cohort: Any = None, rounds: int = ROUNDS, **given: Any
-) -> tuple[Server, list[Client]]:
+def waiting(cohort: int | None) -> dict[str, Any]:
     """Rounds in which everybody who is asked must answer."""
-    given |= {"closing": "everyone"} if cohort is None else {"cohort": as_participation(cohort), "least": cohort}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ps.UnsafeStepWarning)
-        server = Server(method, problem, rounds, seed=SEED, insist=True, **given)
-    workers = [Worker(f, i, SEED, problem.batch) for i, f in enumerate(problem.clients)]
-    return server, [Client(server.method, w, given.get("itemsize", 8)) for w in workers]
+    return {"seed": SEED} | ({"closing": "everyone"} if cohort is None else {"cohort": cohort, "least": cohort})
+
+
+def by_hand(method: ps.authoring.Method, cohort: int | None = None) -> Wires:
+    return Wires(ROUNDS, problem=problem_of("quadratic"), method=method, **waiting(cohort))
 
 
 # -- the same on every engine ------------------------------------------------------------------------------------------
@@ -140,7 +136,7 @@ def test_engines_agree(member: Member, kind: str, batch: int | None, monkeypatch
 def test_a_federation_computes_the_bytes_of_the_cpu_engine(member: Member, kind: str, batch: int | None) -> None:
     problem = problem_of(kind, batch)
     judge = run(member, problem)
-    state, memories = drive(*federate(member.make(problem), problem, member.cohort))
+    state, memories = drive(*federate(member.make(problem), problem, ROUNDS, **waiting(member.cohort)))
     assert (state.round, state.failed) == (ROUNDS, "")
     for k, v in judge.server.items():
         assert np.array_equal(state.vectors[k], v), k
@@ -151,7 +147,7 @@ def test_a_federation_computes_the_bytes_of_the_cpu_engine(member: Member, kind:
 def test_a_federation_that_sends_float32_is_the_codec_everywhere() -> None:
     problem = problem_of("dense", 4)
     judge = run(Member("", lambda p: LocalSolver.of(p, codec=Float32())), problem)
-    state, memories = drive(*federate(LocalSolver.of(problem), problem, itemsize=4))
+    state, memories = drive(*federate(LocalSolver.of(problem), problem, ROUNDS, itemsize=4, **waiting(None)))
     assert np.array_equal(state.vectors["x"], judge.x)
     assert np.array_equal(np.array([m.memory["v"] for m in memories]), judge.memory["v"])
 
@@ -223,7 +219,10 @@ def test_two_descents_are_one_of_their_sum(monkeypatch: pytest.MonkeyPatch) -> N
         with monkeypatch.context() as patched:
             patched.setattr(cpu_engine, "LAZY", 0)
             assert everything(run(NAMED["halved"], problem)) == everything(run(whole, problem))
-        ends = [drive(*federate(m.make(problem), problem))[0].vectors["x"] for m in (NAMED["halved"], whole)]
+        ends = [
+            drive(*federate(m.make(problem), problem, ROUNDS, **waiting(None)))[0].vectors["x"]
+            for m in (NAMED["halved"], whole)
+        ]
         assert np.array_equal(*ends)
 
 
@@ -387,7 +386,7 @@ def test_what_is_read_is_decoded_from_what_was_encoded(codec: Any, cohort: int |
         assert np.array_equal(found.memory["read"], wanted)
         assert close(found.x, last, 1e-14)
         assert np.all(found.memory["same"][taken] == isinstance(codec, Identity))
-    state, memories = drive(*federate(method, problem, cohort, 3))
+    state, memories = drive(*federate(method, problem, 3, **waiting(cohort)))
     assert close(state.vectors["x"], last, 1e-14)
     for i, m in enumerate(memories):
         if m.memory:
@@ -398,9 +397,9 @@ def test_what_is_read_is_decoded_from_what_was_encoded(codec: Any, cohort: int |
 @every_codec
 def test_the_payload_is_exactly_its_bits(codec: Any) -> None:
     """In bytes rounded up, behind a header of fixed size; the ledger's bytes are those of the wire."""
-    f, total = Federation(Echo(0.1, codec)), 0
+    f, total = by_hand(Echo(0.1, codec)), 0
     for place, ask in enumerate(f.asks):
-        raw, key = f.answer(ask), Key(SEED, 0, place, place, N)
+        (raw,), key = f.work(ask), Key(SEED, 0, place, place, N)
         (data,) = answer_of(raw).up
         assert isinstance(data, bytes) is not isinstance(codec, Identity)
         assert isinstance(codec, Identity) or data == codec.encode(said()[place], key)
@@ -411,27 +410,6 @@ def test_the_payload_is_exactly_its_bits(codec: Any) -> None:
 
 
 # -- attempts, places, and what a server must not read -----------------------------------------------------------------
-class Federation:
-    """A server and its clients by hand."""
-
-    def __init__(self, method: ps.authoring.Method, cohort: int | None = None) -> None:
-        self.problem = problem_of("quadratic")
-        self.server, self.clients = federate(method, self.problem, cohort)
-        self.memory = [ClientState.fresh(RUN) for _ in self.clients]
-        self.state, self.asks = self.server.step(self.server.start(RUN), Begin())
-
-    def answer(self, ask: wire.Ask) -> bytes:
-        self.memory[ask.client], (raw,) = self.clients[ask.client].step(self.memory[ask.client], wire.encode(ask))
-        return raw
-
-    def arrive(self, raw: bytes, sender: int) -> None:
-        self.state, more = self.server.step(self.state, Arrived(raw, sender))
-        self.asks = more or self.asks
-
-    def late(self) -> None:
-        self.state, self.asks = self.server.step(self.state, Deadline(self.state.ticket, self.state.exchange))
-
-
 def answer_of(raw: bytes) -> wire.Answer:
     answer = wire.decode(raw, 4)
     assert isinstance(answer, wire.Answer)
@@ -442,13 +420,13 @@ def answer_of(raw: bytes) -> wire.Answer:
 @pytest.mark.parametrize("cohort", [None, 3])
 def test_a_void_round_draws_other_masks(codec: Any, cohort: int | None) -> None:
     """An answer is lost, twice; each attempt has another key on both sides, with the places of those asked then."""
-    f = Federation(Echo(0.1, codec), cohort)
+    f = by_hand(Echo(0.1, codec), cohort)
     c = cohort or N
     for attempt in (0, 1):
         assert [(a.attempt, a.place, a.asked, a.round) for a in f.asks] == [(attempt, j, c, 0) for j in range(c)]
         for ask in f.asks[1:]:
-            f.arrive(f.answer(ask), ask.client)
-        f.late()
+            f.send(Arrived(*f.work(ask), ask.client))
+        f.send(Deadline(f.state.ticket, f.state.exchange))
         assert (f.state.round, f.state.counts.void) == (0, attempt + 1)
     masks, wanted = set(), []
     for j, ask in enumerate(f.asks):
@@ -456,9 +434,9 @@ def test_a_void_round_draws_other_masks(codec: Any, cohort: int | None) -> None:
         reads = [read_back(codec, said()[ask.client], key) for key in keys]
         masks |= {(j, (read != 0).tobytes()) for read in reads}
         wanted.append(reads[2])
-        raw = f.answer(ask)
+        (raw,) = f.work(ask)
         assert (ask.attempt, answer_of(raw).up) == (2, (codec.encode(said()[ask.client], keys[2]),))
-        f.arrive(raw, ask.client)
+        f.send(Arrived(raw, ask.client))
     assert len(masks) > c
     assert f.state.round == 1
     assert close(f.state.vectors["x"], np.mean(wanted, axis=0), 1e-14)
@@ -476,9 +454,9 @@ def test_a_void_round_draws_other_masks(codec: Any, cohort: int | None) -> None:
     ],
 )
 def test_another_payload_is_rejected_by_name(codec: Any, change: Any, sentence: str) -> None:
-    f = Federation(Echo(0.1, codec))
-    answer = answer_of(f.answer(f.asks[1]))
-    f.arrive(wire.encode(replace(answer, up=change(answer.up))), 1)
+    f = by_hand(Echo(0.1, codec))
+    answer = answer_of(*f.work(f.asks[1]))
+    f.send(Arrived(wire.encode(replace(answer, up=change(answer.up))), 1))
     assert f.state.counts.rejected == 1
     (note,) = f.state.notes
     assert note.startswith("client-1, round 0: ")

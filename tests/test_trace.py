@@ -9,18 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from conftest import draws
 from proxskip.results import trace as trace_module
 from proxskip.results.trace import Trace
 from proxskip.types import InputError
 
 SPECIAL = [0.0, -0.0, math.nan, math.inf, -math.inf, 5e-324, -5e-324, 2.2250738585072014e-308, 1e308, 0.1, 1.0, 2.0**53]
 SPECIAL += [2.0**53 + 2, -(2.0**53), 1e22, 1e16, 123456789.0, -7.0, 1 / 3, math.nextafter(1, 2), 1e-7]
-
-quick = settings(max_examples=draws(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def filled(values: Any, columns: tuple[str, ...] = ("a", "b")) -> Trace:
@@ -131,12 +126,6 @@ def test_special_values_and_bit_patterns_round_trip(path: Path) -> None:
     patterns = np.random.default_rng(0).integers(0, 2**64, 10_000, dtype=np.uint64).view(np.float64)
     for trace in (filled(SPECIAL), Trace(("a", "b")), filled([1.0], ("a.b-c", "_")), filled(patterns.tolist())):
         round_trips(trace, path)
-
-
-@quick
-@given(values=st.lists(st.floats(allow_subnormal=True), min_size=100, max_size=100))
-def test_floats_round_trip(path: Path, values: list[float]) -> None:
-    round_trips(filled(values), path)
 
 
 def test_a_loaded_trace_goes_on() -> None:

@@ -1,6 +1,6 @@
 """What every rank of a process group does in the tests of the optimizer: ``python torch_ranks.py CASE,... FOLDER RANK RANKS``.
 
-Each case writes what it found as ``FOLDER/CASE.RANK.json``.
+Each case writes what it returns, nothing if all is well, or how it failed as ``FOLDER/CASE.RANK.json``.
 """
 
 import contextlib
@@ -9,9 +9,11 @@ import datetime
 import json
 import os
 import sys
+import traceback
 import warnings
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
@@ -20,6 +22,7 @@ from proxskip.torch import Scaffnew, SynchronizationError
 
 torch.set_num_threads(1)
 DIM = 6
+SGD, ADAMW = torch.optim.SGD, torch.optim.AdamW
 
 
 def quadratic(rank, dtype=torch.float64):
@@ -66,113 +69,107 @@ def sum_of_h(optimizer):
     return float(total.abs().max()), float(size)
 
 
-def settings(rank, n, found):
-    """Every setting lands on the solution, with a sum of h that is zero."""
+def settings(rank, n, folder):
+    """Every setting lands on the same solution on all ranks, with a sum of h that is zero and the bytes of its codec."""
     H, c = quadratic(rank)
     x_star = solution(n)
     cases = {
-        "p": {"p": 0.2},
-        "period": {"period": 5},
-        "gradient": {"period": 5, "control": "gradient"},
-        "adam": {"period": 5, "control": "gradient", "adam": True},
-        "bfloat16": {"p": 0.2, "codec": "bfloat16"},
-        "natural": {"p": 0.2, "codec": "natural"},
-        "natural gradient": {"period": 5, "control": "gradient", "codec": "natural"},
-        "outer": {"period": 5, "outer": True},
-        "none": {"period": 5, "control": "none"},
+        "p": ({"p": 0.2}, 8 * DIM),
+        "period": ({"period": 5}, 8 * DIM),
+        "gradient": ({"period": 5, "control": "gradient"}, 2 * 8 * DIM),
+        "adam": ({"period": 5, "control": "gradient", "adam": True}, 2 * 8 * DIM),
+        "bfloat16": ({"p": 0.2, "codec": "bfloat16"}, 2 * DIM),
+        "natural": ({"p": 0.2, "codec": "natural"}, DIM + 1),  # an exponent each, and six signs in a byte
+        "natural gradient": ({"period": 5, "control": "gradient", "codec": "natural"}, 2 * DIM + 2),
+        "outer": ({"period": 5, "outer": True}, 8 * DIM),
+        "none": ({"period": 5, "control": "none"}, 8 * DIM),
     }
-    for name, given in cases.items():
+    for name, (given, sent) in cases.items():
         point = Point()
         groups = [{"params": [point.a]}, {"params": [point.b, point.frozen]}]
-        inner = (
-            torch.optim.AdamW(groups, lr=0.1, weight_decay=0)
-            if given.pop("adam", 0)
-            else torch.optim.SGD(groups, lr=0.12)
-        )
-        outer = (
-            torch.optim.SGD([point.a, point.b], lr=0.7, momentum=0.5, nesterov=True) if given.pop("outer", 0) else None
-        )
+        inner = ADAMW(groups, lr=0.1, weight_decay=0) if given.pop("adam", 0) else SGD(groups, lr=0.12)
+        outer = SGD([point.a, point.b], lr=0.7, momentum=0.5, nesterov=True) if given.pop("outer", 0) else None
         optimizer = Scaffnew(inner, outer=outer, seed=3, **given)
         decay = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.993) if "adam" in name else None
         x = descend(point, optimizer, H, c, rounds=120, scheduler=decay)
         total, size = sum_of_h(optimizer)
-        found[name] = {"error": float((x - x_star).abs().max()), "total": total, "size": size, "bytes": optimizer.bytes_sent,
-                           "rounds": optimizer.rounds, "x": x.tolist(), "frozen": float(point.frozen.sum())}  # fmt: skip
+        assert total <= 1e-12 * (1 + size), f"{name}: h does not sum to zero"
+        assert point.frozen.sum() == 3.0
+        error = float((x - x_star).abs().max())
+        assert (error > 0.1) if name == "none" else (error < (0.05 if name == "adam" else 1e-6)), (name, error)
+        first = x.clone()
+        dist.broadcast(first, 0)
+        assert torch.equal(first, x)
+        assert optimizer.bytes_sent == 120 * sent, name
 
 
-def resume(rank, n, found):
+def resume(rank, n, folder):
     """A run that is saved in the middle of a round and loaded into new objects goes on bit by bit."""
     H, c = quadratic(rank, torch.float32)
     for control, codec in (("step", "float32"), ("gradient", "natural")):
 
         def make(control=control, codec=codec):
             point = Point(torch.float32)
-            inner = (
-                torch.optim.SGD([point.a, point.b], 0.05)
-                if control == "step"
-                else torch.optim.AdamW([point.a, point.b], 0.02)
-            )
-            outer = torch.optim.SGD([point.a, point.b], 0.8, momentum=0.5)
-            return point, Scaffnew(inner, p=0.15, control=control, outer=outer, codec=codec)
+            both = [point.a, point.b]
+            inner = SGD(both, 0.05) if control == "step" else ADAMW(both, 0.02)
+            return point, Scaffnew(inner, p=0.15, control=control, outer=SGD(both, 0.8, momentum=0.5), codec=codec)
 
         point, optimizer = make()
         descend(point, optimizer, H, c, steps=37)
-        saved = copy.deepcopy((point.state_dict(), optimizer.state_dict()))
+        file = Path(folder) / f"saved.{rank}.pt"
+        torch.save(copy.deepcopy((point.state_dict(), optimizer.state_dict())), file)
         end = descend(point, optimizer, H, c, steps=40)
-        file = Path(found["folder"]) / f"saved.{rank}.pt"
-        torch.save(saved, file)
         weights, state = torch.load(file, weights_only=True)
         point, optimizer = make()
         point.load_state_dict(weights)
         optimizer.load_state_dict(state)
-        again = descend(point, optimizer, H, c, steps=40)
-        found[f"{control} {codec}"] = (
-            bool(torch.equal(end, again)) and float((end - weights["a"].new_zeros(1)).abs().sum()) > 0
-        )
-        found["bytes"] = optimizer.bytes_sent
+        assert torch.equal(end, descend(point, optimizer, H, c, steps=40))
+        assert end.abs().sum() > 0
 
 
-def rejoin(rank, n, found):
-    """A rank that lost everything re-enters: the sum of h is zero again, and the answer the same."""
-    H, c = quadratic(rank)
-    point = Point()
-    optimizer = Scaffnew(torch.optim.SGD([point.a, point.b], 0.12), p=0.2, seed=1)
-    descend(point, optimizer, H, c, rounds=30)
-    before = point.x().detach().clone()
-    state = (copy.deepcopy(point.state_dict()), copy.deepcopy(optimizer.state_dict()))
-    point = Point()
-    optimizer = Scaffnew(torch.optim.SGD([point.a, point.b], 0.12), p=0.2, seed=1)
-    if rank != 1:
-        point.load_state_dict(state[0])
-        optimizer.load_state_dict(state[1])
-    with warnings.catch_warnings(record=True) as said:
+def sgd(point, group=None, **settings):
+    return Scaffnew(SGD([point.a, point.b], 0.12), group=group, **({"p": 0.2, "seed": 1} | settings))
+
+
+def meets(optimizer, said):
+    """All ranks meet; whether this one warns of what it has not got."""
+    with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         optimizer.meet()
-    found["said"] = [str(w.message) for w in said]
-    found["round"] = optimizer.rounds
-    found["same x"] = bool(torch.equal(point.x().detach(), before))
-    found["total"], found["size"] = sum_of_h(optimizer)
-    x = descend(point, optimizer, H, c, rounds=150)
-    found["error"] = float((x - solution(n)).abs().max())
+    assert bool(seen) == said, [str(w.message) for w in seen]
 
 
-def sgd(point, group, **settings):
-    return Scaffnew(torch.optim.SGD([point.a, point.b], 0.12), group=group, **({"p": 0.2, "seed": 1} | settings))
-
-
-def outcome(optimizer, point, group, ranks, rank, rounds=150):
-    """Where a run ends: how far from the solution of these ranks, the sum of h, and what was said when they met."""
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        optimizer.meet()
+def lands(optimizer, point, ranks, rank, said=False, rounds=150, group=None):
+    """Where a run ends: at the solution of these ranks, with a sum of h that is zero."""
+    meets(optimizer, said)
     x = descend(point, optimizer, *quadratic(rank), rounds=optimizer.rounds + rounds)
     total = optimizer.flat.h.clone()
     dist.all_reduce(total, group=group)
-    error = float((x - solution(ranks)).abs().max())
-    return {"error": error, "total": float(total.abs().max()), "said": [str(w.message) for w in said]}
+    assert (x - solution(ranks)).abs().max() < 1e-6
+    assert total.abs().max() < 1e-10
 
 
-def fewer(rank, n, found):
+def rejoin(rank, n, folder):
+    """A rank that lost everything re-enters: the sum of h is zero again, and the answer the same."""
+    point = Point()
+    optimizer = sgd(point)
+    descend(point, optimizer, *quadratic(rank), rounds=30)
+    before = point.x().detach().clone()
+    state = (copy.deepcopy(point.state_dict()), copy.deepcopy(optimizer.state_dict()))
+    point = Point()
+    optimizer = sgd(point)
+    if rank != 1:
+        point.load_state_dict(state[0])
+        optimizer.load_state_dict(state[1])
+    meets(optimizer, said=rank == 1)
+    assert optimizer.rounds == 30
+    assert torch.equal(point.x().detach(), before)
+    total, size = sum_of_h(optimizer)
+    assert total <= 1e-12 * (1 + size)
+    lands(optimizer, point, n, rank, rounds=120)
+
+
+def fewer(rank, n, folder):
     """Three ranks save in the middle of a round and two load; then three, of which the last has no state."""
     three, two = dist.new_group([0, 1, 2]), dist.new_group([0, 1])
     if rank > 2:
@@ -181,7 +178,7 @@ def fewer(rank, n, found):
 
         def make(group, outer=outer):
             point = Point()
-            outer_sgd = torch.optim.SGD([point.a, point.b], 0.7, momentum=0.5) if outer else None
+            outer_sgd = SGD([point.a, point.b], 0.7, momentum=0.5) if outer else None
             return point, sgd(point, group, period=7, p=None, outer=outer_sgd)
 
         point, optimizer = make(three)
@@ -195,16 +192,16 @@ def fewer(rank, n, found):
             if (rank, ranks) != (2, 3):
                 point.load_state_dict(saved[0])
                 optimizer.load_state_dict(copy.deepcopy(saved[1]))  # PyTorch keeps its tensors
-            found[f"{ranks} outer" if outer else str(ranks)] = outcome(optimizer, point, group, ranks, rank)
+            lands(optimizer, point, ranks, rank, said=rank == (2 if ranks == 3 else 0), group=group)
 
 
-def one_file(rank, n, found):
+def one_file(rank, n, folder):
     """All ranks load what rank 0 saved; also without the numbers of the ranks, as 0.2 saved it."""
     for name in ("now", "0.2"):
         point = Point()
-        optimizer = sgd(point, None, period=5, p=None)
+        optimizer = sgd(point, period=5, p=None)
         descend(point, optimizer, *quadratic(rank), steps=33)
-        file = Path(found["folder"]) / f"one_file {name}.pt"
+        file = Path(folder) / f"one_file {name}.pt"
         if rank == 0:
             state = optimizer.state_dict()
             if name == "0.2":
@@ -214,85 +211,70 @@ def one_file(rank, n, found):
         dist.barrier()
         weights, state = torch.load(file, weights_only=True)
         point = Point()
-        optimizer = sgd(point, None, period=5, p=None)
+        optimizer = sgd(point, period=5, p=None)
         point.load_state_dict(weights)
         optimizer.load_state_dict(state)
-        found[name] = outcome(optimizer, point, None, n, rank)
+        lands(optimizer, point, n, rank, said=rank == 0)
 
 
-def starts(rank, n, found):
-    """Ranks start from different parameters, some of them set after the optimizer was made."""
-    point = Point()
+def starts(rank, n, folder):
+    """Ranks begin at the parameters of the first, also of those that were set after the optimizer was made."""
+    point, again = Point(), Point()
     with torch.no_grad():
         point.a += 5 * rank
-    optimizer = sgd(point, None)
+        again.a += 5 * rank
+    optimizer = sgd(point)
     with torch.no_grad():
         point.b += 3 + rank
-    found["run"] = outcome(optimizer, point, None, n, rank)
-    again = Point()
-    with torch.no_grad():
-        again.a += 5 * rank
-    optimizer = sgd(again, None)
+    lands(optimizer, point, n, rank)
+    optimizer = sgd(again)
     with torch.no_grad():
         again.a.fill_(2.0)  # as weights that are loaded later: they are kept
     optimizer.meet()
-    found["kept"] = bool((again.a == 2.0).all())
+    assert (again.a == 2.0).all()
 
 
-def without_parameters(rank, n, found):
+def without_parameters(rank, n, folder):
     """A state of the middle of a round whose parameters were not loaded on one rank is refused on all of them."""
     point = Point()
-    optimizer = sgd(point, None, period=5, p=None)
+    optimizer = sgd(point, period=5, p=None)
     descend(point, optimizer, *quadratic(rank), steps=33)
     state, weights = copy.deepcopy(optimizer.state_dict()), copy.deepcopy(point.state_dict())
     point = Point()
-    optimizer = sgd(point, None, period=5, p=None)
+    optimizer = sgd(point, period=5, p=None)
     if rank != 2:
         point.load_state_dict(weights)
     optimizer.load_state_dict(state)
-    try:
+    with pytest.raises(ValueError, match="load the state of the model"):
         descend(point, optimizer, *quadratic(rank), steps=1)
-    except ValueError as error:
-        found["said"] = str(error)
     point.load_state_dict(weights)
     optimizer.load_state_dict(state)
-    found["later"] = outcome(optimizer, point, None, n, rank)["error"]
+    lands(optimizer, point, n, rank)
 
 
-def refuse(rank, n, found):
+def refuse(rank, n, folder):
     """What would break the sum silently is refused on every rank."""
     point = Point()
-    try:
-        Scaffnew(torch.optim.SGD([point.a, point.b], 0.1), p=0.2, seed=rank).meet()
-    except ValueError as error:
-        found["seed"] = str(error)
-    outer = torch.optim.SGD([point.a, point.b], 0.7 + rank)
-    try:
-        descend(
-            point, Scaffnew(torch.optim.SGD([point.a, point.b], 0.1), period=3, outer=outer), *quadratic(rank), steps=5
-        )
-    except ValueError as error:
-        found["outer"] = str(error)
-    optimizer = Scaffnew(torch.optim.SGD([point.a, point.b], 0.1 * (1 + rank)), period=3)
-    try:
-        descend(point, optimizer, *quadratic(rank), steps=5)
-    except ValueError as error:
-        found["lr"] = str(error)
-    optimizer = Scaffnew(torch.optim.SGD([point.a, point.b], 1e200), period=3)
+    both = [point.a, point.b]
+    with pytest.raises(ValueError, match="settings of the optimizer differ"):
+        Scaffnew(SGD(both, 0.1), p=0.2, seed=rank).meet()
+    for lr, outer in ((0.1, SGD(both, 0.7 + rank)), (0.1 * (1 + rank), None)):
+        with pytest.raises(ValueError, match="different learning rates"):
+            descend(point, Scaffnew(SGD(both, lr), period=3, outer=outer), *quadratic(rank), steps=5)
+    optimizer = Scaffnew(SGD(both, 1e200), period=3)
     optimizer.meet()
     x = optimizer.flat.x.clone()
-    try:
+    with pytest.raises(SynchronizationError, match="not finite"):
         descend(point, optimizer, *quadratic(rank), steps=5)
-    except SynchronizationError as error:
-        found["diverged"] = str(error)
-    found["kept"] = bool(torch.equal(x, optimizer.flat.x)) and optimizer.rounds == 0
+    assert torch.equal(x, optimizer.flat.x), "x changed although nothing could be committed"
+    assert optimizer.rounds == 0
 
 
-def scaler(rank, n, found):
+def scaler(rank, n, folder):
     """Gradients of rank 1 overflow once: it leaves the step out, still comes to the average, and the end is the same."""
     H, c = quadratic(rank, torch.float32)
     point = Point(torch.float32)
-    optimizer = Scaffnew(torch.optim.SGD([point.a, point.b], 0.1), period=4)
+    optimizer = Scaffnew(SGD([point.a, point.b], 0.1), period=4)
     scale = torch.amp.GradScaler("cpu", init_scale=2.0**10)
     for k in range(500):
         optimizer.zero_grad()
@@ -303,9 +285,10 @@ def scaler(rank, n, found):
         scale.unscale_(optimizer)
         optimizer.step(skip_nonfinite=True)
         scale.update()
-    found["error"] = float((point.x().detach().double() - solution(n)).abs().max())
-    found["rounds"] = optimizer.rounds
-    found["total"], found["size"] = sum_of_h(optimizer)
+    total, size = sum_of_h(optimizer)
+    assert (point.x().detach().double() - solution(n)).abs().max() < 1e-5
+    assert optimizer.rounds == 125
+    assert total <= 1e-5 * size
 
 
 def virtual_module(dtype=torch.float64):
@@ -326,7 +309,6 @@ def virtual_data(n, dtype=torch.float64):
     ]
 
 
-SGD, ADAMW = torch.optim.SGD, torch.optim.AdamW
 VIRTUAL = {
     "step": {"optimizer": lambda q: SGD(q, 0.1), "period": 4, "control": "step", "batch": 4},
     "drawn": {"optimizer": lambda q: SGD(q, 0.1), "p": 0.3, "control": "step", "chi": 0.5, "batch": 5},
@@ -353,12 +335,13 @@ FEW = ("drawn", "adamw")
 """Settings that are also compared on two and on three ranks."""
 
 
-def virtual(rank, n, found):
+def virtual(rank, n, folder):
     """What ``train`` does for n clients, on n ranks: x after 20 rounds of each setting, also in single precision."""
     from proxskip.randomness import minibatch
 
     settings = VIRTUAL if n == 4 else {name: VIRTUAL[name] for name in FEW}
     both = [(name, dtype) for name in settings for dtype in (torch.float64, torch.float32)]
+    found = {}
     for name, dtype in both:
         given = dict(settings[name])
         if "codec" in given and dtype == torch.float32:
@@ -375,9 +358,10 @@ def virtual(rank, n, found):
             optimizer.step()
         found[f"{name} {dtype}"] = torch.cat([q.detach().reshape(-1) for q in params]).tolist()
         found[f"{name} {dtype} bytes"] = optimizer.bytes_sent
+    return found
 
 
-def nodes(rank, n, found):
+def nodes(rank, n, folder):
     """Two nodes of two ranks: DDP inside a node, Scaffnew between them; as two ranks with the mean of each pair."""
     inside = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     across = [dist.new_group([0, 2]), dist.new_group([1, 3])]
@@ -391,7 +375,7 @@ def nodes(rank, n, found):
         e = wrapped() - c
         (0.5 * e @ (H @ e)).backward()
         optimizer.step()
-    found["x"] = point.x().tolist()
+    x = point.x().tolist()
     mates = [quadratic(r) for r in (2 * (rank // 2), 2 * (rank // 2) + 1)]
     point = Point()
     optimizer = Scaffnew(torch.optim.SGD([point.a, point.b], 0.1), p=0.25, group=across[rank % 2])
@@ -399,8 +383,8 @@ def nodes(rank, n, found):
         optimizer.zero_grad()
         sum(0.25 * (point.x() - c) @ (H @ (point.x() - c)) for H, c in mates).backward()
         optimizer.step()
-    found["expected"] = point.x().tolist()
-    found["apart"] = [apart(rank, wrap) for wrap in (True, False)]
+    assert x == pytest.approx(point.x().tolist(), rel=1e-12)
+    assert apart(rank, True) == apart(rank, False), "with no_sync DDP changes nothing"
 
 
 def apart(rank, wrap):
@@ -419,7 +403,7 @@ def apart(rank, wrap):
     return point.x().tolist()
 
 
-def sharded(rank, n, found):
+def sharded(rank, n, folder):
     """FSDP2 inside a node, Scaffnew between nodes: each rank averages its shard with its counterpart."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -442,11 +426,11 @@ def sharded(rank, n, found):
             optimizer.step()
         full = [q.full_tensor() if hasattr(q, "full_tensor") else q for q in model.parameters()]
         ends.append(torch.cat([q.detach().reshape(-1) for q in full]))
-    found["difference"] = float((ends[0] - ends[1]).abs().max())
-    found["moved"] = float((ends[0] - start).abs().max())
+    assert (ends[0] - ends[1]).abs().max() < 1e-12
+    assert (ends[0] - start).abs().max() > 0.01
 
 
-def death(rank, n, found):
+def death(rank, n, folder):
     """Rank 1 dies in the middle: the others raise a sentence, and x and h are those of the last communication."""
     H, c = quadratic(rank)
     point = Point()
@@ -455,12 +439,12 @@ def death(rank, n, found):
     kept = copy.deepcopy(optimizer.flat.state())
     if rank == 1:
         os._exit(7)
-    try:
+    said = "a rank died, hangs or left; nothing of this round was committed"
+    with pytest.raises(SynchronizationError, match=said):
         descend(point, optimizer, H, c, rounds=4)
-    except SynchronizationError as error:
-        found["said"] = str(error)
     now = optimizer.flat.state()
-    found["kept"] = all(torch.equal(kept[k], now[k]) for k in ("x", "h")) and now["round"] == 3
+    assert all(torch.equal(kept[k], now[k]) for k in ("x", "h"))
+    assert now["round"] == 3
 
 
 def main():
@@ -468,9 +452,11 @@ def main():
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=n,
                             timeout=datetime.timedelta(seconds=300))  # fmt: skip
     for case in cases:
-        found = {} if case == "virtual" else {"folder": folder}
-        globals()[case](rank, n, found)
-        Path(folder, f"{case}.{rank}.json").write_text(json.dumps(found))
+        try:
+            said = globals()[case](rank, n, folder)
+        except Exception:
+            said = traceback.format_exc()
+        Path(folder, f"{case}.{rank}.json").write_text(json.dumps(said))
     if "death" in cases:
         os._exit(0)  # the group is broken, and leaving it properly would wait for the dead
     dist.destroy_process_group()
