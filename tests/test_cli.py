@@ -316,7 +316,7 @@ def test_resume_refuses_what_it_cannot_resume(call, refused, tmp_path, tiny):
     assert "holds 2 runs" in refused("resume", tmp_path / "many")
     problem = ps.Problem(ps.random_quadratics(3, 4))
     ps.run(ps.GD.theory(problem), problem, rounds=2, out=tmp_path / "library")
-    assert "not made by the command line" in refused("resume", tmp_path / "library")
+    assert "was made in Python" in refused("resume", tmp_path / "library")
     path = tmp_path / "library" / "checkpoint"
     path.write_bytes(path.read_bytes()[:100])
     (tmp_path / "library" / "checkpoint.previous").unlink(missing_ok=True)
@@ -363,10 +363,10 @@ def test_resume_refuses_what_it_cannot_resume(call, refused, tmp_path, tiny):
         ("run decentralized-scaffnew {easy} --rounds 3 --tau 1e9", "take at most that"),
         ("run scaffnew --data digits --l2 0 --rounds 3", "mu is unknown"),
         ("run scaffnew --data digits --l2 -1 --rounds 3", "l2"),
-        ("run proxskip {easy} --rounds 3", "one function"),
+        ("run proxskip {easy} --rounds 3", "a single function"),
         ("run gd {easy} --rounds 3 --psi l1:0.1", "no prox step"),
         ("run proxgd {easy} --rounds 3 --psi l1", "write l1:LAM"),
-        ("run splitskip --data digits --rounds 3", "give --psi"),
+        ("run splitskip --data digits --rounds 3", "needs --psi"),
         ("run scaffold {easy} --rounds 3 --option III", "invalid choice"),
         ("run scaffnew --data digits --l2 0 --p 0.1 --target 1e-3", "needs the solution"),
         ("run scaffnew --data breast-cancer --split group --rounds 3", "needs a group column"),
@@ -493,7 +493,7 @@ def test_theory_prints_table_1(call):
 def test_data_list(call, tmp_path):
     code, out, _ = call("data", "list")
     assert code == 0
-    assert all(part in out for part in ("digits", "w8a", "embedded", "license", "3.5 MB"))
+    assert all(part in out for part in ("digits", "w8a", "embedded", "Licenses", "3.5 MB"))
     rows = {row["name"]: row for row in json.loads(call("data", "list", "--json", "--data-dir", tmp_path)[1])}
     assert next(iter(rows)) == "digits"
     assert rows["digits"]["where"] == "embedded"

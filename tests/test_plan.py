@@ -145,8 +145,8 @@ def test_an_exchange_is_latency_and_bytes(problem: ps.Problem) -> None:
     ("call", "said"),
     [
         (lambda p: ps.plan(p, network=3), "Network"),
-        (lambda p: ps.plan(quadratic()), "use minimize, which chooses its method while it runs"),
-        (lambda p: ps.plan(ps.Problem([quadratic()])), "plan is for clients"),
+        (lambda p: ps.plan(quadratic()), "for one function use minimize"),
+        (lambda p: ps.plan(ps.Problem([quadratic()])), "plan needs"),
         (lambda p: ps.plan(p, eps=0.0), "eps"),
         (lambda p: ps.plan(p, pilot=0), "pilot"),
         (lambda p: ps.plan(p, seed="a"), "seed = 'a'"),
@@ -189,7 +189,7 @@ def test_the_command_line_plans(capsys: pytest.CaptureFixture[str]) -> None:
     ("flags", "said"),
     [
         ("--clients 1", "for one function use proxskip.minimize"),
-        ("--D difference --psi l1:1", "plan is for clients"),
+        ("--D difference --psi l1:1", "plan needs"),
         ("--psi l7:1", "not known"),
         ("--latency -1", "latency"),
     ],

@@ -335,7 +335,7 @@ def test_a_plugin_whose_method_ends_the_program_is_an_error(call: Call, file: Pa
     file.write_text(CODE.replace("        (x,) = exchange", "        raise SystemExit(0)\n        (x,) = exchange"))
     status, _, err = call("run", NAME, *EASY, "--plugin", file)
     assert status not in (0, 2)
-    assert "the method's code ended the program (SystemExit: 0)." in err
+    assert "the code of a method ended the program (SystemExit: 0)." in err
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,9 @@
-"""Which method and which p for clients behind a network: short pilots, and the seconds of a gradient and an exchange.
+"""Which method and which p for clients behind a network, by pilots on the problem itself.
 
-The worst case of the theory is shown beside the plan and does not decide. What decides is measured on the problem
-itself: every candidate runs for a few hundred gradients; the slope of its gradient norm over the last part of the pilot
-and the seconds of one gradient and of one exchange predict the time to eps. The first part of a run is mostly faster
-than the rest, so a short pilot is too optimistic: the candidate that looks best runs on, each time twice as far, until
-one that has run 40 % of its predicted iterations still looks best.
+Every candidate runs for a few hundred gradients. The slope of its gradient norm in the second half and the seconds of
+a gradient and of an exchange predict its time to eps. Runs are often faster at the start, so a short pilot is too
+optimistic: the best candidate runs on, twice as far each time, until one that has run 40 % of its predicted iterations
+is still the best. The theory's worst case is shown, but does not decide.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from proxskip.planning.pilots import PILOT_GRADIENTS, advice, client_pilots, rac
 from proxskip.problems.federated import Problem
 from proxskip.types import InputError
 
-NO_MU = "mu is unknown, so the pilots cannot be compared with a theorem."
+NO_MU = "mu is unknown, so there is no theorem to compare with."
 
 
 def plan(
@@ -30,11 +29,15 @@ def plan(
     pilot: int = PILOT_GRADIENTS,
     threads: int | None = None,
 ) -> Plan:
-    """Measure, run pilots, and predict which method and p reach a gradient norm of eps first over the network.
+    """Predict which method and p reach a gradient norm of eps first over the network, by short pilots.
 
     Args:
-        problem: a problem with clients; for one function, ``minimize`` chooses its method while it runs.
+        problem: a problem with several clients; for one function use ``minimize``.
+        eps: the gradient norm to reach.
+        network: the network; by default ``Network()``. The seconds of a gradient are measured if it has none.
+        seed: the seed of the pilots.
         pilot: gradients of a first pilot.
+        threads: threads of the pilots; by default one per core.
 
     >>> import proxskip as ps
     >>> plan = ps.plan(ps.Problem(ps.random_quadratics(4, 3)), eps=1e-4, network=ps.Network(gradient=1e-3))
@@ -45,7 +48,7 @@ def plan(
     pilot, seed = theory.whole("pilot", pilot), theory.whole_seed(seed)
     anything: Any = problem
     if not isinstance(anything, Problem) or problem.n == 1 or problem.D is not None:
-        raise InputError("plan is for clients; for one function use minimize, which chooses its method while it runs.")
+        raise InputError("plan needs a problem with several clients; for one function use minimize.")
     pilots = client_pilots(problem, network, eps, seed, threads)
     rows = race(pilots, eps, pilot)
     notes = advice(problem) if problem.mu is not None else (NO_MU,)

@@ -43,38 +43,36 @@ _WORST_FIRST = (INTERRUPTED, CORRUPTED, DIVERGED, STALLED, NOT_REACHED, DONE)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code (``proxskip --help`` lists them)."""
+    """Run the command; returns its exit code (``proxskip --help`` lists them)."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", UnsafeStepWarning)
             warnings.showwarning = _show_warning
-            # inside the context: a plugin that is loaded here may warn too
             try:
                 o = _parse(sys.argv[1:] if argv is None else argv)
             except SystemExit as end:  # --help and --version
                 return end.code if isinstance(end.code, int) else DONE
             return _COMMANDS[o.command](o)
     except SystemExit as end:
-        return output.fail(f"the method's code ended the program (SystemExit: {end.code}).", UNEXPECTED)
+        return output.fail(f"the code of a method ended the program (SystemExit: {end.code}).", UNEXPECTED)
     except InputError as error:
         return output.fail(str(error), BAD_INPUT)
     except EngineError as error:
         return output.fail(str(error), UNEXPECTED)
     except KeyboardInterrupt:
         return output.fail("interrupted.", INTERRUPTED)
-    except BrokenPipeError:  # the reader of our output has closed it, as `head` does
+    except BrokenPipeError:  # as after `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return UNEXPECTED
     except OSError as error:  # a full disk, a folder that was removed
         return output.fail(f"{error.filename or 'a file'}: {error.strerror or error}.", UNEXPECTED)
-    # anything else is a bug: show where, then the sentence
-    except Exception as error:
+    except Exception as error:  # a bug
         traceback.print_exc()
         return output.fail(f"unexpected {type(error).__name__}: {error}; this is a bug, please report it.", UNEXPECTED)
 
 
 def _parse(argv: Sequence[str]) -> Namespace:
-    # first, since the methods of a plugin are choices of the parser below
+    # first, since the parser names the methods of plugins
     for path in plugins(argv):
         registry.load_plugin(path)
     top, commands = parser(__version__)
@@ -85,7 +83,7 @@ def _parse(argv: Sequence[str]) -> Namespace:
     if extra:
         near = commands[o.command].nearest(extra[0])
         hint = f"did you mean {near}?" if near else f"see `proxskip {o.command} --help`."
-        raise InputError(f"{extra[0]} is not an argument of this command; {hint}")
+        raise InputError(f"unknown argument {extra[0]}; {hint}")
     return o
 
 
@@ -102,7 +100,6 @@ def _run(o: Namespace) -> int:
     elif not o.quiet:
         print(run_text.report(summaries[0], labels, o.out))
         if o.seeds is not None:
-            # one row per seed, and the median of all of them
             rows = [(f"seed {s['seed']}", [s]) for s in summaries]
             output.print_results("", [*rows, (f"median of {len(rows)}", summaries)])
     return code
@@ -121,7 +118,7 @@ def _execute(methods: Sequence[str], o: Namespace) -> tuple[list[dict[str, Any]]
         many_runs.check(tasks, problem, shared)
         _solve(problem, o.quiet)
         if out is not None and not o.go_on:
-            clear(out)  # only now: whatever could be refused has been checked
+            clear(out)  # only now, since everything has been checked
         results = execute(tasks, problem, o, shared)
     summaries = [dict(r.summary()) for r in results]
     has_tolerance = o.tol is not None or o.target is not None
@@ -130,7 +127,7 @@ def _execute(methods: Sequence[str], o: Namespace) -> tuple[list[dict[str, Any]]
 
 def _compare(o: Namespace) -> int:
     if o.x == "sim_seconds" and o.network is None:
-        raise InputError("sim_seconds is the time over a network; give --network, such as --network mobile.")
+        raise InputError("--x sim_seconds is the time over a network; give --network, such as --network mobile.")
     summaries, problem, labels, code = _execute(o.methods, o)
     names = dict.fromkeys(s["method"] for s in summaries)
     groups = [(name, [s for s in summaries if s["method"] == name]) for name in names]
@@ -152,11 +149,11 @@ def _title(problem: Problem) -> str:
 
 
 def _keep_comparison(groups: Sequence[fields.Group], out: Path, title: str, axes: Sequence[str]) -> list[Path]:
-    """Write compare.json, compare.png and compare.pdf; the figure is drawn from the run folders alone."""
+    """Write compare.json, compare.png and compare.pdf."""
     written = out / "compare.json"
     atomic_write_json(written, [s for _, summaries in groups for s in summaries])
     curves = plots.curves_of([out / name for name, _ in groups])
-    # f* is unknown if the gap is nan in the first record
+    # where f* is unknown, the gap is nan
     y = "gap" if any(t["gap"][0] == t["gap"][0] for c in curves for t in c.traces) else "grad_norm"
     return [written, *plots.save(plots.panel_figure(plots.curve_panels(curves, axes, y), title), out / "compare.png")]
 
@@ -167,7 +164,6 @@ def _print_files(files: Sequence[Path]) -> None:
 
 
 def _problem(spec: dict[str, Any], quiet: bool) -> tuple[Problem, dict[str, int] | None]:
-    # one stage for both: reading is quick, but the eigenvalues behind L_i may not be
     with stage(f"reading {spec['data']} and computing L", quiet):
         problem, labels = settings.problem_of(spec)
         problem.L_i  # noqa: B018  computes eigenvalues, which takes time
@@ -181,7 +177,7 @@ def _solve(problem: Problem, quiet: bool) -> None:
 
 # -- runs --------------------------------------------------------------------------------------------------------------
 def exit_code(result: Result, has_tolerance: bool) -> int:
-    """The exit code of one run, which may have had a tolerance to reach."""
+    """The exit code of one run."""
     return {
         Status.CONVERGED: DONE,
         Status.LIMIT: NOT_REACHED if has_tolerance else DONE,
@@ -195,12 +191,12 @@ def exit_code(result: Result, has_tolerance: bool) -> int:
 
 
 def worst(codes: Sequence[int]) -> int:
-    """The exit code of several runs together: the worst of them."""
+    """The exit code of several runs."""
     return next(code for code in _WORST_FIRST if code in codes)
 
 
 def settings_of(o: Namespace, engine: Engine, spec: dict[str, Any]) -> dict[str, Any]:
-    """What all runs of a command share."""
+    """The settings that all runs of a command share."""
     return {k: vars(o)[k] for k in (*settings.LIMITS, *_OF_A_RUN)} | {"engine": engine, "spec": spec}
 
 
@@ -219,8 +215,8 @@ def tasks_of(methods: Mapping[str, Method], out: Path | None, o: Namespace) -> l
 
 @contextmanager
 def engine_for(name: str, o: Namespace) -> Iterator[Engine]:
-    """The engine of the flags, until the end of the command; the actors of Ray stay alive between its runs."""
-    if name == "ray":  # the only engine with flags of its own
+    """The engine, for all runs of the command; the actors of Ray stay alive between them."""
+    if name == "ray":
         from proxskip.engines.ray.engine import RayEngine
 
         ray = RayEngine(o.actors, o.address, stay=True)
@@ -230,7 +226,7 @@ def engine_for(name: str, o: Namespace) -> Iterator[Engine]:
             ray.shutdown()
         return
     if flags := [flag for flag in ("address", "actors") if vars(o).get(flag) is not None]:
-        raise InputError(f"--{flags[0]} belongs to --engine ray.")
+        raise InputError(f"--{flags[0]} needs --engine ray.")
     engine = make_engine(name, o.threads)
     try:
         yield engine
@@ -247,7 +243,7 @@ def execute(tasks: Sequence[RunTask], problem: Problem, o: Namespace, shared: di
 
 # -- folders -----------------------------------------------------------------------------------------------------------
 def claim(out: str | None, force: bool) -> Path | None:
-    """The output folder, if it can be written to and holds no run (or --force allows to overwrite it)."""
+    """The output folder, if it can be written to, and holds no run that would be overwritten."""
     if out is None:
         return None
     path = Path(out)
@@ -257,27 +253,27 @@ def claim(out: str | None, force: bool) -> Path | None:
         lock.refuse_if_held(old)
     if held and not force:
         raise InputError(
-            f"{path} already holds a run ({held[0] / _files(held[0])[0]}); choose another folder, resume it, "
-            "or continue it with --continue, or overwrite it with --force."
+            f"{path} already holds a run ({held[0] / _files(held[0])[0]}); choose another folder, or use --continue to "
+            "resume it, or --force to overwrite it."
         )
     return path
 
 
 def clear(path: Path) -> None:
-    """Remove the runs in the folder: --force was given, and everything else has been checked."""
+    """Remove the runs in the folder."""
     for old in held_runs(path):
         for name in _files(old):
             (old / name).unlink()
-        # a folder is removed only if nothing of the user is left in it
+        # what else is in the folder belongs to the user
         if old != path and not any(old.iterdir()):
             old.rmdir()
 
 
 def held_runs(path: Path) -> list[Path]:
-    """The folder itself and the folders of methods and seeds inside it, as far as they hold a run."""
+    """The folder and the folders of methods and seeds inside it that hold a run."""
     if not path.is_dir():
         return []
-    # only folders that a run or a comparison makes, so that --force removes nothing else
+    # only folders that a run or a comparison makes: --force removes nothing else
     inner = [p for p in sorted(path.iterdir()) if p.name in METHODS or p.name == "prox" or p.name.startswith("seed-")]
     return [*([path] if _files(path) else []), *(q for p in inner for q in held_runs(p))]
 
@@ -291,12 +287,11 @@ def _resume(o: Namespace) -> int:
     path = Path(o.folder)
     inside = [p for p in held_runs(path) if p != path]
     if inside and not (path / "checkpoint").exists():
-        raise InputError(f"{path} holds {len(inside)} runs; resume one of them, such as {inside[0]}.")
+        raise InputError(f"{path} holds {len(inside)} runs; resume them one by one, such as {inside[0]}.")
     config = folder.read(path).config
-    # runs of the library have no spec: their problem is only in the memory of their caller
     spec = config.get("spec") or {}
-    if "data" not in spec:
-        raise InputError(f"{path} was not made by the command line; resume it with proxskip.resume(folder, problem).")
+    if "data" not in spec:  # a run of the library
+        raise InputError(f"{path} was made in Python; resume it there with proxskip.resume(folder, problem).")
     if o.data_dir is not None:
         spec = spec | {"data_dir": o.data_dir}
     problem, labels = _problem(spec, o.quiet)
@@ -323,7 +318,7 @@ def _theory(o: Namespace) -> int:
     kappa = o.L / o.mu
     title = f"Table 1 of the paper: L = {o.L:g}, mu = {o.mu:g}, kappa = {kappa:g}, eps = {o.eps:g}, n = {o.n}"
     output.print_table1(rows, title)
-    print("Rounds: the expression inside the O of the paper's table, with the logarithm; floats: sent by one client.")
+    print("Rounds: the expression inside the paper's O(...), with the logarithm. Floats: sent by one client.")
     missing = [f for f, v in (("--d to see the floats", o.d), ("--G2 to see the rounds of LocalGD", o.G2)) if v is None]
     if missing:
         print(f"Give {' and '.join(missing)}.")
@@ -364,17 +359,13 @@ def _plot(o: Namespace) -> int:
 
 # -- plan --------------------------------------------------------------------------------------------------------------
 def _plan(o: Namespace) -> int:
-    """Exit code 0 if some method is expected to reach eps, otherwise 3."""
     if o.clients == 1 or o.D is not None:
-        raise InputError(
-            "plan is for clients; for one function use proxskip.minimize, which chooses its method while it runs."
-        )
+        raise InputError("plan needs several clients; for one function use proxskip.minimize in Python.")
     if o.psi is not None:
         prox_text.check(o.psi)  # before the data are read
     problem, _ = settings.problem_of(settings.spec_of(["scaffnew"], o))
     numbers = {"latency": o.latency, "bandwidth": o.bandwidth, "up": o.bandwidth_up, "speed": o.client_speed}
     numbers["gradient"] = o.gradient_seconds
-    # what is not given keeps the numbers of the named network, or the defaults
     network = replace(o.network or Network(), **{k: v for k, v in numbers.items() if v is not None})
     with stage("pilots", o.quiet or o.json):
         forecast = plan(problem, eps=o.eps, seed=o.seed, pilot=o.pilot, network=network, threads=o.threads)
@@ -389,7 +380,7 @@ def _plan(o: Namespace) -> int:
 
 # -- commands with a module of their own -------------------------------------------------------------------------------
 def _command_of(module: str) -> Callable[[Namespace], int]:
-    """The command of a module, which is loaded only for it: most commands do without."""
+    """The command of a module that is loaded only for it."""
     return lambda o: int(importlib.import_module(f"proxskip.cli.{module}").command(o))
 
 

@@ -21,13 +21,13 @@ from proxskip.version import __version__
 NEEDED = ("numpy", "scipy", "numba", "scikit-learn", "networkx", "matplotlib", "rich", "filelock", "pooch", "shtab")
 OPTIONAL = ("pyproximal", "torch", "flwr", "pandas", "tensorboard", "mlflow", "wandb")
 ENGINES = {"cpu": "", "reference": "", "gpu": "cupy", "ray": "ray", "torch": "torch"}
-"""The module that an engine needs beside those that every installation has."""
+"""The optional module that an engine needs."""
 Row = tuple[str, bool, str]
-"""What was looked at, whether it works, and details."""
+"""A part, whether it works, and details."""
 
 
 def command(o: Namespace) -> int:
-    """Print what there is; 0 if everything works that every installation needs, else 1."""
+    """Print what works; 0 if all required packages and the cpu and reference engines do, else 1."""
     python = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
     names = [row.name for row in datasets.available() if row.where != "not downloaded"]
     needed = [("proxskip", True, f"{__version__}, {python}, {available_cores()} cores"), *map(_package, NEEDED)]
@@ -37,9 +37,8 @@ def command(o: Namespace) -> int:
     if o.json:
         output.as_json([dict(zip(("what", "works", "here"), row, strict=True)) for row in rows])
     else:
-        output.print_table(
-            "", ["what", "works", "here"], [(what, "yes" if w else "no", here) for what, w, here in rows]
-        )
+        cells = [(part, "yes" if works else "no", details) for part, works, details in rows]
+        output.print_table("", ["part", "works", "details"], cells)
     return 0 if all(works for _, works, _ in (*needed, *engines[:2])) else 1
 
 
@@ -51,7 +50,7 @@ def _package(name: str) -> Row:
 
 
 def _engine(name: str, module: str) -> Row:
-    """A small run; of the engines that start slowly, whether their module can be imported."""
+    """Whether a small run works; for engines that start slowly, whether their module can be imported."""
     began = time.perf_counter()
     try:
         with warnings.catch_warnings():
@@ -60,6 +59,6 @@ def _engine(name: str, module: str) -> Row:
                 importlib.import_module(module)
                 return f"engine {name}", True, f"{module} {version(module)} can be imported"
             run("scaffnew", Problem(random_quadratics(4, 3)), rounds=3, engine=name, progress=False)
-    except Exception as error:  # whatever goes wrong is what a doctor is for
+    except Exception as error:
         return f"engine {name}", False, f"{type(error).__name__}: {error}"
     return f"engine {name}", True, f"a small run took {time.perf_counter() - began:.2g} s"

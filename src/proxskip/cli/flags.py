@@ -6,6 +6,7 @@ import argparse
 import difflib
 import textwrap
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 from proxskip import theory
@@ -24,17 +25,16 @@ from proxskip.types import InputError
 
 EXIT_CODES = """\
 exit codes:
-  0    success: all requested rounds, or the requested tolerance reached
-  1    unexpected error: a full disk, or a bug
+  0    success: the tolerance was reached, or all rounds were run
+  1    unexpected error, such as a full disk or a bug
   2    bad input, explained in one sentence on stderr before any work
-  3    the requested tolerance was not reached within the limits, or is below what rounding allows
+  3    the tolerance was not reached within the limits, or rounding does not allow it
   4    diverged
   5    stalled
-  6    reproduce --strict: a claim failed
-  7    corrupted: the control variates do not add up, so an update was lost, applied twice or changed
-  130  interrupted (Ctrl-C or SIGTERM); a run with --out, or a reproduction, can be resumed
-If a command makes several runs, the first of 130, 7, 4, 5, 3, 0 that occurs is returned."""
-
+  6    a claim failed (reproduce --strict)
+  7    corrupted: the control variates do not add up; an update was lost, repeated or changed
+  130  interrupted (Ctrl-C or SIGTERM); a run with --out and a reproduction can be resumed
+For several runs, the first of 130, 7, 4, 5, 3, 0 that occurs."""
 
 _EXAMPLES = {
     "": """\
@@ -45,11 +45,11 @@ _EXAMPLES = {
   proxskip reproduce --data w8a --out report
 """,
     "run": """\
-  with the parameters of the theorem (gamma = 1/max_i L_i, p = 1/sqrt(kappa)), for 400 communication rounds:
+  400 rounds with the parameters of the theorem (gamma = 1/max_i L_i, p = 1/sqrt(kappa)):
     proxskip run scaffnew --data digits --rounds 400 --out runs/a
-  in the setting of the paper's figures:
+  the setting of the paper's figures:
     proxskip run scaffnew --data w8a --clients 20 --split label --L global --p 0.01 --rounds 400
-  until the gradient is small, with ten seeds and JSON output:
+  until the gradient is small, with ten seeds, as JSON:
     proxskip run scaffnew --data digits --tol 1e-8 --seeds 10 --json
   a graph instead of a server; a regularizer:
     proxskip run decentralized-scaffnew --data digits --rounds 400 --graph torus
@@ -60,16 +60,15 @@ _EXAMPLES = {
   proxskip compare scaffnew s-local-gd --q 0.1 --data digits --rounds 200 --seeds 5 --out runs/bands
   proxskip compare scaffnew gd 5gcs --data digits --tol 1e-4 --network mobile --x sim_seconds --out runs/mobile
 
-All methods run on the same problem; parameters that are not given follow each method's theorem. A flag of a method
-(--K, --q, ...) is passed to the methods that have it; at least one of them must.
+All methods run on the same problem. A parameter of a method, such as --K, goes to the methods that take it.
 """,
     "resume": "  proxskip resume runs/a --rounds 800\n",
     "plan": """\
   proxskip plan --data digits --clients 20 --latency 0.05 --bandwidth 1e6
   proxskip plan --data digits --clients 20 --network mobile
 
-Measures the time of a gradient, runs a short pilot of every candidate over the network, and prints the time that each
-is expected to need. Writes no files.
+Measures the time of a gradient, runs a short pilot of every candidate, and predicts the time that each needs over the
+network. Writes no files.
 """,
     "theory": "  proxskip theory --L 1 --mu 1e-4 --eps 1e-6 --n 20 --d 300\n",
     "plot": """\
@@ -77,36 +76,42 @@ is expected to need. Writes no files.
   proxskip plot runs/a runs/b --x floats --y gap --out figure.png
 """,
     "reproduce": f"""\
-  everything on the embedded digits data with shorter runs, in about three minutes on two quiet cores:
+  everything on the built-in digits with shorter runs, in about three minutes on two cores:
     proxskip reproduce --quick --out demo
-  as in the paper, on the CPU or on a GPU; one figure:
+  as in the paper; on a GPU; one figure:
     proxskip reproduce --data w8a --out report
     proxskip reproduce --data w8a --out report-gpu --engine gpu
     proxskip reproduce fig1b --data w8a --out report
-  the methods of the family against each other, and control variates on networks (needs PyTorch):
+  all methods against each other; control variates on networks (needs PyTorch):
     proxskip reproduce --family --quick --out family
     proxskip reproduce --networks --quick --out networks
 
-experiments: {", ".join(FUNCTIONS)}
-Runs are stored in the folder and shared between figures; the same command resumes an interrupted reproduction.
-Claims of the paper are judged on its data, w8a, and only reported on other data; claims about theorems are always
-judged.
+experiments: {", ".join(FUNCTIONS)}, or the TOML file of a figure
+The same command resumes an interrupted reproduction. Claims about theorems are judged on all data, those of the paper's
+experiments on its data, w8a; elsewhere their numbers are reported.
 """,
     "completion": """\
-  bash:  eval "$(proxskip completion bash)"        in ~/.bashrc
-  zsh:   eval "$(proxskip completion zsh)"         in ~/.zshrc
-  fish:  proxskip completion fish | source         in ~/.config/fish/config.fish
+  in ~/.bashrc:                   eval "$(proxskip completion bash)"
+  in ~/.zshrc:                    eval "$(proxskip completion zsh)"
+  in ~/.config/fish/config.fish:  proxskip completion fish | source
 """,
 }
-"""What the help of a command shows at its end."""
-_MEANINGS = {
-    "theta": "accuracy at which a client of 5gcs ends its local steps; default: theory without --K, otherwise none",
-    "c": "5gcs takes gamma = c/sqrt(mu L); default: 1.05 by the theorem, 1 with --K or --gamma",
-    "sigma": "gamma sum_m w_m tau_m of 5gcs, at most 1; default: 0.85 by the theorem, 1 with --K or --gamma",
-    "p_e": "probability that a link wakes in random-gossip; default: theory",
-    "k": "coordinates that a link carries in random-gossip; default: all",
+"""The end of each command's help."""
+_USAGE = {
+    "run": "METHOD --data NAME|FILE --rounds R",
+    "compare": "METHOD METHOD ... --data NAME|FILE --rounds R",
+    "resume": "DIR",
+    "plan": "--data NAME|FILE --network NAME",
 }
-"""Of parameters that only one method of the package has."""
+"""Commands with more flags than their usage can show."""
+_MEANINGS = {
+    "theta": "5gcs: accuracy at which a client ends its local steps; default: theory, none with --K",
+    "c": "5gcs: gamma = c/sqrt(mu L); default: 1.05 (theory), 1 with --K or --gamma",
+    "sigma": "5gcs: gamma sum_m w_m tau_m, at most 1; default: 0.85 (theory), 1 with --K or --gamma",
+    "p_e": "random-gossip: probability that a link is active; default: theory",
+    "k": "random-gossip: coordinates that a link carries; default: all",
+}
+"""The help of parameters that only one method has."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -119,32 +124,29 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **kwargs)
 
     def error(self, message: str) -> NoReturn:
-        """Raise the message as one sentence."""
-        # argparse would print the usage and exit; here every error takes the way of main()
+        """Raise the message; argparse would print the usage and exit."""
         raise InputError(message.rstrip(".") + ".")
 
     def nearest(self, flag: str) -> str | None:
-        """The flag of this command that is most similar to the given one."""
-        near = difflib.get_close_matches(flag.split("=")[0], list(self._option_string_actions), n=1)
-        return near[0] if near else None
+        """The most similar flag of this command; None if none is similar."""
+        return next(iter(difflib.get_close_matches(flag.split("=")[0], list(self._option_string_actions), n=1)), None)
 
 
 # -- values of flags ---------------------------------------------------------------------------------------------------
 def _value(convert: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A converter for argparse whose InputError reaches the user unchanged."""
+    """A converter whose InputError becomes the one exception whose message argparse passes on."""
 
     def parse(text: str) -> Any:
         try:
             return convert(text)
         except InputError as error:
-            # the one exception whose message argparse passes on
             raise argparse.ArgumentTypeError(str(error).rstrip(".")) from None
 
     return parse
 
 
 def _number(text: str, words: Sequence[str] = (), convert: Callable[[str], Any] = float) -> Any:
-    """The text as a number; the sentence that refuses it names the words that are accepted as well."""
+    """The text as a number; an error names the words that are accepted as well."""
     try:
         return convert(text)
     except ValueError:
@@ -152,8 +154,8 @@ def _number(text: str, words: Sequence[str] = (), convert: Callable[[str], Any] 
         raise InputError(f"{text!r} is {what if convert is float else 'not a whole number'}") from None
 
 
-def _within(check: Callable[[str, Any], Any], name: str, words: Sequence[str]) -> Callable[[str], Any]:
-    """A number that the check lets pass, or one of the words; "theory" becomes None."""
+def _within(check: Callable[[str, Any], Any], name: str, *words: str) -> Callable[[str], Any]:
+    """A number that passes the check, or one of the words; "theory" becomes None."""
 
     @_value
     def convert(text: str) -> Any:
@@ -164,19 +166,9 @@ def _within(check: Callable[[str, Any], Any], name: str, words: Sequence[str]) -
     return convert
 
 
-def positive(name: str, *words: str) -> Callable[[str], Any]:
-    """A positive number, or one of the words; "theory" becomes None."""
-    return _within(theory.positive, name, words)
-
-
-def probability(name: str, *words: str) -> Callable[[str], Any]:
-    """A number in (0, 1], or the word "theory", which becomes None."""
-    return _within(theory.probability, name, words)
-
-
-def nonnegative(name: str) -> Callable[[str], Any]:
-    """Zero or a positive number."""
-    return _within(theory.nonnegative, name, ())
+positive, probability, nonnegative = (
+    partial(_within, check) for check in (theory.positive, theory.probability, theory.nonnegative)
+)
 
 
 def whole(name: str, least: int = 1) -> Callable[[str], Any]:
@@ -186,7 +178,7 @@ def whole(name: str, least: int = 1) -> Callable[[str], Any]:
 
 @_value
 def parameter(text: str) -> int | float | bool | str:
-    """A parameter of a method from outside the package: a number, yes or no, or a word."""
+    """A parameter of a plugin's method: a number, yes or no, or a word."""
     if text in ("yes", "no", "true", "false"):
         return text in ("yes", "true")
     try:
@@ -200,19 +192,19 @@ def names(text: str) -> list[str]:
     """Names separated by commas."""
     parts = [part.strip() for part in text.split(",")]
     if not all(parts):
-        raise InputError(f"{text!r} has an empty name; write the columns as A,B,C")
+        raise InputError(f"{text!r} has an empty name; write A,B,C")
     return parts
 
 
 @_value
 def network(text: str) -> Network:
-    """A named network, with some of its numbers changed: ``mobile``, ``mobile:deadline=30,gradient=0.01``."""
+    """A named network, perhaps with other numbers: ``mobile``, ``mobile:deadline=30,gradient=0.01``."""
     name, _, more = text.partition(":")
     changes = {}
     for part in filter(None, more.split(",")):
         key, equals, value = part.partition("=")
         if not equals:
-            raise InputError(f"{part!r} does not change a network; write NAME:deadline=30,gradient=0.01")
+            raise InputError(f"{part!r} is not of the form key=value; write NAME:deadline=30,gradient=0.01")
         changes[key.strip()] = theory.whole(key, int(_number(value)), 0) if key == "patience" else _number(value)
     return Network.named(name, **changes)
 
@@ -228,7 +220,6 @@ def cohort(text: str) -> int | float | tuple[float, ...]:
     """A number of clients, a probability below one, or one for each client."""
     if "," in text:
         return tuple(theory.probability("cohort", _number(part)) for part in text.split(","))
-    # 1 is one client; as a probability it would be everybody, which is the default
     if text.isdigit():
         return theory.whole("cohort", int(text))
     value: float = _number(text)
@@ -243,31 +234,32 @@ SWITCH = "switch"
 
 
 def _flag(name: str, help: str, type: Any = None, metavar: str | None = None, **options: Any) -> Flag:
-    """A flag with its help and what else ``add_argument`` takes; a ``SWITCH`` has no value."""
+    """A flag, its help and the options of ``add_argument``; a ``SWITCH`` has no value."""
     more = {"action": "store_true"} if type == SWITCH else {"type": type, "metavar": metavar}
     return name, {"help": help} | {k: v for k, v in more.items() if v is not None} | options
 
 
 def _add(to: Any, *flags: Flag) -> None:
-    """Add flags to a parser or a group."""
     for name, options in flags:
         to.add_argument(name, **options)
 
 
 def _group(title: str, about: str | None, *flags: Flag) -> Parser:
-    """A parser with one group of flags, which commands share."""
+    """A parser with one group of flags, which several commands share."""
     parent = Parser(add_help=False)
     _add(parent.add_argument_group(title, about), *flags)
     return parent
 
 
-_DATA_DIR = _flag("--data-dir", "folder with data sets; searched before $PROXSKIP_DATA and the cache", metavar="DIR")
-_THREADS = _flag("--threads", "default: one per core; the results do not depend on it", whole("threads"), "N")
+_DATA_DIR = _flag("--data-dir", "folder with data sets, searched before $PROXSKIP_DATA and the cache", metavar="DIR")
+_THREADS = _flag(
+    "--threads", "threads; the results do not depend on them; default: one per core", whole("threads"), "N"
+)
 _SEED = _flag("--seed", "random seed; default: 0", whole("seed", 0), default=0)
-_JSON = _flag("--json", "print the result as JSON, and nothing else, on stdout", SWITCH)
+_JSON = _flag("--json", "print JSON only", SWITCH)
 _QUIET = _flag("--quiet", "print warnings and errors only", SWITCH)
 _RAY = (
-    _flag("--address", "the Ray cluster; auto: that of this machine; default: start Ray", metavar="HOST:PORT|auto"),
+    _flag("--address", "Ray cluster; auto: the one on this machine; default: start Ray", metavar="HOST:PORT|auto"),
     _flag("--actors", "actors of --engine ray; default: one per CPU", whole("actors"), "N"),
 )
 _NETWORK = f"{', '.join(NAMED)}; NAME:deadline=30,gradient=0.01 changes some of its numbers"
@@ -278,59 +270,58 @@ def _problem_flags() -> Parser:
         "problem", "min_x  sum_i w_i f_i(x) + psi(x)",
         _flag("--data", "a data set (see `proxskip data list`), or a file: svmlight, .csv, .npz",
               metavar="NAME|FILE", required=True),
-        _flag("--label", f"column of the labels in a table; default: {', '.join(LABELS)}", metavar="COLUMN"),
-        _flag("--columns", "columns of the features in a table; default: all others", names, "A,B,..."),
-        _flag("--group", "column of the groups in a table, for --split group; default: none", metavar="COLUMN"),
+        _flag("--label", f"label column of a table; default: the first of {', '.join(LABELS)}", metavar="COLUMN"),
+        _flag("--columns", "feature columns of a table; default: all others", names, "A,B,..."),
+        _flag("--group", "group column of a table, for --split group; default: none", metavar="COLUMN"),
         _DATA_DIR,
-        _flag("--loss", "the loss; default: logistic", choices=tuple(LOSSES)),
+        _flag("--loss", "default: logistic", choices=tuple(LOSSES)),
         _flag("--l2", "weight of the regularizer lambda/2 |x|^2; default: 1e-4", nonnegative("l2"), "LAMBDA"),
-        _flag("--l2-relative", "lambda = l2 times the smoothness of the average loss without regularizer, whatever "
-              "--L is; default: yes", action=argparse.BooleanOptionalAction),
+        _flag("--l2-relative", "lambda = l2 times the smoothness of the average loss; default: yes",
+              action=argparse.BooleanOptionalAction),
         _flag("--intercept", "add an unpenalized intercept (mu is then unknown: give --p or --K)", SWITCH),
-        _flag("--psi", f"a regularizer: {prox_forms()}", metavar="PSI"),
+        _flag("--psi", f"regularizer: {prox_forms()}", metavar="PSI"),
         _flag("--D", "D in psi(D x), for splitskip and pdhg; default: difference", choices=("difference", "identity")),
         _flag("--dtype", "floating-point type; default: float64", choices=("float64", "float32")),
-        _flag("--clients", "default: 20, or one per group with --split group", whole("clients"), "n"),
-        _flag("--split", "how rows are assigned to clients; label sorts them by label (the most heterogeneous); "
-              "default: label", choices=("label", "iid", "dirichlet", "contiguous", "group")),
+        _flag("--clients", "clients; default: 20, or one per group with --split group", whole("clients"), "n"),
+        _flag("--split", "how clients get their rows; label: sorted by label, the most heterogeneous; default: label",
+              choices=("label", "iid", "dirichlet", "contiguous", "group")),
         _flag("--alpha", "concentration of --split dirichlet; default: 0.5", positive("alpha")),
         _flag("--split-seed", "seed of random splits and graphs; default: 0", whole("split-seed", 0), "SEED"),
-        _flag("--weights", "the weights w_i; default: rows; equal for tamuna and graphs", choices=("rows", "equal")),
-        _flag("--L", "L in the step sizes: max_i L_i as in the theorems, or L of the average as in the figures; "
+        _flag("--weights", "weights w_i; default: rows; equal for tamuna and graphs", choices=("rows", "equal")),
+        _flag("--L", "L in step sizes: max_i L_i as in the theorems, or L of the average as in the paper's figures; "
               "default: max", choices=("max", "global")),
-        _flag("--personal", "every client uses ALPHA times the common model plus 1 - ALPHA times its own minimizer; "
-              "default: 1", probability("personal"), "ALPHA"),
-        _flag("--batch", "rows per client in a minibatch; default: full gradients", whole("batch"), "ROWS"),
+        _flag("--personal", "clients use ALPHA times the common model plus 1 - ALPHA times their own; default: 1",
+              probability("personal"), "ALPHA"),
+        _flag("--batch", "rows per minibatch; default: full gradients", whole("batch"), "ROWS"),
     )  # fmt: skip
-    # the defaults are those of the library, and of a run folder that leaves a flag out
     parent.set_defaults(**{a.dest: DEFAULTS.get(a.dest) for a in parent._actions})
     return parent
 
 
 def _method_flags() -> Parser:
     return _group(
-        "method", "named as in the paper; parameters that are not given follow the method's theorem",
+        "method", "parameters, named as in the paper; the defaults follow the method's theorem",
         _flag("--gamma", "step size; figure: the constants of the paper's figures; default: theory",
               positive("gamma", "theory", "figure"), "NUMBER|theory|figure"),
         _flag("--p", "probability of communicating; default: theory", probability("p", "theory"), "NUMBER|theory"),
-        _flag("--K", "local steps per round; default: sqrt(kappa); for scaffnew a fixed K sets p = 1/K", whole("K")),
-        _flag("--tau", "dual step size; default: p/(gamma lmax(I - W)), and 5gcs's theorem", positive("tau")),
+        _flag("--K", "local steps per round; default: sqrt(kappa); fixed for scaffnew, with p = 1/K", whole("K")),
+        _flag("--tau", "dual step size; default: p/(gamma lmax(I - W)); theory for 5gcs", positive("tau")),
         _flag("--q", "probability that an anchor (s-local-gd, scaffnew-vr) moves; default: theory", probability("q")),
-        _flag("--eta-g", "global step size of scaffold; default: 1", positive("eta_g")),
-        _flag("--option", "option of scaffold; default: II", choices=("I", "II")),
-        # None and not False, since check_flags takes everything else for given
-        _flag("--own-steps", "step sizes gamma_i = 1/L_i for scaffnew", SWITCH, default=None),
-        _flag("--decay", "the step size is 1/(1/gamma + decay k) in round k; figure: K lambda/2, as in the paper's "
-              "Figure 2", positive("decay", "figure"), "NUMBER|figure"),
+        _flag("--eta-g", "scaffold: global step size; default: 1", positive("eta_g")),
+        _flag("--option", "scaffold: I or II; default: II", choices=("I", "II")),
+        # None, since check_flags refuses any other value for other methods
+        _flag("--own-steps", "scaffnew: step sizes gamma_i = 1/L_i", SWITCH, default=None),
+        _flag("--decay", "step size 1/(1/gamma + decay k) in round k; figure: K lambda/2, as in Figure 2",
+              positive("decay", "figure"), "NUMBER|figure"),
         _flag("--graph", f"graph of decentralized-scaffnew, diging, extra: {', '.join(GRAPHS)}; default: ring",
               metavar="NAME"),
-        _flag("--s", "clients that send each coordinate in tamuna; default: 2", whole("s", 2)),
-        _flag("--chi", "factor in tamuna's update of h; default: its bound n(s-1)/(s(n-1))", positive("chi")),
-        _flag("--codec", f"how vectors travel up in locodl and scaffnew: {FORMS}", codec, "NAME"),
-        _flag("--cohort", "number of clients per round, the probability c < 1 of each client, or for 5gcs one "
-              "probability per client, separated by commas; default: all clients", cohort, "c"),
-        _flag("--allow-unsafe-step", "accept step sizes of 2/L and above, which are refused otherwise", SWITCH),
-        # all other parameters of methods, also of those from outside the package
+        _flag("--s", "tamuna: clients that send each coordinate; default: 2", whole("s", 2)),
+        _flag("--chi", "tamuna: factor in the update of h; default: its bound n(s-1)/(s(n-1))", positive("chi")),
+        _flag("--codec", f"locodl and scaffnew: how clients encode vectors: {FORMS}", codec, "NAME"),
+        _flag("--cohort", "clients per round; or the probability c < 1 of each client, for 5gcs also one per client, "
+              "separated by commas; default: all clients", cohort, "c"),
+        _flag("--allow-unsafe-step", "accept step sizes of 2/L and above", SWITCH),
+        # all other parameters of methods, also of plugins
         *(
             _flag(f"--{flag.replace('_', '-')}", _MEANINGS.get(flag, f"parameter of {name}"), parameter, dest=flag)
             for flag, name in own_flags().items()
@@ -339,9 +330,8 @@ def _method_flags() -> Parser:
 
 
 def _plugin_flag() -> Parser:
-    """Read before everything else, since the methods of the file are part of the help."""
-    about = "a Python file that defines methods"
-    return _group("methods of your own", None, _flag("--plugin", about, metavar="FILE", action="append"))
+    about = "Python file that defines methods"
+    return _group("your own methods", None, _flag("--plugin", about, metavar="FILE", action="append"))
 
 
 def plugins(argv: Sequence[str]) -> list[str]:
@@ -352,25 +342,24 @@ def plugins(argv: Sequence[str]) -> list[str]:
 
 def _stopping_flags() -> Parser:
     return _group(
-        "stopping", "a run stops at the first limit, or when all tolerances hold; give at least one",
+        "stopping", "at the first limit, or when all tolerances hold; give at least one",
         _flag("--rounds", "communication rounds", whole("rounds", 0), "R"),
-        _flag("--iterations", "local steps of one client", whole("iterations"), "T"),
-        _flag("--seconds", "seconds, not counting evaluations", positive("seconds"), "S"),
-        _flag("--tol", "gradient norm at the communicated x", positive("tol")),
-        _flag("--target", "f(x) - f*", positive("target"), "EPS"),
+        _flag("--iterations", "local steps per client", whole("iterations"), "T"),
+        _flag("--seconds", "seconds without evaluations", positive("seconds"), "S"),
+        _flag("--tol", "tolerance: the gradient norm", positive("tol")),
+        _flag("--target", "tolerance: f(x) - f*", positive("target"), "EPS"),
     )  # fmt: skip
 
 
 def _running_flags() -> Parser:
     return _group(
         "running", None,
-        _flag("--engine", "default: cpu; gpu needs CuPy and a CUDA device, ray needs Ray, torch needs PyTorch",
+        _flag("--engine", "gpu needs CuPy and a CUDA device, ray needs Ray, torch needs PyTorch; default: cpu",
               choices=("cpu", "gpu", "ray", "reference", "torch"), default="cpu"),
         *_RAY,
         _SEED,
-        _flag("--seeds", "make N runs, with the seeds seed, ..., seed + N - 1", whole("seeds"), "N"),
-        _flag("--network", "simulate the time over a network, and the clients that it delays or loses; default: "
-              f"none; {_NETWORK}", network, "NAME"),
+        _flag("--seeds", "make N runs, with seeds from --seed on", whole("seeds"), "N"),
+        _flag("--network", f"simulate a network with its delays and losses: {_NETWORK}", network, "NAME"),
         _THREADS,
     )  # fmt: skip
 
@@ -380,11 +369,10 @@ def _folder_flags(out: str) -> Parser:
         "output", None,
         _flag("--out", out, metavar="DIR"),
         _flag("--force", "overwrite the runs in the folder", SWITCH),
-        _flag("--continue", "continue an interrupted command: resume the runs in the folder, and make those that are "
-              "missing", SWITCH, dest="go_on"),
+        _flag("--continue", "continue an interrupted command: resume its runs, and make the missing ones", SWITCH,
+              dest="go_on"),
         _flag("--every", "record every R rounds; default: at growing intervals", whole("every"), "R"),
-        _flag("--checkpoint-every", "rounds between checkpoints; default: about every 30 s",
-              whole("checkpoint-every"), "R"),
+        _flag("--checkpoint-every", "checkpoint every R rounds; default: every 30 s", whole("checkpoint-every"), "R"),
         _JSON,
         _QUIET,
     )  # fmt: skip
@@ -396,53 +384,53 @@ def parser(version: str) -> tuple[Parser, dict[str, Parser]]:
     methods = textwrap.fill("methods: " + ", ".join(METHODS), 100, subsequent_indent="  ", break_on_hyphens=False)
     top = Parser(
         prog="proxskip",
-        description="Communication-accelerated optimization: run a method on a problem, record a trace, plot it.",
+        description="Optimization with few communication rounds: run a method on a problem, record a trace, plot it.",
         epilog=f"examples:\n{_EXAMPLES['']}\n{methods}\n\n{EXIT_CODES}",
         parents=[_plugin_flag()],
     )
     top.add_argument("--version", action="version", version=f"proxskip {version}")
     sub = top.add_subparsers(dest="command", metavar="command", required=True)
-    # groups are shared: each of them is built once and added to several commands
     problem, stop = _problem_flags(), _stopping_flags()
-    everything = (problem, _method_flags(), stop, _running_flags())
+    of_a_run = (problem, _method_flags(), stop, _running_flags())
     commands: dict[str, Parser] = {}
 
     def command(name: str, help: str, parents: tuple[Parser, ...], *flags: Flag) -> Parser:
         epilog = f"examples:\n{_EXAMPLES[name]}" if name in _EXAMPLES else ""
-        # only commands that run something have exit codes to explain
         epilog += f"\n{EXIT_CODES}" if parents or name == "reproduce" else ""
-        p = sub.add_parser(name, help=help, description=help, epilog=epilog, parents=[*parents, _plugin_flag()])
+        usage = f"proxskip {name} {_USAGE[name]} [flags]" if name in _USAGE else None
+        everything = [*parents, _plugin_flag()]
+        p = sub.add_parser(name, help=help, description=help, epilog=epilog, usage=usage, parents=everything)
         _add(p, *flags)
         commands[name] = p
         return p
 
     command(
         "run", "run one method",
-        (*everything, _folder_flags("a run folder: spec.toml, summary.json, trace.csv, x.npy, checkpoint")),
+        (*of_a_run, _folder_flags("a run folder: spec.toml, summary.json, trace.csv, x.npy, checkpoint")),
         _flag("method", f"one of {', '.join(METHODS)}", metavar="METHOD"),
     )  # fmt: skip
     command(
         "compare", "run several methods on one problem",
-        (*everything, _folder_flags("a run folder for each method, compare.json, compare.png and compare.pdf")),
+        (*of_a_run, _folder_flags("a run folder for each method, compare.json, compare.png and compare.pdf")),
         _flag("methods", f"some of {', '.join(METHODS)}", metavar="METHOD", nargs="+"),
-        _flag("--x", "x axis of the figure; default: rounds and floats", choices=tuple(X_AXES)),
+        _flag("--x", "x axis of the figure; default: one panel for rounds, one for floats", choices=tuple(X_AXES)),
     )  # fmt: skip
     command(
-        "resume", "resume a run from the checkpoint in its folder", (stop,),
+        "resume", "resume a run from its folder", (stop,),
         _flag("folder", "the run folder", metavar="DIR"), _JSON, _QUIET, _THREADS, *_RAY,
-        _flag("--data-dir", "folder with data sets, if they were moved", metavar="DIR"),
+        _flag("--data-dir", "folder with data sets, if they have moved", metavar="DIR"),
     )  # fmt: skip
     command(
-        "plan", "choose a method and p by short pilots on the problem", (problem,),
-        _flag("--network", f"the flags below change it: {_NETWORK}", network, "NAME"),
-        _flag("--latency", "seconds in each direction; default: 0.05", nonnegative("latency"), "S"),
-        _flag("--bandwidth", "bytes per second to a client; default: 1e6", positive("bandwidth"), "B"),
-        _flag("--bandwidth-up", "bytes per second from a client; default: --bandwidth", positive("bandwidth-up"), "B"),
-        _flag("--client-speed", "speed relative to this machine; default: 1", positive("client-speed"), "V"),
-        _flag("--gradient-seconds", "seconds of one local gradient; default: that of --network, or measured here",
+        "plan", "choose a method and p with short pilot runs", (problem,),
+        _flag("--network", f"{_NETWORK}; the flags below change it too", network, "NAME"),
+        _flag("--latency", "seconds one way; default: 0.05", nonnegative("latency"), "S"),
+        _flag("--bandwidth", "bytes per second, down; default: 1e6", positive("bandwidth"), "B"),
+        _flag("--bandwidth-up", "bytes per second, up; default: --bandwidth", positive("bandwidth-up"), "B"),
+        _flag("--client-speed", "a client's speed relative to this machine; default: 1", positive("client-speed"), "V"),
+        _flag("--gradient-seconds", "seconds per local gradient; default: that of --network, or measured",
               nonnegative("gradient-seconds"), "S"),
-        _flag("--eps", "accuracy to reach, as a gradient norm; default: 1e-6", positive("eps"), default=1e-6),
-        _flag("--pilot", "gradients in the first pilot; default: 300", whole("pilot"), "T", default=300),
+        _flag("--eps", "gradient norm to reach; default: 1e-6", positive("eps"), default=1e-6),
+        _flag("--pilot", "gradients of a first pilot; default: 300", whole("pilot"), "T", default=300),
         _SEED, _THREADS, _JSON, _QUIET,
     )  # fmt: skip
     command(
@@ -451,8 +439,8 @@ def parser(version: str) -> tuple[Parser, dict[str, Parser]]:
         _flag("--mu", "strong convexity", positive("mu"), required=True),
         _flag("--eps", "accuracy, between 0 and 1; default: 1e-6", positive("eps"), default=1e-6),
         _flag("--n", "clients; default: 20", whole("n"), default=20),
-        _flag("--cohort", "clients per round: say how many rounds such cohorts need at least", whole("cohort"), "c"),
-        _flag("--d", "number of unknowns; needed for the floats", whole("d")),
+        _flag("--cohort", "clients per round: print the least number of rounds for such cohorts", whole("cohort"), "c"),
+        _flag("--d", "unknowns; needed for the floats", whole("d")),
         _flag("--G2", "(1/n) sum_i |grad f_i(x*)|^2; needed for the rounds of LocalGD", nonnegative("G2")),
         _flag("--K", "local steps; default: sqrt(kappa)", whole("K")),
         _flag("--p", "add a row for Scaffnew with this p", probability("p")),
@@ -461,9 +449,9 @@ def parser(version: str) -> tuple[Parser, dict[str, Parser]]:
     )  # fmt: skip
     data = command("data", "list data sets, or download one", ())
     acts = data.add_subparsers(dest="act", metavar="list|fetch", required=True)
-    folder = _flag("--data-dir", "default: $PROXSKIP_CACHE or ~/.cache/proxskip", metavar="DIR")
+    folder = _flag("--data-dir", "folder; default: $PROXSKIP_CACHE or ~/.cache/proxskip", metavar="DIR")
     about = {
-        "list": "list all data sets, and whether they are on this machine",
+        "list": "list all data sets, and where they are",
         "fetch": "download and check a data set",
     }
     for act, help in about.items():
@@ -482,29 +470,28 @@ def parser(version: str) -> tuple[Parser, dict[str, Parser]]:
     )  # fmt: skip
     command(
         "reproduce", "reproduce the paper's figures and tables, and check its claims", (),
-        _flag("experiments", "default: all experiments", metavar="EXPERIMENT", nargs="*"),
-        _flag("--data", "a data set or an svmlight file; default: digits, and w8a with --family", metavar="NAME|FILE"),
+        _flag("experiments", "names below or TOML files; default: all of the paper's", metavar="EXPERIMENT", nargs="*"),
+        _flag("--data", "data set or file; default: digits; w8a with --family", metavar="NAME|FILE"),
         _DATA_DIR,
         _flag("--out", "folder for index.html, results.json, figures and runs; default: report",
               metavar="DIR", default="report"),
-        _flag("--quick", "the same report from shorter runs (digits: three minutes on two quiet cores)", SWITCH),
-        _flag("--family", "compare the methods with each other instead: rounds, gradients, bits", SWITCH),
-        _flag("--jobs", "processes that share the work; default: one per core, and 1 for networks on a GPU",
+        _flag("--quick", "shorter runs (digits: three minutes on two cores)", SWITCH),
+        _flag("--family", "compare the methods with each other instead, in rounds, gradients and bits", SWITCH),
+        _flag("--jobs", "processes; default: one per core, 1 for networks on a GPU",
               whole("jobs"), "N"),
-        _flag("--networks", "networks instead: control variates for AdamW and SGD on the digits and on made text; "
-              "needs PyTorch", SWITCH),
+        _flag("--networks", "train networks instead, with control variates; needs PyTorch", SWITCH),
         _flag("--strict", "exit with 6 if a claim fails", SWITCH),
         _flag("--engine", "default: cpu", choices=("cpu", "gpu", "reference"), default="cpu"),
         _THREADS, _JSON, _QUIET,
     )  # fmt: skip
     command(
-        "demo", "show the race of Figure 1b at once, then make the whole report", (),
-        _flag("--race", "the race alone", SWITCH),
+        "demo", "show four methods race (seconds), then reproduce the paper (minutes)", (),
+        _flag("--race", "only the race", SWITCH),
         _flag("--out", "folder of the report; default: demo", metavar="DIR", default="demo"),
     )  # fmt: skip
-    command("doctor", "say what is installed, and what works on this machine", (), _JSON)
+    command("doctor", "check what is installed and works on this machine", (), _JSON)
     command(
-        "completion", "print the completion script of a shell", (),
+        "completion", "print a completion script for a shell", (),
         _flag("shell", "bash, zsh or fish", metavar="SHELL", choices=("bash", "zsh", "fish")),
     )  # fmt: skip
     return top, commands

@@ -22,7 +22,7 @@ def as_json(value: Any) -> None:
 
 
 def fail(sentence: str, code: int) -> int:
-    """Print why a command did not succeed; its exit code."""
+    """Print why a command failed; returns its exit code."""
     print(f"proxskip: {printable(' '.join(sentence.split()))}", file=sys.stderr)
     return code
 
@@ -48,16 +48,16 @@ def print_table(
 
 
 def print_results(title: str, groups: Sequence[fields.Group]) -> None:
-    """Costs and accuracy, one row per method; with several seeds their medians, and the range of f - f*."""
+    """Costs and accuracy, one row per method; over several seeds the medians, and the range of f - f*."""
     print_table(title, *fields.table(groups, STATUS_WORDS.__getitem__))
 
 
 def fastest(groups: Sequence[fields.Group], network: str) -> str:
-    """Which of the methods reached the tolerance first over the network, in a sentence."""
+    """Which method reached the tolerance first over the network."""
     times = [(fields.median(runs, "sim_seconds"), name) for name, runs in groups if all(s["success"] for s in runs)]
     ranked = sorted((t, name) for t, name in times if t is not None)
     if not ranked:
-        return f"None of them reached a tolerance over the network {network}; give --tol, or more rounds."
+        return f"No method reached a tolerance over the network {network}; give --tol, or more rounds."
     first = f"Fastest over the network {network}: {ranked[0][1]}, {duration(ranked[0][0])} to the tolerance"
     return first + (f"; {ranked[1][1]} takes {ranked[1][0] / ranked[0][0]:.3g} times as long." if ranked[1:] else ".")
 
@@ -88,6 +88,6 @@ def print_datasets(rows: Sequence[Any]) -> None:
         for r in rows
     ]
     print_table("", ("name", "rows", "features", "size", "where"), cells)
-    print("The license of a data set is on the page of its source:")
+    print("Licenses are on the pages of the sources:")
     for page in dict.fromkeys(r.page for r in rows):
         print(f"  {page}")

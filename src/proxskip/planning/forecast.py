@@ -1,4 +1,4 @@
-"""From pilots to a forecast: slopes, predicted costs, and the plan that shows them."""
+"""From pilots to a plan: slopes and predicted costs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from proxskip import display
 from proxskip.registry import METHODS
 
 MIN_SLOPE_POINTS = 8
-"""The least points from which a slope is estimated."""
+"""Points that a slope needs."""
 TAIL_SHARE = 0.5
-"""The last part of a pilot, from which its slope is estimated."""
+"""The last part of a pilot, which gives its slope."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +22,19 @@ class PlanRow:
     """One candidate: measured costs, predicted costs, and the worst case of the theory.
 
     Args:
-        name, p: the method, and the probability of an exchange where it skips.
+        name: the method.
+        p: its probability of an exchange, if it skips.
         rate: the gradient norm falls by exp(-rate) per iteration at the end of the pilot; inf if the pilot reached eps.
-        iterations, calls: predicted iterations and exchanges to eps.
-        step_seconds, call_seconds: seconds of one iteration, and of one exchange with its prox.
+        iterations: predicted iterations to eps.
+        calls: predicted exchanges to eps.
+        step_seconds: seconds of one iteration.
+        call_seconds: seconds of one exchange with its prox.
         seconds: predicted seconds to eps.
         worst_case: iterations by the theorem; nan if there is none.
-        pilot: iterations of the pilot; ``reached`` is its last certificate.
-        cohort: clients per round, None for everybody; ``codec`` is how vectors travel up, where that is chosen.
+        pilot: iterations of the pilot.
+        reached: the least gradient norm of the pilot.
+        cohort: clients per round; None for all.
+        codec: the codec of the clients' vectors, if it was chosen.
     """
 
     name: str
@@ -48,20 +53,25 @@ class PlanRow:
 
     @property
     def label(self) -> str:
-        """The method with its p, its cohort and its codec."""
         parts = [self.name, *([] if self.p is None else [f"p = {self.p:.3g}"])]
         parts += [] if self.cohort is None else [f"cohorts of {self.cohort}"]
         return ", ".join([*parts, *([self.codec] if self.codec else [])])
 
     @property
     def skips(self) -> bool:
-        """Whether it takes several gradients for each exchange."""
         return self.p < 1 if self.p is not None else self.calls < 0.9 * self.iterations
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The candidates, fastest first; print it for a table. ``best`` is the choice."""
+    """The candidates, fastest first; print it for a table.
+
+    Args:
+        rows: the candidates.
+        eps: the gradient norm to reach.
+        pilot_seconds: seconds that the pilots took.
+        notes: remarks.
+    """
 
     rows: tuple[PlanRow, ...]
     eps: float
@@ -70,7 +80,7 @@ class Plan:
 
     @property
     def best(self) -> PlanRow:
-        """The candidate with the least predicted time."""
+        """The candidate to choose."""
         return self.rows[0]
 
     @property
@@ -83,12 +93,12 @@ class Plan:
             return f"Take {best.label}; {cost}."
         gain = other.seconds / best.seconds
         if not math.isfinite(gain):
-            return f"Take {best.label}; {cost}, and {other.label} did not get anywhere in its pilot."
+            return f"Take {best.label}; {cost}, and {other.label} made no progress in its pilot."
         skips = "skipping pays" if best.skips else "skipping does not pay"
         return f"Take {best.label}: {cost}, and {skips}: {other.label} would take {gain:.3g} times as long."
 
     def _other(self) -> PlanRow | None:
-        """The best of the other kind: one that skips against one that does not."""
+        """The best that skips if the best does not, and the other way round."""
         others = [r for r in self.rows if r.skips is not self.best.skips]
         return others[0] if others else None
 
@@ -112,25 +122,23 @@ class Plan:
 
     def __str__(self) -> str:
         lines = display.columns(*self._table())
-        title = f"Predicted costs to a certificate of {self.eps:g} (worst case: iterations by theory; pilot: how far)"
+        title = f"Predicted costs to a gradient norm of {self.eps:g} (worst case: iterations by theory)"
         end = f"The pilots took {self.pilot_seconds:.2g} s."
         return "\n".join([title, *lines, self.sentence, *self.notes, end])
 
 
 def together(rows: Sequence[PlanRow]) -> list[PlanRow]:
     """Correct the predictions of skipping methods: a smaller p needs at least the iterations of a larger one."""
-    # the method that each one becomes for p = 1
     corrected = []
     for row in rows:
         base = METHODS[row.name].about.at_p_one if row.name in METHODS else ""
         kin = [r for r in rows if base and (r.name == base or (r.name == row.name and (r.p or 1.0) > (row.p or 1.0)))]
-        # on cohorts more iterations are needed than with everybody
+        # a cohort needs more iterations than all clients
         kin = [r for r in kin if r.cohort in (None, row.cohort)]
         least = max((r.iterations for r in kin if math.isfinite(r.iterations)), default=0.0)
         if row.p is None or row.reached <= 0 or least <= row.iterations or row.rate == math.inf:
             corrected.append(row)
             continue
-        # as many calls per iteration as before
         calls = row.calls * least / max(row.iterations, 1.0)
         seconds = least * row.step_seconds + calls * row.call_seconds
         corrected.append(replace(row, iterations=least, calls=calls, seconds=seconds))
@@ -150,12 +158,7 @@ def predict(
     share: float,
     worst_case: float,
 ) -> PlanRow:
-    """A candidate's row, from the curve of its pilot and the seconds of a step and a call.
-
-    Args:
-        share: calls per step.
-    """
-    # of all records, since certificates need not fall from one to the next
+    """A candidate's row, from the curve of its pilot, the seconds of a step and a call, and the calls per step."""
     reached = min((b for _, b in curve if math.isfinite(b)), default=math.inf)
     rate, level = slope(curve)
     if reached <= eps:  # the pilot got there: nothing is extrapolated
@@ -169,12 +172,10 @@ def predict(
 
 
 def slope(curve: Sequence[tuple[int, float]]) -> tuple[float, float]:
-    """The fall of log(certificate) per iteration over the tail of a curve, and the level at its end.
+    """The fall of log(gradient norm) per iteration over the tail of a curve, and the level at its end.
 
-    The median of the slopes between pairs of points far apart (Theil and Sen), which is robust to a few bad rounds;
-    over the whole curve if the tail does not fall.
+    The median slope between pairs of distant points (Theil and Sen); over the whole curve if the tail does not fall.
     """
-    # a linear rate is a straight line in log(certificate)
     points = [(k, math.log(b)) for k, b in curve if math.isfinite(b) and b > 0]
     if len(points) < 3:
         return 0.0, curve[-1][1] if curve else math.inf
@@ -191,7 +192,7 @@ def _theil_sen(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
     apart = (k[j] - k[i]) >= 0.25 * (k[-1] - k[0])
     i, j = i[apart], j[apart]
     fall = float(np.median((v[i] - v[j]) / (k[j] - k[i])))
-    # each point extrapolated to the end of the curve with this slope; the median of these levels
+    # the median of all points, extrapolated to the end of the curve
     level = float(np.exp(np.median(v + fall * (k - k[-1]))))
     return max(fall, 0.0), level
 

@@ -1,4 +1,4 @@
-"""Planning for clients: what a method costs over a network, from pilots with ``run``."""
+"""Pilots: short runs that show what a method costs over a network."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from proxskip.types import InputError, NoTheoremWarning, UnsafeStepWarning
 
 FAILED = (Status.DIVERGED, Status.STALLED, Status.PRECISION, Status.CORRUPTED)
 PILOT_GRADIENTS = 300
-"""Gradients of a first pilot; one that skips runs for a dozen exchanges."""
+"""Gradients of a first pilot; a method that skips runs for a dozen exchanges."""
 MIN_PILOT_SHARE = 0.4
-"""The share of its predicted iterations that a candidate's pilot must have run before the prediction is trusted."""
+"""A prediction counts once its pilot has run this share of the predicted iterations."""
 CLOSE_FACTOR = 1.25
-"""Candidates within this factor of the best predicted time must have run that share too."""
+"""So it must for candidates within this factor of the best."""
 FINISH_FACTORS = 1.5, 4.0
-"""Candidates within this factor of the best predicted time run to the end; the second where clients may be away, so
-that some more rounds may take many more hours."""
+"""Candidates within this factor of the best run to the end; the second on a network that loses clients, where a few
+more rounds may take hours."""
 SECONDS_OF_A_PILOT = 1.0
-"""What a pilot may always take; only those that could be chosen take more."""
+"""Every pilot may take this long; only good candidates take longer."""
 MAX_RUNS = 15
-"""How often a pilot is run at most, each time twice as long."""
+"""A pilot runs at most this often, each time twice as far."""
 MAX_FORECAST = 200
-"""Exchanges of which the mean time is taken."""
+"""At most this many exchanges are simulated for their mean time."""
 
 
 @dataclass
 class ClientPilot:
-    """A pilot over a network; extending it runs again from the start, which costs at most as much again."""
+    """A pilot over a network; extending it runs again from the start."""
 
     name: str
     p: float | None
@@ -79,12 +79,10 @@ class ClientPilot:
 
     @property
     def done(self) -> bool:
-        """Whether the pilot converged or failed."""
         return self._result is not None and self._result.status in (Status.CONVERGED, *FAILED)
 
     @property
     def result(self) -> Result:
-        """The last run."""
         assert self._result is not None
         return self._result
 
@@ -95,8 +93,7 @@ class ClientPilot:
         return [(int(k), float(g)) for k, g in zip(trace["iterations"], trace["grad_norm"], strict=True)]
 
     def exchange(self, calls: float) -> Duration:
-        """Mean seconds of one exchange over that many: the simulated time goes on without any more work."""
-        # whom a network loses, and when, shows only over many exchanges: far more than a pilot has
+        """Mean seconds of an exchange, by simulating many more than the pilot had: losses are rare."""
         alike = self.network.reliable and self.cohort is None
         count = 1 if alike else int(min(max(calls, 20.0), MAX_FORECAST)) if math.isfinite(calls) else 20
         order = count.bit_length()
@@ -110,11 +107,10 @@ class ClientPilot:
         return self.times[order]
 
     def _unit(self) -> float:
-        """Rows of one local gradient, in the mean over the clients."""
+        """Mean rows of a local gradient."""
         return float(self.problem.batch or (self.problem.N or self.problem.n) / self.problem.n)
 
     def row(self, eps: float) -> PlanRow:
-        """The prediction."""
         curve, s = self.curve, self.result.summary()
         claims = self.method.claims(self.problem)
         exchanges, iterations = max(1, s["exchanges"]), max(1, s["iterations"])
@@ -127,17 +123,16 @@ class ClientPilot:
         }
         calls = predict(self.name, self.p, curve, eps, step=0.0, call=0.0, **how).calls
         computing, waiting = self.exchange(calls)
-        # a method may take its prox in some exchanges only
         call = waiting + self.prox * s["prox_evals"] / exchanges
         row = predict(self.name, self.p, curve, eps, step=computing * exchanges / iterations, call=call, **how)
-        if self.result.status is Status.CONVERGED:  # simulated to the end
+        if self.result.status is Status.CONVERGED:
             row = replace(row, seconds=s["sim_seconds"] + self.prox * s["prox_evals"])
         codec = self.method.parameters().get("codec") if self.name == "scaffnew" else None
         return replace(row, cohort=self.cohort, codec="" if codec is None else str(codec))
 
 
 def clients_gradient(problem: Problem, network: Network, max_clients: int = 32) -> float:
-    """Seconds of one local step of the slowest client on the network: the largest median over the largest clients."""
+    """Seconds of a local gradient on the slowest of the largest clients."""
     sizes = problem.sizes or [1] * problem.n
     picked = np.argsort(-np.asarray(sizes), kind="stable")[:max_clients]
     x, rows, slowest = np.zeros(problem.d), np.arange(problem.batch or 0), 0.0
@@ -149,7 +144,6 @@ def clients_gradient(problem: Problem, network: Network, max_clients: int = 32) 
 
 
 def _median_seconds(call: Callable[[], Any], times: int, unused: int = 0) -> float:
-    """The median seconds of a call, without the first ``unused`` ones."""
     seconds = []
     for _ in range(times):
         then = time.perf_counter()
@@ -168,7 +162,7 @@ Candidate = tuple[str, float | None, Method]
 
 
 def candidates(problem: Problem, network: Network | None = None) -> list[Candidate]:
-    """Methods that reach the solution: Nesterov's, 5gcs, Scaffnew with some p, those for minibatches and for bits."""
+    """The methods to try: GD, Nesterov's, 5gcs, Scaffnew with several p; others for minibatches or few bits."""
     batch = problem.batch is not None
     methods: list[Candidate] = [("gd", None, GD.theory(problem) if problem.psi is None else ProxGD.theory(problem))]
     if not batch and problem.mu is not None:
@@ -190,12 +184,12 @@ def candidates(problem: Problem, network: Network | None = None) -> list[Candida
 
 
 def _uplink_is_slow(problem: Problem, network: Network) -> bool:
-    """Whether a vector takes longer to get up than an empty message to go there and back."""
+    """Whether sending a vector up takes longer than a round trip of an empty message."""
     return network.exchange(0.0, 8.0 * problem.d) > 2 * network.exchange(0.0, 0.0)
 
 
 def _few_bits(problem: Problem) -> list[Candidate]:
-    """What saves bits on the way up; elsewhere their additional rounds never pay, and their pilots cost time."""
+    """Methods that save bits on the way up and need more rounds."""
     locodl, plain = LoCoDL.theory(problem), Scaffnew.theory(problem)
     methods: list[Candidate] = [("locodl", locodl.p, locodl)]
     if plain.p < 0.9:
@@ -207,7 +201,7 @@ def _few_bits(problem: Problem) -> list[Candidate]:
 
 
 def cohort_candidates(problem: Problem, network: Network) -> list[tuple[Candidate, int]]:
-    """Scaffnew on cohorts of a half and of a fifth of the clients, where a cohort can be faster than everybody."""
+    """Scaffnew on cohorts of a half and a fifth of the clients, where that can be faster."""
     alike = network.reliable and not network.uneven and network.server == math.inf
     if alike or problem.n < 8 or problem.psi is not None or problem.mu is None:
         return []
@@ -216,20 +210,19 @@ def cohort_candidates(problem: Problem, network: Network) -> list[tuple[Candidat
 
 
 def advice(problem: Problem) -> tuple[str, ...]:
-    """What the clock does not show."""
+    """Notes on methods that save work, not time."""
     if problem.mu is None or problem.batch is not None or problem.psi is not None or problem.n == 1:
         return ()
     spread = float(problem.L_i.max() / problem.L_i.min())
     if spread < 2:
         return ()
-    words = f"The L_i differ by a factor of {spread:.2g}: gradskip takes Scaffnew's rounds with fewer gradients"
-    return (f"{words} of the clients with a small L_i.",)
+    return (f"The L_i differ by a factor of {spread:.2g}: gradskip needs Scaffnew's rounds with fewer gradients.",)
 
 
 def client_pilots(
     problem: Problem, network: Network | None, eps: float, seed: int, threads: int | None
 ) -> list[ClientPilot]:
-    """The pilots of all candidates, before their first step."""
+    """The pilots of all candidates."""
     if network is not None and not isinstance(network, Network):
         raise InputError("network must be a Network, such as Network(latency=0.05, bandwidth=1e6).")
     network = network or Network()
@@ -247,9 +240,9 @@ def client_pilots(
 
 
 def race(pilots: Sequence[ClientPilot], eps: float, gradients: int) -> list[PlanRow]:
-    """Run all pilots, then extend the best-looking one until all that look good have run far enough to be believed."""
+    """Run all pilots, then extend the best until all good ones have run far enough."""
     for one in pilots:
-        # a dozen exchanges of one that skips, half as many again as a slope needs
+        # a method that skips needs a dozen exchanges for a slope
         one.extend(gradients if one.p is None else math.ceil(1.5 * MIN_SLOPE_POINTS / one.p))
     while True:
         rows = together([one.row(eps) for one in pilots])
@@ -262,7 +255,7 @@ def race(pilots: Sequence[ClientPilot], eps: float, gradients: int) -> list[Plan
 
 
 def _runs_on(one: ClientPilot, row: PlanRow, best: float) -> bool:
-    """Whether a pilot is too short: for its prediction, or, where it is near the best, to be run to the end."""
+    """Whether a pilot is too short for its prediction, or worth running to the end."""
     if one.done or one.runs > MAX_RUNS:
         return False
     share = row.pilot / row.iterations
