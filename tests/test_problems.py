@@ -124,7 +124,7 @@ MODEL = ps.Logistic(np.eye(6), LABELS, l2=0.1)
     ("call", "says"),
     [
         (lambda: ps.Logistic(np.eye(3), [0, 1, 2]), "needs two classes of labels but found 3"),
-        (lambda: ps.Logistic(np.eye(2), [1, 1]), "nothing to tell apart with one class"),
+        (lambda: ps.Logistic(np.eye(2), [1, 1]), "needs rows of two classes"),
         (lambda: ps.Logistic(np.eye(2), [0, np.nan]), "label nan of row 1 is not finite"),
         (lambda: ps.Logistic(np.array([[1.0, np.inf], [0, 1]]), [0, 1]), "NaN or infinite"),
         (lambda: ps.Logistic(scipy.sparse.csr_matrix([[np.nan, 0], [0, 1]]), [0, 1]), "NaN or infinite"),

@@ -176,7 +176,7 @@ def test_every_operator_by_its_text() -> None:
 @pytest.mark.parametrize(("text", "said"), [
     ("l3:1", "is not known; use l1:LAM"), ("l1", "write l1:LAM"), ("l1:x", "not a number"), ("l1:1,2", "has 2 numbers"),
     ("nuclear:1,4", "needs a shape such as 28x28"), ("group:1,1.5", "whole number"), ("group:1,3", "do not divide"),
-    ("tv2d:1,3x3", "another number of unknowns"), ("l1:-1", "lam"), ("l1:1+l9:2", "is not known"),
+    ("tv2d:1,3x3", "does not fit the 4 unknowns"), ("l1:-1", "lam"), ("l1:1+l9:2", "is not known"),
 ])  # fmt: skip
 def test_wrong_texts_are_refused(text: str, said: str) -> None:
     with pytest.raises(InputError, match=said):

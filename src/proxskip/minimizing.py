@@ -138,7 +138,8 @@ def minimize(
     (True, [1.5, 0.125, 0.15625])
     """
     stop = Stop.for_minimize(tol, max_iter, max_grad, max_prox, seconds)
-    method = _named(method, D, p, gamma, tau, batch)
+    if method == "auto" and any(v is not None for v in (p, gamma, tau, batch)):
+        method = "proxskip" if D is None else "splitskip"  # the method whose parameters these are
     setup.check_arguments(method, p, gamma, tau, dual)
     name, p = (method, p) if isinstance(method, str) else (method.name, skip_probability(method))
     task, start = setup.prepare(f, psi, x0, name, D=D, L=L, mu=mu, batch=batch, p=p)
@@ -155,13 +156,6 @@ def minimize(
         return _finish(run, name, stop, track, callback)
     with MinimizeProgress(name) as line:
         return _finish(run, name, stop, track, line.around(callback))
-
-
-def _named(method: str | Method, D: Any, *parameters: Any) -> str | Method:
-    """ "auto" becomes the method whose parameters were given, ProxSkip or with D SplitSkip."""
-    if method != "auto" or all(v is None for v in parameters):
-        return method
-    return "proxskip" if D is None else "splitskip"
 
 
 def _maker(
@@ -340,7 +334,7 @@ def _result(run: Descent, name: str, status: Status, message: str, point: Point,
         inner=None if inner is None else inner.worst,
         inner_failures=run.solo.inner_failures,
         warnings=(*run.notes, *_doubts(run)),
-        choices=run.all_choices() if isinstance(run, AutoDescent) else (),
+        choices=(*run.choices, (run.round, "end")) if isinstance(run, AutoDescent) else (),
     )
 
 

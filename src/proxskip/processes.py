@@ -45,7 +45,7 @@ class Processes:
         try:
             for k in reversed(range(len(items))):
                 future = self.pool.submit(_call, function, items[k])
-                future.add_done_callback(partial(_tell, ended, k))
+                future.add_done_callback(partial(lambda number, done: ended.put((number, done)), k))
             for _ in items:
                 number, future = ended.get()
                 yield number, future.result()
@@ -64,10 +64,6 @@ class Processes:
             # what is running writes its checkpoint and ends
             for process in set(multiprocessing.active_children()) - self.others:
                 process.terminate()
-
-
-def _tell(ended: queue.SimpleQueue[tuple[int, Future[Any]]], number: int, future: Future[Any]) -> None:
-    ended.put((number, future))
 
 
 # -- in a process of the pool ------------------------------------------------------------------------------------------

@@ -130,7 +130,3 @@ class AutoDescent(Descent):
         self.switch(self._maker(name))
         self.choices.append((self.round, name))
         self._measure_anew()
-
-    def all_choices(self) -> tuple[Choice, ...]:
-        """The choices with the end of the run."""
-        return (*self.choices, (self.round, "end"))

@@ -184,9 +184,9 @@ class Descent:
             self.server = self.method.round(server, solo)
             self.round += 1
             return (self.always or self._due()) and self._bound()
-        except TooSteep as steep:
+        except TooSteep:
             self.server, solo.memory = server, memory  # the round is taken back
-            self._raise_L(steep.L)
+            self._raise_L(self.client.steepest)
         except LimitReached:
             self.server, solo.memory = server, memory
         return False
@@ -265,11 +265,6 @@ class Descent:
             )
             warnings.warn(self.notes[-1], UnsafeStepWarning, stacklevel=6)
 
-    @property
-    def diverged(self) -> bool:
-        """Whether the bound is no longer finite, or far beyond the first one."""
-        return self.watch.diverged(self.bound)
-
     def is_rounding(self, certificate: float) -> bool:
         """Whether a certificate of this size may be nothing but the rounding of the method's own gradients."""
         size = self.first_gradient + (self.f.L or 0.0) * float(np.linalg.norm(self.best.x))
@@ -285,19 +280,15 @@ class Descent:
 
     # -- counts --------------------------------------------------------------------------------------------------------
     @property
-    def seconds(self) -> float:
-        """Seconds so far, those of a round under way included."""
-        return self.spent if math.isnan(self.began) else self.spent + running_seconds() - self.began
-
-    @property
     def ledger(self) -> Ledger:
-        """The counts in a run's terms: f is the only client, and ``grad_evals`` counts rows."""
+        """The counts in a run's terms, a round under way included: f is the only client, ``grad_evals`` counts rows."""
+        seconds = self.spent if math.isnan(self.began) else self.spent + running_seconds() - self.began
         return Ledger(
             iterations=self.solo.iterations,
             local_steps=self.client.calls,
             grad_evals=self.client.rows,
             prox_evals=self.solo.proxes,
-            seconds=self.seconds,
+            seconds=seconds,
         )
 
     # -- measures ------------------------------------------------------------------------------------------------------

@@ -46,11 +46,7 @@ CHECKED_FIRST, CHECK_PERIOD = 64, 256
 
 
 class TooSteep(Exception):
-    """Two gradients differ by more than L allows; backtracking takes the larger L."""
-
-    def __init__(self, L: float) -> None:
-        super().__init__(f"curvature {L:.6g}")
-        self.L = L
+    """Two gradients differ by more than L allows; backtracking takes ``steepest`` of the client."""
 
 
 class LimitReached(Exception):
@@ -144,7 +140,7 @@ class SoloClient:
         # a lower bound on L; above the current L, backtracking has to raise it
         self.steepest = max(self.steepest, curvature(x, g, y, k, self.f.L or 0.0, self.eps))
         if self.backtrack and self.f.L is not None and self.steepest > self.f.L * (1 + CURVATURE_SLACK):
-            raise TooSteep(self.steepest)
+            raise TooSteep
 
     def send(self, v: Array, codec: Any = None) -> Array:
         """As it is: there is nowhere to send it."""

@@ -59,7 +59,7 @@ class TurnsDescent(AutoDescent):
         self.lowest[arm] = min(self.lowest[arm], self.bound)
         if not past or self.own[arm] > 1.02 * past[-1][0]:
             past.append((self.own[arm], self.lowest[arm]))
-        if super().stalled or self.diverged:
+        if super().stalled or self.watch.diverged(self.bound):
             self.retired.add(arm)
 
     @property

@@ -112,7 +112,7 @@ class Problem:
         sizes = self._clients.sizes()
         if sizes is not None:
             fewest, most = int(sizes.min()), int(sizes.max())
-            each = f", {fewest:,} to {most:,} of a client" if fewest < most else f", {most:,} of each client"
+            each = f", {fewest:,}-{most:,} per client" if fewest < most else f", {most:,} per client"
             batch = "" if self.batch is None else f", minibatches of {self.batch}"
             rows.append(("rows", f"{self.N:,}{each if self.n > 1 else ''}{batch}"))
         source = [

@@ -292,8 +292,6 @@ class Logistic(LinearModel):
 
     def _encode(self, labels: npt.NDArray[Any], classes: npt.ArrayLike | None) -> Array:
         values = label_values(labels, classes)
-        if len(values) == 1:
-            raise InputError(f"every label is {values[0]}; there is nothing to tell apart with one class.")
         if len(values) != 2:
             raise InputError(f"logistic regression needs two classes of labels but found {len(values)}; use Softmax.")
         self.classes = (values[0].item(), values[1].item())
@@ -364,8 +362,6 @@ class Softmax(LinearModel):
 
     def _encode(self, labels: npt.NDArray[Any], classes: npt.ArrayLike | None) -> Array:
         values = label_values(labels, classes)
-        if len(values) < 2:
-            raise InputError(f"every label is {values[0]}; there is nothing to tell apart with one class.")
         self.classes = tuple(values.tolist())
         return np.asarray(np.searchsorted(values, labels), dtype=np.float64)
 
@@ -466,9 +462,9 @@ def _labels(b: npt.ArrayLike, N: int) -> npt.NDArray[Any]:
 
 def label_values(labels: npt.NDArray[Any], classes: npt.ArrayLike | None) -> npt.NDArray[Any]:
     """The different labels in increasing order: the given classes, or else the labels that occur."""
-    if classes is None:
-        return np.unique(labels)
-    values = np.unique(np.asarray(classes))
+    values = np.unique(labels if classes is None else np.asarray(classes))
+    if len(values) == 1:
+        raise InputError(f"every label is {values[0]}; a classifier needs rows of two classes or more.")
     strange = labels[~np.isin(labels, values)]
     if len(strange):
         raise InputError(f"the label {strange[0]} is none of the classes {', '.join(map(str, values[:5]))}.")

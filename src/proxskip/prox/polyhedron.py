@@ -175,15 +175,10 @@ class _ActiveRows:
 
 def _stacked(G: Any, l: Any, u: Any, E: Any, e: Any) -> tuple[Any, Array, Array]:
     """G and E as one matrix A, with its lower and upper bounds."""
-    if G is None and E is None:
-        raise InputError("Polyhedron needs G with l or u, or E with e.")
-    if G is None and not (l is None and u is None):
-        raise InputError("Polyhedron was given bounds l or u without their rows G.")
+    bounded = l is not None or u is not None
     # a missing e is not taken for zero
-    if (E is None) != (e is None):
-        raise InputError("Polyhedron needs E and e together.")
-    if G is not None and l is None and u is None:
-        raise InputError("Polyhedron was given rows G without a bound l or u.")
+    if (G is not None) != bounded or (E is None) != (e is None) or (G is None and E is None):
+        raise InputError("Polyhedron needs G with l or u, or E with e, or both.")
     parts = []
     if G is not None:
         G = _matrix("G", G)
@@ -191,8 +186,6 @@ def _stacked(G: Any, l: Any, u: Any, E: Any, e: Any) -> tuple[Any, Array, Array]
     if E is not None:
         E = _matrix("E", E)
         right = _bound("e", e, E, 0.0)
-        if not np.isfinite(right).all():
-            raise InputError("Polyhedron needs finite numbers in e.")
         parts.append((E, right, right))
     if len({part[0].shape[1] for part in parts}) > 1:
         raise InputError(f"Polyhedron has G with {G.shape[1]} columns but E with {E.shape[1]}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -205,13 +206,9 @@ def to_toml(config: Mapping[str, Any], section: str = "") -> str:
 
 
 def _value(v: Any) -> str:
-    if isinstance(v, bool):
-        return "true" if v else "false"
     if isinstance(v, (list, tuple)):
-        return "[" + ", ".join(_value(u) for u in v) + "]"
-    if isinstance(v, float):
-        return repr(v) if np.isfinite(v) else ("nan" if v != v else "inf" if v > 0 else "-inf")
-    if isinstance(v, int):
-        return str(v)
-    plain = str(v).replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in plain) + '"'
+        return "[" + ", ".join(map(_value, v)) + "]"
+    if isinstance(v, float) and not np.isfinite(v):
+        return repr(float(v))  # nan, inf and -inf, as TOML writes them
+    text = json.dumps(v if isinstance(v, (int, float)) else str(v), ensure_ascii=False)
+    return text.replace("\x7f", "\\u007f")  # which JSON leaves as it is

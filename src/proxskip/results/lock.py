@@ -37,9 +37,8 @@ def held(folder: Path, patient: bool = False, name: str = NAME) -> Iterator[None
     try:
         lock.acquire(timeout=-1 if patient else 0)
     except Timeout:
-        process = _number(holder) or "of an unknown number"
         raise InputError(
-            f"{path.parent} is being written by process {process}; wait for it, or choose another folder."
+            f"{path.parent} is being written by {_process(holder)}; wait for it, or choose another folder."
         ) from None
     try:
         with contextlib.suppress(OSError):  # it is for the message alone
@@ -65,11 +64,11 @@ def _refuse_other_files(path: Path) -> None:
             raise InputError(f"{path} is not a lock file but a link or other data; move it away.")
 
 
-def _number(holder: Path) -> str:
-    """The process that holds the lock; empty if it has not said so yet."""
+def _process(holder: Path) -> str:
+    """The process that holds the lock, as far as its file says."""
     with contextlib.suppress(OSError, ValueError):
-        return str(int(holder.read_text(encoding="ascii")))
-    return ""
+        return f"process {int(holder.read_text(encoding='ascii'))}"
+    return "another process"
 
 
 def refuse_if_held(folder: Path) -> None:
