@@ -24,6 +24,8 @@ from proxskip.prox.parts import Operator, name_of
 from proxskip.randomness import generator
 from proxskip.types import Array, GradientWarning
 
+MAX_EXTRA_VALUES = 5
+"""Values of f and psi together that the checks of one run may take."""
 DOUBLE, SINGLE = float(np.finfo(np.float64).eps), float(np.finfo(np.float32).eps)
 VALUE_ULPS = 100.0
 """Units of rounding by which a value may be off, relative to |f|, |grad f|^2/L and L |x|^2."""
@@ -46,28 +48,40 @@ Fault = tuple[str, type[UserWarning]]
 
 def fault(run: Descent, point: Point, f_value: float, psi_value: float) -> Fault | None:
     """A sentence on what contradicts its own values, with the kind of warning; None if nothing does."""
-    task, solo = run.task, run.solo
+    task, extra = run.task, _Extra()
     if not math.isfinite(f_value):
         return f"f is {f_value} at the x that is returned; its value must be finite there.", GradientWarning
     # a set that is met only up to a tolerance, by an inner solver or as D x, may have the value infinity
-    up_to_tol = task.D is not None or solo.inner is not None or solo.call is None
-    if not (math.isfinite(psi_value) or (psi_value == math.inf and (up_to_tol or _at_edge(run, point.x)))):
+    up_to_tol = task.D is not None or run.solo.inner is not None or run.solo.call is None
+    if not (math.isfinite(psi_value) or (psi_value == math.inf and (up_to_tol or _at_edge(extra, run, point.x)))):
         return _not_finite(task.psi, psi_value), ProxWarning
+    checked = run.solo.checked
+    own_psi = checked is not None and not checked.said and not _is_ours(checked.psi)
+    known = psi_value if task.D is None and run.solo.call is not None and run.solo.call[1] is point.x else None
+    needed = (3 if known is None else 2) if own_psi else 0
     with np.errstate(all="ignore"):
-        if not _is_ours(task.f.of) and (sentence := _wrong_gradient(run)):
-            return sentence, GradientWarning
-        own_psi = solo.checked is not None and not solo.checked.said and not _is_ours(solo.checked.psi)
-        if own_psi and (sentence := _wrong_prox(run)):
+        if not _is_ours(task.f.of):
+            place = _place(run, point, f_value, extra.left - needed)
+            if sentence := _wrong_gradient(extra, task.f.value, *place, run.f.L or 1.0, run.client.eps > DOUBLE):
+                return sentence, GradientWarning
+        if extra.left >= needed > 0 and (sentence := _wrong_prox(extra, run, known)):
             return sentence, ProxWarning
     return None
 
 
-def _try(value: Callable[[Array], Any], x: Array) -> float:
-    """The value at x; NaN, which proves nothing, where it cannot be computed."""
-    try:
-        return float(value(x))
-    except (ArithmeticError, ValueError):
-        return math.nan
+class _Extra:
+    """Extra values, as long as there are some left."""
+
+    def __init__(self) -> None:
+        self.left = MAX_EXTRA_VALUES
+
+    def of(self, value: Callable[[Array], Any], x: Array) -> float:
+        """The value at x; NaN, which proves nothing, where it cannot be computed."""
+        self.left -= 1
+        try:
+            return float(value(x))
+        except (ArithmeticError, ValueError):
+            return math.nan
 
 
 def _is_ours(part: Any) -> bool:
@@ -77,13 +91,22 @@ def _is_ours(part: Any) -> bool:
     return ours and all(map(_is_ours, parts))
 
 
-def _wrong_gradient(run: Descent) -> str:
-    """What contradicts a gradient of the run; values in single precision need a larger h."""
+def _place(run: Descent, point: Point, f_value: float, left: int) -> tuple[Array, Array, float | None]:
+    """Where the gradient is checked: a point with its gradient, and with the value of f if that is known."""
+    if left < 3 and run.client.at is point.x:
+        return point.x, run.client.g, f_value
     # soon after the start no part of f is zero by chance; where the gradient vanishes, so does an error in its scale
     x, g = run.early
-    x, g = (x, g) if float(np.linalg.norm(g)) > VANISHED * run.first_gradient else run.first
-    value, L = run.task.f.value, run.f.L or 1.0
-    at = _try(value, x)
+    return (x, g, None) if float(np.linalg.norm(g)) > VANISHED * run.first_gradient else (*run.first, None)
+
+
+def _wrong_gradient(
+    extra: _Extra, value: Callable[[Array], float], x: Array, g: Array, at: float | None, L: float, single: bool
+) -> str:
+    """What contradicts the gradient g at x; values in single precision need a larger h."""
+    if extra.left < (2 if at is not None else 3):
+        return ""
+    at = extra.of(value, x) if at is None else at
     # g finds a wrong sign or scale, x a term in |x|^2, and random numbers a coordinate that was forgotten
     v = generator(0).standard_normal(len(x))
     v /= np.linalg.norm(v)
@@ -91,11 +114,11 @@ def _wrong_gradient(run: Descent) -> str:
     slope, seen = float(g @ v), math.nan
     size = abs(at) + float(g @ g) / L + L * float(x @ x)
     bends: list[float] = []
-    if not 0 < size < math.inf:
-        return ""
-    for eps in [SINGLE] if run.client.eps > DOUBLE or _is_single(g) or _is_single(at) else [DOUBLE, SINGLE]:
+    for eps in [SINGLE] if single or _is_single(g) or _is_single(at) else [DOUBLE, SINGLE]:
+        if extra.left < 2 or not 0 < size < math.inf:
+            return ""
         h, noise = math.cbrt(eps) * math.sqrt(size / L), VALUE_ULPS * eps * size
-        up, down = _try(value, x + h * v), _try(value, x - h * v)
+        up, down = extra.of(value, x + h * v), extra.of(value, x - h * v)
         low, high = sorted([(at - down) / h, (up - at) / h])
         slack, bend = high - low + noise / h, (up - 2 * at + down) / h**2
         # f may be in single precision and not say so: what only the small h shows counts if f is as smooth as for a
@@ -112,15 +135,15 @@ def _wrong_gradient(run: Descent) -> str:
     )
 
 
-def _wrong_prox(run: Descent) -> str:
-    """What contradicts the last prox of the iterates."""
+def _wrong_prox(extra: _Extra, run: Descent, at: float | None) -> str:
+    """What contradicts the last prox of the iterates; ``at`` is psi there, if it is known."""
     task, call = run.task, run.solo.call
     if call is None or not all(np.isfinite(v).all() for v in call[:2]):
         return ""
     (w, u, t), off, value = call, run.solo.call_error, _psi_of(run)
     s, moved, size = (w - u) / t, float(np.linalg.norm(w - u)), float(np.linalg.norm(u))
-    at = _try(value, u)
-    if at == math.inf and run.solo.inner is None and not _at_edge(run, u):
+    at = extra.of(value, u) if at is None else at
+    if at == math.inf and run.solo.inner is None and not _at_edge(extra, run, u):
         return _not_finite(task.psi, at)
     if not math.isfinite(at):
         return ""
@@ -128,7 +151,7 @@ def _wrong_prox(run: Descent) -> str:
     for along in _directions(u, w - u, None if run.solo.earlier is None else run.solo.earlier[1]):
         length = float(np.linalg.norm(along))
         v, h = along / length, PROX_STEP * length
-        slope, seen = float(s @ v), (_try(value, u + h * v) - at) / h
+        slope, seen = float(s @ v), (extra.of(value, u + h * v) - at) / h
         slack = PROX_SLACK * max(abs(slope), abs(seen)) + SMALL_SLOPE * moved / t
         slack += off / t + 2 * (moved / t) * off / h
         slack += eps * (float(np.linalg.norm(w)) + size) / t + 10 * SINGLE * abs(at) / h
@@ -150,7 +173,7 @@ def _directions(u: Array, step: Array, earlier: Array | None) -> list[Array]:
     return [v for v in pair if np.any(v)]
 
 
-def _at_edge(run: Descent, x: Array) -> bool:
+def _at_edge(extra: _Extra, run: Descent, x: Array) -> bool:
     """Whether psi is finite a little further inside: rounding has put x out of a set whose edge it is on."""
     assert run.solo.call is not None
     w, u, _ = run.solo.call
@@ -158,7 +181,7 @@ def _at_edge(run: Descent, x: Array) -> bool:
     if moved == 0:
         return False
     inwards = (EDGE * max(moved, float(np.linalg.norm(x))) / moved) * (u - w)
-    return math.isfinite(_try(_psi_of(run), x + inwards))
+    return math.isfinite(extra.of(_psi_of(run), x + inwards))
 
 
 def _psi_of(run: Descent) -> Callable[[Array], float]:
