@@ -44,13 +44,14 @@ def link(app: Any, code: nodes.literal, docname: str) -> None:
 def size_pictures(app: Any, doctree: nodes.document) -> None:
     """Pictures made by the builder are shown in half their size; wide ones scroll inside a box of their own."""
     for image in doctree.findall(nodes.image):
-        file = Path(app.srcdir, app.env.docname).parent / image["uri"]
+        file = Path(app.srcdir) / image["uri"]
         if file.suffix != ".png" or not file.is_file():
             continue
         # the header of a PNG file
         width, height = struct.unpack(">II", file.read_bytes()[16:24])
         if file.parent.name in ("gallery", "methods", "notebooks"):
             image["width"] = f"{width // 2}px"
+            image["classes"].append("made")
         if width > 1.7 * height:
             image["classes"].append("wide")
         if file.stem in PHOTOGRAPHS:
