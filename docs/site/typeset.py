@@ -10,9 +10,6 @@ from typing import Any
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 
-PHOTOGRAPHS = ("deblurring", "photograph")
-"""Pictures whose colors must not be inverted in dark mode."""
-
 
 def link_names(app: Any, doctree: nodes.document, docname: str) -> None:
     """Link the names of the API on one page."""
@@ -52,10 +49,8 @@ def size_pictures(app: Any, doctree: nodes.document) -> None:
         if file.parent.name in ("gallery", "methods", "notebooks"):
             image["width"] = f"{width // 2}px"
             image["classes"].append("made")
-        if width > 1.7 * height:
+        elif width > 1.4 * height:
             image["classes"].append("wide")
-        if file.stem in PHOTOGRAPHS:
-            image["classes"].append("photograph")
 
 
 def collect(app: Any, doctree: nodes.document) -> None:
