@@ -1,6 +1,6 @@
 """The baselines without rates of their own, against independent transcriptions of published update rules.
 
-The transcriptions are those of ``docs/baselines.md``, in the form in which others publish them: with the server's c,
+The transcriptions are those of ``docs/methods.md``, in the form in which others publish them: with the server's c,
 with a tracked gradient, with two past iterates. The library keeps differences h_i instead.
 """
 

@@ -1,4 +1,4 @@
-"""A method from outside the package, the one of docs/adding-a-method.md, works everywhere once it is known."""
+"""A method from outside the package, the one of docs/authoring.md, works everywhere once it is known."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from proxskip.results import description
 
 pytestmark = pytest.mark.usefixtures("own_methods")
 
-CODE = code_of("adding-a-method.md", 0)
+CODE = code_of("authoring.md", 0)
 NAME, TITLE = "damped-scaffnew", "Damped Scaffnew"
 EASY = ["--data", "digits", "--l2", "0.1", "--clients", "5", "--rounds", "8"]
 Call = Callable[..., tuple[int, str, str]]

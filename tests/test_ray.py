@@ -115,7 +115,7 @@ def test_every_kind_of_client_has_the_cpu_engines_bytes(
 @pytest.mark.usefixtures("own_methods")
 def test_a_method_that_was_loaded_from_a_file(engines: Engines, tmp_path: Path) -> None:
     """The actors cannot import it by its name; the class travels to them. Its folder is resumed on more of them."""
-    (tmp_path / "damped_scaffnew.py").write_text(code_of("adding-a-method.md", 0))
+    (tmp_path / "damped_scaffnew.py").write_text(code_of("authoring.md", 0))
     (kind,) = registry.load_plugin(tmp_path / "damped_scaffnew.py")
     problem = ps.Problem(quadratics(5))
     method = kind.theory(problem)

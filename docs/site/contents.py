@@ -5,21 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 CONTENTS: dict[str, tuple[str, ...]] = {
-    "Start": ("start", "idea", "playground", "choosing"),
-    "User guide": (
-        "everyday", "methods", "problems", "minimize", "prox", "sklearn", "cohorts", "network-time", "codecs",
-        "results", "speed", "command-line", "notation",
+    "Start": ("start", "idea", "choosing"),
+    "Guide": (
+        "methods", "problems", "prox", "minimize", "participation", "codecs", "graphs", "network-time", "results",
+        "sklearn",
     ),
     "Examples": ("gallery/index", "notebooks/index", "examples"),
-    "How-to": (
-        "howto-data", "howto-oracle", "howto-prox", "adding-a-method", "adding-an-engine", "ray", "flower", "torch",
-        "howto-graphs", "protocol", "conformance",
-    ),
-    "The paper": ("reproduction", "networks", "niid", "baselines"),
-    "API": ("api",),
+    "Where it runs": ("speed", "torch", "ray", "flower"),
+    "Your own parts": ("authoring", "adding-an-engine", "how-a-run-flows"),
+    "Reference": ("api", "command-line", "reliability"),
+    "Measured": ("reproduction", "networks", "niid"),
     "Project": (
-        "reliability", "decisions", "migrating", "release", "project/changelog", "project/contributing",
-        "project/security", "project/benchmarks", "project/benchmarks-gpu",
+        "decisions", "migrating", "project/changelog", "project/contributing", "project/security",
+        "project/benchmarks", "project/benchmarks-gpu",
     ),
 }  # fmt: skip
 """Captions with their pages. A page that is not here stands under "More"."""

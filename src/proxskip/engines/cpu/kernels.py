@@ -4,7 +4,7 @@ Every kernel does, for each client j in [lo, hi) of the cohort,
 
     K[j] times:  x_j <- x_j - gamma_j * (g(x_j) - h_j),   g(x) = A_j' c + reg * x,   c_r = scale_r * slope(A_j x, b_j)
 
-which is the local step of the method (``docs/notation.md``).
+which is the local step of the method (``docs/idea.md``).
 
 * Sparse shards, full gradients: *tiles*. Rows are sorted by length and read eight at a time, columns four entries at a
   time; the margins read rows, the gradient gathers columns, nothing is scattered. Rows without entries are left out and
