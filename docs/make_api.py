@@ -256,12 +256,16 @@ def parameter_table(thing: Any, about: dict[str, str]) -> str:
         known = dict(inspect.signature(thing).parameters)
     except (ValueError, TypeError):
         known = {}
-    rows = ["| parameter | type | default | meaning |", "|---|---|---|---|"]
+    # what a reader wants first stands first, where a phone shows it without scrolling
+    rows = ["| parameter | meaning | type | default |", "|---|---|---|---|"]
+    if not about:
+        rows = ["| parameter | type | default |", "|---|---|---|"]
     for name in (*(k for k in known if k in about or inspect.isclass(thing)), *(k for k in about if k not in known)):
         parameter = known.get(name, inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY))
-        cells = (name, annotation(parameter.annotation)[2:], default(parameter).removeprefix("=").removeprefix(" = "))
-        shown = (f"`{cell}`".replace("|", "\\|") if cell else "" for cell in cells)
-        rows.append(f"| {' | '.join(shown)} | {about.get(name, '').replace('|', chr(92) + '|')} |")
+        kind, value = annotation(parameter.annotation)[2:], default(parameter).removeprefix("=").removeprefix(" = ")
+        meaning = (about.get(name, ""),) if about else ()
+        cells = (f"`{name}`", *meaning, f"`{kind}`" if kind else "", f"`{value}`" if value else "")
+        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(rows)
 
 

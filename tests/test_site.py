@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import importlib.util
 import json
 import os
@@ -18,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 import chromium
+from proxskip.methods import BUILT_IN
 
 ROOT = Path(__file__).resolve().parents[1]
 SITE = ROOT / "docs" / "site"
@@ -105,6 +107,26 @@ def test_what_programs_are_told_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
         exec(block, names)
 
 
+def test_every_method_has_a_page_whose_code_stands_alone(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    sys.path.insert(0, str(SITE))
+    try:
+        method_pages = module("method_pages")
+    finally:
+        sys.path.remove(str(SITE))
+    text = (ROOT / "docs" / "methods.md").read_text("utf-8")
+    pages = method_pages.pages(text, tmp_path / "methods", draw=False)
+    for kind in BUILT_IN:
+        (page,) = [page for page in pages.values() if f"## Parameters of `{kind.__name__}`" in page]
+        assert method_pages.WHEN[kind.name] in page
+        assert f"ps.{kind.__name__}" in page
+        assert "$$" in page
+    for page in pages.values():
+        for code in re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE):
+            body = ast.parse(code).body
+            assert method_pages.loaded(body) <= set(dir(builtins)), code
+
+
 def test_gallery_scripts_can_be_pasted() -> None:
     for script in (ROOT / "examples" / "gallery").glob("*.py"):
         roots = {
@@ -173,6 +195,29 @@ def test_no_link_is_broken_and_nothing_comes_from_elsewhere(site: Path) -> None:
 def test_methods_are_typeset_and_names_of_the_api_are_links(site: Path) -> None:
     assert (site / "methods.html").read_text("utf-8").count("<math") > 200
     assert 'href="api/running.html#run"' in (site / "results.html").read_text("utf-8")
+
+
+@SITE_TESTS
+@pytest.mark.slow
+def test_the_start_page_is_short_and_says_how_to_install(site: Path) -> None:
+    body = re.search(r"<article.*?</article>", (site / "index.html").read_text("utf-8"), re.DOTALL)
+    assert body is not None
+    links = [link for link in Page(body[0]).links if not link.startswith("#")]
+    assert len(links) <= 12
+    assert "pip install" in body[0]
+    assert (site / "llms.txt").is_file()
+
+
+@SITE_TESTS
+@pytest.mark.slow
+def test_figures_are_dark_in_dark_mode(site: Path, browser: chromium.Browser) -> None:
+    page = browser.page(1400, 900, dark=True)
+    for name in ("index", "gallery/index", "reproduction", "gallery/11_unequal_clients"):
+        page.open(site / f"{name}.html")
+        filters = page.js("[...document.querySelectorAll('article img')].map(i => getComputedStyle(i).filter)")
+        assert filters, name
+        assert all("invert" in value for value in filters), name
+    page.close()
 
 
 @pytest.fixture(scope="module")

@@ -45,6 +45,8 @@ LINKS = """- **Begin:** [install and a first run](start.md), [the idea](idea.md)
 - **Look it up:** [the API](api.md), [the command line](command-line.md), [the paper, reproduced](reproduction.md).
 """
 """The body of the start page below the example; all pages are in the sidebar."""
+PHOTOGRAPHS = ("deblurring", "photograph")
+"""Pictures with photographs, which have a twin for dark pages; all others are inverted there."""
 LANGUAGES = {".py": "python", ".toml": "toml", ".yaml": "yaml", ".sh": "bash", ".json": "json", ".md": "markdown"}
 
 
@@ -69,6 +71,8 @@ def stage(work: Path, only: list[str] | None) -> None:
             write(work / "files" / f"{name}.md", source_page(name))
     for picture in ROOT.glob("docs/**/*.png"):
         write(work / picture.relative_to(ROOT / "docs"), picture.read_bytes())
+    for name in PHOTOGRAPHS:
+        darken(work / f"{name}.png", work / f"{name}-dark.png")
     gallery.write_pages(ROOT / "examples" / "gallery", work / "gallery", only)
     gallery.write_notebooks(ROOT / "examples" / "notebooks", work / "notebooks", only)
     contents.append_to(work)
@@ -82,6 +86,18 @@ def home(text: str, drawn: bool) -> str:
         text = text.replace("(demo.png)", "(gallery/01_race-1.png)")
     before, picture, after = text.partition("![")
     return f"{before}{INSTALL}\n{picture}{after}\n\n{LINKS}"
+
+
+def darken(picture: Path, twin: Path) -> None:
+    """The same picture for dark pages, light on dark but for its photographs: blocks where few pixels are white."""
+    import numpy as np
+    from matplotlib import image
+
+    pixels = image.imread(picture)[:, :, :3]
+    white = pixels.min(axis=2) > 0.99
+    rows = white.mean(axis=1) < 0.3
+    photographs = rows[:, None] & (white[rows].mean(axis=0) < 0.5)
+    image.imsave(twin, np.where(photographs[:, :, None], pixels, 1 - 0.925 * pixels))
 
 
 def sources() -> list[Path]:
@@ -111,6 +127,9 @@ def relinked(text: str, folder: Path, target: Path, where: dict[str, str], shown
             new = f"files/{there}.md"
         return f"{opening}{os.path.relpath(new, target)}{anchor or ''}{closing}"
 
+    for name in PHOTOGRAPHS:
+        pair = rf"\1{name}.png){{.only-light}} \1{name}-dark.png){{.only-dark}}"
+        text = re.sub(rf"(!\[[^\]]*\]\(){name}\.png\)", pair, text)
     parts = FENCE.split(text)
     return "".join(part if part.startswith("```") else LINK.sub(link, part) for part in parts)
 

@@ -12,7 +12,7 @@ author = "The ProxSkip developers"
 copyright = "The ProxSkip developers, MIT license"
 version = release = proxskip.__version__
 extensions = ["myst_parser", "typeset"]
-myst_enable_extensions = ["dollarmath", "colon_fence"]
+myst_enable_extensions = ["dollarmath", "colon_fence", "attrs_inline"]
 myst_heading_anchors = 4
 # pages of docs/ are written for GitHub too, whose anchors of headings these are
 suppress_warnings = ["misc.highlighting_failure"]

@@ -20,46 +20,57 @@ import make_api
 
 SECTION = re.compile(r"^## (.+)\n", re.MULTILINE)
 CODE = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-CLIENTS = "problem = ps.Problem(ps.random_quadratics(n=8, d=10, L=1.0, mu=0.01, seed=1))"
+CLIENTS = (
+    'A, b = ps.datasets.load("digits")\n'
+    "model = ps.Logistic(A, b, l2=1e-2, l2_relative=True)\n"
+    'problem = ps.split(model, clients=20, by="label", weights="equal")'
+)
 UNEQUAL = (
     "base = ps.random_quadratics(n=8, d=4, mu=0.5)\n"
     "problem = ps.Problem([ps.Quadratic(2.0**i * f.H, 2.0**i * f.b) for i, f in enumerate(base)])"
 )
 ROWS = (
     'A, b = ps.datasets.load("breast-cancer")\n'
-    "problem = ps.split(ps.Logistic(A, b, l2=0.1, l2_relative=True), clients={clients}, by='label').with_batch(8)"
+    "model = ps.Logistic(A, b, l2=0.1, l2_relative=True)\n"
+    'problem = ps.split(model, clients={clients}, by="label").with_batch(8)'
 )
 FUNCTION = "f = ps.Quadratic(np.geomspace(0.01, 1, 20), np.ones(20))\n"
 PSI = FUNCTION + "problem = ps.Problem([f]).with_psi(ps.prox.L1(0.1))"
 FUSED = FUNCTION + "D = np.diff(np.eye(20), axis=0)\nproblem = ps.Problem([f]).with_psi(ps.prox.L1(0.1), D)"
-EXAMPLES: dict[str, tuple[str, str, str, str]] = {
-    "gd": (CLIENTS, "ps.GD", "", "rounds=300"),
-    "proxgd": (PSI, "ps.ProxGD", "", "rounds=300"),
-    "accelerated": (CLIENTS, "ps.Accelerated", "ps.GD", "rounds=300"),
-    "fista": (PSI, "ps.Fista", "ps.ProxGD", "rounds=300"),
-    "local-gd": (CLIENTS, "ps.LocalGD", "ps.GD", "rounds=300"),
-    "scaffold": (CLIENTS, "ps.Scaffold", "ps.GD", "rounds=300"),
-    "fedlin": (CLIENTS, "ps.FedLin", "ps.GD", "rounds=300"),
-    "s-local-gd": (CLIENTS, "ps.SLocalGD", "ps.GD", "rounds=300"),
-    "proxskip": (PSI, "ps.ProxSkip", "ps.ProxGD", "rounds=150"),
-    "sproxskip": (ROWS.format(clients=1), "ps.SProxSkip", "", "rounds=300"),
-    "apda": (PSI, "ps.APDA", "ps.ProxGD", "rounds=100"),
-    "scaffnew": (CLIENTS, "ps.Scaffnew", "ps.GD", "rounds=150"),
-    "5gcs": (CLIENTS, "ps.FiveGCS", "ps.Accelerated", "rounds=150"),
-    "scaffnew-vr": (ROWS.format(clients=4), "ps.ScaffnewVR", "ps.Scaffnew", "rounds=400"),
-    "proxskip-vr": (ROWS.format(clients=1), "ps.ProxSkipVR", "ps.SProxSkip", "rounds=400"),
-    "gradskip": (UNEQUAL, "ps.GradSkip", "ps.Scaffnew", "rounds=300"),
-    "tamuna": (CLIENTS, "ps.Tamuna", "ps.GD", "rounds=300"),
-    "locodl": (CLIENTS, "ps.LoCoDL", "ps.Scaffnew", "rounds=600"),
-    "decentralized-scaffnew": (CLIENTS, "ps.DecentralizedScaffnew", "ps.EXTRA", "rounds=300"),
-    "random-gossip": (CLIENTS, "ps.RandomGossip", "ps.DecentralizedScaffnew", "rounds=600"),
-    "diging": (CLIENTS, "ps.DIGing", "ps.EXTRA", "rounds=600"),
-    "extra": (CLIENTS, "ps.EXTRA", "ps.DecentralizedScaffnew", "rounds=600"),
-    "splitskip": (FUSED, "ps.SplitSkip", "ps.PDHG", "rounds=150"),
-    "pdhg": (FUSED, "ps.PDHG", "ps.SplitSkip", "rounds=300"),
+EXAMPLES: dict[str, tuple[str, str, str, int]] = {
+    "gd": (CLIENTS, "ps.GD", "", 400),
+    "proxgd": (PSI, "ps.ProxGD", "", 300),
+    "accelerated": (CLIENTS, "ps.Accelerated", "ps.GD", 200),
+    "fista": (PSI, "ps.Fista", "ps.ProxGD", 300),
+    "local-gd": (CLIENTS, "ps.LocalGD", "ps.GD", 200),
+    "scaffold": (CLIENTS, "ps.Scaffold", "ps.GD", 200),
+    "fedlin": (CLIENTS, "ps.FedLin", "ps.GD", 200),
+    "s-local-gd": (CLIENTS, "ps.SLocalGD", "ps.GD", 200),
+    "proxskip": (PSI, "ps.ProxSkip", "ps.ProxGD", 150),
+    "sproxskip": (ROWS.format(clients=1), "ps.SProxSkip", "", 300),
+    "apda": (PSI, "ps.APDA", "ps.ProxGD", 100),
+    "scaffnew": (CLIENTS, "ps.Scaffnew", "ps.GD", 100),
+    "5gcs": (CLIENTS, "ps.FiveGCS", "ps.Accelerated", 100),
+    "scaffnew-vr": (ROWS.format(clients=4), "ps.ScaffnewVR", "ps.Scaffnew", 400),
+    "proxskip-vr": (ROWS.format(clients=1), "ps.ProxSkipVR", "ps.SProxSkip", 400),
+    "gradskip": (UNEQUAL, "ps.GradSkip", "ps.Scaffnew", 300),
+    "tamuna": (CLIENTS, "ps.Tamuna", "ps.GD", 400),
+    "locodl": (CLIENTS, "ps.LoCoDL", "ps.Scaffnew", 600),
+    "decentralized-scaffnew": (CLIENTS, "ps.DecentralizedScaffnew", "ps.EXTRA", 300),
+    "random-gossip": (CLIENTS, "ps.RandomGossip", "ps.DecentralizedScaffnew", 600),
+    "diging": (CLIENTS, "ps.DIGing", "ps.EXTRA", 400),
+    "extra": (CLIENTS, "ps.EXTRA", "ps.DecentralizedScaffnew", 400),
+    "splitskip": (FUSED, "ps.SplitSkip", "ps.PDHG", 150),
+    "pdhg": (FUSED, "ps.PDHG", "ps.SplitSkip", 300),
 }
-"""Of each method: the problem of its example, its class, the method beside it in the figure, and when to stop."""
-AXES = {"locodl": "bits-up", "gradskip": "local-steps", "scaffnew-vr": "passes", "proxskip-vr": "passes"}
+"""Of each method: the problem of its example, its class, the method beside it in the figure, and its rounds at most."""
+AXES = {
+    "tamuna": "bits-up",
+    "locodl": "bits-up",
+    "gradskip": "local-steps",
+    "scaffnew-vr": "passes",
+    "proxskip-vr": "passes",
+}
 """What the figure of a method counts, where that is not rounds."""
 WHEN = {
     "gd": "Use it as the baseline without local steps, or where the clients are well conditioned.",
@@ -94,17 +105,21 @@ IN_THE_API = "All its members are in [the API](api/methods.md#{anchor})."
 def pages(text: str, out: Path, draw: bool) -> dict[str, str]:
     """The pages by their paths, as if they stood in docs/: the page on all methods, and one for each section."""
     head, *parts = SECTION.split(text.replace("](#", "](methods.md#"))
-    made, earlier = {}, list[ast.stmt]()
+    made, earlier, rest = {}, list[ast.stmt](), [head.rstrip()]
     out.mkdir(parents=True)
     for heading, body in zip(parts[::2], parts[1::2], strict=True):
         section = CODE.sub(lambda block: f"```python\n{with_definitions(block[1], earlier)}\n```", body)
-        methods = [named(part) for part in heading.split(" and ")]
+        section = section.replace("\n### ", "\n## ")
+        methods = [name for part in heading.split(" and ") if (name := named(part))]
+        if not methods:
+            rest.append(f"## {heading}\n{body.rstrip()}")
+            continue
         examples = [example(name, out, draw) for name in methods]
         titles = [f"**{part}:** " if len(methods) > 1 else "" for part in heading.split(" and ")]
         when = "\n\n".join(title + WHEN[name] for title, name in zip(titles, methods, strict=True))
         made[f"methods/{anchor(heading)}.md"] = "\n\n".join([f"# {heading}", when, section.strip(), *examples]) + "\n"
     tree = "\n".join(path.removesuffix(".md") for path in made)
-    return {"methods.md": f"{head.rstrip()}\n\n```{{toctree}}\n:hidden:\n\n{tree}\n```\n"} | made
+    return {"methods.md": "\n\n".join(rest) + f"\n\n```{{toctree}}\n:hidden:\n\n{tree}\n```\n"} | made
 
 
 def anchor(heading: str) -> str:
@@ -113,9 +128,9 @@ def anchor(heading: str) -> str:
 
 
 def named(heading: str) -> str:
-    """The name of the method that a heading means."""
+    """The name of the method that a heading means, or nothing."""
     plain = re.sub(r"[^a-z0-9]", "", heading.lower())
-    return next(name for name in METHODS if name.replace("-", "") == plain)
+    return next((name for name in METHODS if name.replace("-", "") == plain), "")
 
 
 def with_definitions(code: str, earlier: list[ast.stmt]) -> str:
@@ -166,12 +181,14 @@ def example(name: str, out: Path, draw: bool) -> str:
 
 def script(name: str) -> str:
     """The example of a method."""
-    problem, call, beside, stop = EXAMPLES[name]
+    problem, call, beside, rounds = EXAMPLES[name]
     axis = f', x="{AXES[name]}"' if name in AXES else ""
     numpy = "import numpy as np\n" if "np." in problem else ""
-    kinds = f"({beside}, {call})" if beside else f"({call},)"
+    kinds = f"({beside}, {call})" if beside else f"[{call}]"
     return (
         f"import matplotlib.pyplot as plt\n{numpy}\nimport proxskip as ps\n\n{problem}\n"
-        f"results = [ps.run(kind.theory(problem), problem, {stop}) for kind in {kinds}]\n"
-        f"print(results[-1])\nps.plot(results{axis})\nplt.show()"
+        f'stop = {{"target": 1e-12, "rounds": {rounds}}}\n'
+        f"results = [ps.run(kind.theory(problem), problem, **stop) for kind in {kinds}]\n"
+        "last = results[-1]\nprint(f\"{last.rounds} rounds, f(x) - f* = {last.trace['gap'][-1]:.1e}\")\n"
+        f"ps.plot(results{axis})\nplt.show()"
     )

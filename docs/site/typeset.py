@@ -10,9 +10,6 @@ from typing import Any
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 
-PHOTOGRAPHS = ("deblurring", "photograph")
-"""Pictures whose colors must not be inverted in dark mode."""
-
 
 def link_names(app: Any, doctree: nodes.document, docname: str) -> None:
     """Link the names of the API on one page."""
@@ -44,17 +41,16 @@ def link(app: Any, code: nodes.literal, docname: str) -> None:
 def size_pictures(app: Any, doctree: nodes.document) -> None:
     """Pictures made by the builder are shown in half their size; wide ones scroll inside a box of their own."""
     for image in doctree.findall(nodes.image):
-        file = Path(app.srcdir, app.env.docname).parent / image["uri"]
+        file = Path(app.srcdir) / image["uri"]
         if file.suffix != ".png" or not file.is_file():
             continue
         # the header of a PNG file
         width, height = struct.unpack(">II", file.read_bytes()[16:24])
         if file.parent.name in ("gallery", "methods", "notebooks"):
             image["width"] = f"{width // 2}px"
-        if width > 1.7 * height:
+            image["classes"].append("made")
+        elif width > 1.4 * height:
             image["classes"].append("wide")
-        if file.stem in PHOTOGRAPHS:
-            image["classes"].append("photograph")
 
 
 def collect(app: Any, doctree: nodes.document) -> None:
