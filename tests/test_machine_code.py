@@ -327,3 +327,16 @@ def test_the_process_that_compiles_has_the_bytes_of_those_that_load(tmp_path: Pa
         for _ in range(2)
     ]
     assert runs[0] == runs[1]
+
+
+def test_a_terminal_hears_once_that_kernels_are_compiled(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    for said in (1, 0):  # in a second process the code is kept
+        compilation._announce.cache_clear()
+        for _ in range(2):
+            assert compilation.njit(cache=True)(total)(np.ones(3)) == 3.0
+        assert capsys.readouterr().err.count("compiling kernels") == said
