@@ -308,3 +308,37 @@ def test_private_parts_of_numba_are_used_in_one_module() -> None:
     users = [f.name for f in root.rglob("*.py") if private.search(f.read_text())]
     assert users == ["numba_internals.py"]
     assert "0.59.1 and 0.68.1" in str(numba_internals.__doc__)  # the ends of the range that ran these tests
+
+
+DENSE_RUN = """
+import numpy as np
+import proxskip as ps
+rng = np.random.Generator(np.random.Philox(0))
+problem = ps.split(ps.Logistic(rng.standard_normal((120, 6)), rng.integers(0, 2, 120), l2=1e-2), clients=4, by="label")
+for batch in (5, None):
+    print(ps.run(ps.GD(0.001), problem.with_batch(batch), rounds=30, seed=1, threads=1).x.tobytes().hex())
+"""
+
+
+@pytest.mark.slow
+def test_the_process_that_compiles_has_the_bytes_of_those_that_load(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    env = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    runs = [
+        subprocess.run([sys.executable, "-c", DENSE_RUN], env=env, capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    ]
+    assert runs[0] == runs[1]
+
+
+def test_a_terminal_hears_once_that_kernels_are_compiled(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    for said in (1, 0):  # in a second process the code is kept
+        compilation._announce.cache_clear()
+        for _ in range(2):
+            assert compilation.njit(cache=True)(total)(np.ones(3)) == 3.0
+        assert capsys.readouterr().err.count("compiling kernels") == said

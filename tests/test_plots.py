@@ -118,8 +118,8 @@ def test_curves_without_a_value_are_left_out_and_none_is_refused():
     unknown = Curve("unknown", (trace(DECAY, gap=np.nan),))
     figure = figure_of([Curve("a", (trace(DECAY),)), unknown])
     assert len(figure.axes[0].lines) == 1
-    assert figure.get_supxlabel() == "Not shown, since there are no values: unknown."
-    with pytest.raises(InputError, match="no run has a value of gap"):
+    assert figure.get_supxlabel() == "Not shown, for lack of values: unknown."
+    with pytest.raises(InputError, match="no run has values of gap"):
         figure_of([unknown])
     with pytest.raises(InputError, match='x = "time" cannot be drawn'):
         figure_of([unknown], x="time")
@@ -146,7 +146,7 @@ def test_save_writes_png_and_pdf_the_same_every_time(tmp_path):
     runs = [Curve("Scaffnew", (trace(DECAY),), "scaffnew")]
 
     def saved(name):
-        panels = plots.curve_panels(runs, ("rounds", "floats"), note="n")
+        panels = plots.curve_panels(runs, ("rounds", "floats"))
         return plots.save(plots.panel_figure(panels, "t"), tmp_path / name)
 
     first, again = saved("a.b.png"), saved("again")

@@ -390,10 +390,18 @@ def judged(experiment: Experiment, claims: Sequence[Mapping[str, Any]], data: st
 
 
 def claim(
-    id: str, text: str, holds: bool | None, measured: str, numbers: Mapping[str, float | None], note: str = ""
+    id: str,
+    text: str,
+    holds: bool | None,
+    measured: str,
+    numbers: Mapping[str, float | None],
+    asserted: bool = True,
+    note: str = "",
+    undecided: str = "",
 ) -> Claim:
-    """A claim that is made for all data, with its verdict; its id begins with the name of the experiment."""
-    return Claim(id, id.partition("-")[0], text, judge(holds, True), measured, dict(numbers), note, holds)
+    """A claim with its verdict and a note, another one if it is not decided; its id begins with the experiment's."""
+    why = undecided if holds is None else note
+    return Claim(id, id.partition("-")[0], text, judge(holds, asserted), measured, dict(numbers), why, holds)
 
 
 def judge(holds: bool | None, asserted: bool) -> Verdict:

@@ -31,8 +31,8 @@ from proxskip.types import Array, Indices, Vectors
 def filling(n: int, d: int, kappa: float, *, spread: float = 3.0, seed: int = 0) -> Problem:
     """n diagonal quadratics whose curvatures fill [mu, L] = [1/kappa, 1], for every client and for their average.
 
-    The first and the last coordinate have the curvatures mu and L for every client, so that every method is governed
-    by kappa; between them, clients differ by factors up to ``spread``. The draws do not depend on kappa.
+    Every client has the curvatures mu and L in the first and last coordinate; in the others, clients differ by factors
+    up to ``spread``. The draws do not depend on kappa.
     """
     rng = generator(seed)
     center = np.where(rng.random(d) < 0.5, -1.0, 1.0) + rng.standard_normal((n, d))
@@ -53,7 +53,7 @@ class ClosedFormClients(Sender):
         steps = np.broadcast_to(K, (len(self.b),)).reshape(-1, 1)
         self.gradients += int(steps.sum())
         step = np.asarray(gamma, dtype=np.float64) * self.H
-        # by expm1 and log1p, which are exact for small gamma a, if gamma a <= 1
+        # expm1 and log1p are exact for small gamma a
         with np.errstate(divide="ignore", invalid="ignore"):
             small = -np.expm1(steps * np.log1p(-np.minimum(step, 1.0)))
         s = np.where(step <= 1.0, small, 1.0 - (1.0 - step) ** steps) / self.H
@@ -65,7 +65,7 @@ class ClosedFormClients(Sender):
         return np.asarray(self.H * x - self.b)
 
     def own(self, values: Any) -> Any:
-        """The entries of all clients, as a column."""
+        """The values as a column."""
         return values if np.ndim(values) == 0 else np.asarray(values)[:, None]
 
 
@@ -87,10 +87,7 @@ class ClosedFormEngine(NearEngine):
 
 
 class Stepper:
-    """One method on one problem, round by round from x0 = 0 and h0 = 0, with access to its state.
-
-    It is the loop of a run without its records, so that every round can be measured; the random draws are the same.
-    """
+    """A method on a problem, round by round from x0 = 0 and h0 = 0, with the draws of a run and access to its state."""
 
     def __init__(self, method: Method, problem: Problem, seed: int = 0, threads: int | None = 1) -> None:
         self.method, self.problem = method, problem
@@ -106,7 +103,7 @@ class Stepper:
         self.set_state(self.method.start(self.problem, np.zeros(self.problem.d)), {})
 
     def set_state(self, server: Vectors, memory: Vectors) -> None:
-        """Continue from this state; vectors that are not given start at zero."""
+        """Continue from this state; vectors that are missing start at zero."""
         self.engine.kept = {k: v.copy() for k, v in (self.zeros | memory).items()}
         self.line = Line(self.engine, self.problem, self.seed, Everyone())
         self.server, self.round = server, 0
@@ -118,7 +115,7 @@ class Stepper:
         self.round += 1
 
     def ahead(self, steps: int) -> Array:
-        """Every client's iterate after some local steps of the coming round, which is not performed."""
+        """Every client's iterate after some local steps of the coming round, which is not run."""
         if steps == 0:
             return np.array(np.broadcast_to(self.X, (self.problem.n, self.problem.d)))
         # SProxSkip is ProxSkip with stochastic gradients: its client half is ProxSkip's
@@ -164,9 +161,8 @@ def rounds_to(method: Method, problem: Problem, eps: float, limit: int, seed: in
 class AffineMap:
     """The round of a deterministic method on diagonal quadratics: an affine map per coordinate, powered by squaring.
 
-    The map is found by running the method itself: one round from zero, and one from every unit vector of its state.
-    The state consists of the server's vectors or the clients' x_i, and of the h_i. The last h_i is minus the sum of
-    the others, because rounding would make it drift over millions of rounds. Other memory is rewritten every round.
+    One round from zero and one from every unit vector of the state give the map. The state has the server's vectors or
+    the clients' x_i, and all h_i but the last, which is minus the sum of the others: otherwise it would drift.
     """
 
     def __init__(self, method: Method, problem: Problem) -> None:
@@ -211,18 +207,17 @@ class AffineMap:
     def rounds_to(self, eps: float, most: int = 48) -> tuple[int | None, float]:
         """The first round with error <= eps times the initial error, and the smallest relative error seen.
 
-        None if 2^most rounds are not enough. The error must cross eps only once, as with a linear rate.
+        None if 2^most rounds are not enough. The error must cross eps only once.
         """
         start = self.error(self.z0)
-        # double the number of rounds until eps is reached, then bisect with the powers found
+        # double the rounds until eps is reached, then bisect
         powers, z, floor = [self.M], self.z0, 1.0
         while not (now := self.error(_multiply(powers[-1], self.z0)) / start) <= eps:
             floor = min(floor, now)
             if len(powers) > most or not now < 1e12:
                 return None, floor
             powers.append(powers[-1] @ powers[-1])
-        # the largest number of rounds after which the error is still above eps, bit by bit
-        rounds = 0
+        rounds = 0  # the most after which the error is still above eps, bit by bit
         for k in reversed(range(len(powers))):
             ahead = _multiply(powers[k], z)
             if self.error(ahead) > eps * start:
@@ -233,8 +228,8 @@ class AffineMap:
 def rounds_of_s_local_gd(method: SLocalGD, problem: Problem, eps: float, seed: int = 0) -> int | None:
     """The first round of S-Local-GD with squared error <= eps times the initial one; None after ten million rounds.
 
-    With q = 1 only x survives a round, so that a round with K local steps multiplies each coordinate of x - x* by a
-    factor. A round with a fixed K is one of FedLin, which gives the factors; K is drawn as in a run.
+    With q = 1, a round with K local steps multiplies each coordinate of x - x* by a factor, which FedLin with a fixed K
+    has too. K is drawn as in a run.
     """
     assert problem.solution is not None
     x_star, factors = problem.solution.x, dict[int, Array]()

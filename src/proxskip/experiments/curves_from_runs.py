@@ -11,7 +11,7 @@ import numpy as np
 
 from proxskip.experiments.workspace import RunRequest, Workspace
 from proxskip.report.figures import Panel, Series
-from proxskip.report.plots import X_AXES, Y_AXES
+from proxskip.report.plots import X_AXES, Y_AXES, column
 from proxskip.results.result import Result
 from proxskip.results.trace import Trace
 from proxskip.tuning import local_steps_flag
@@ -48,11 +48,6 @@ def series(label: str, runs: Sequence[Result], axes: Sequence[str] = AXES, **abo
     tooltip["seeds"] = len(runs)
     low, high = _plain(values.min(axis=0)), _plain(values.max(axis=0))
     return Series(label, x, _plain(np.median(values, axis=0)), s["method"], low, high, about=tooltip)
-
-
-def column(trace: Trace, axis: str) -> Array:
-    """The values of an x axis for each record of a trace."""
-    return np.asarray(sum(trace[name] for name in X_AXES[axis][0]))
 
 
 def common_rounds(traces: Sequence[Trace], arrived: Sequence[bool]) -> Array:

@@ -1,4 +1,4 @@
-"""Gossip: rounds to reach eps, against the spectral gap, in both regimes of the theorem."""
+"""Gossip: rounds to eps against the spectral gap, in both regimes of the theorem."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OURS = "decentralized-scaffnew"
 
 
 def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
-    """Two condition numbers: with one the theorem's p is 1 on badly connected graphs, with the other always below 1."""
+    """With the smaller kappa, the theorem's p is 1 on badly connected graphs; with the larger it is below 1."""
     q = workspace.preset
     about = {key: q[key] for key in ("clients", "d", "eps", "candidates", "seeds", "graph_seed")}
     parameters = [about | {"graph": name, "kappa": kappa} for kappa in q["kappa"] for name in q["graphs"]]
@@ -43,7 +43,6 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
 
 # -- measuring ---------------------------------------------------------------------------------------------------------
 def _measure(workspace: Workspace, q: Mapping[str, Any]) -> dict[str, Any]:
-    """Rounds to eps of the three methods on one graph."""
     link = graph(q["graph"], q["clients"], seed=q["graph_seed"])
     problem, eps = filling(q["clients"], q["d"], q["kappa"]), q["eps"]
     ours = DecentralizedScaffnew.theory(problem, link)
@@ -107,7 +106,7 @@ def judged(experiment: Experiment) -> list[Claim]:
         for s in [claims.curve(panel, OURS)]
         for k, x in enumerate(s.x["delta/lmax"])
     ]
-    # the largest kappa shows the regime with p < 1, the smallest one that with p = 1
+    # p < 1 with the largest kappa, p = 1 with the smallest
     skips = [(x, y) for id, x, y, p, _ in points if p < 1 and id == panels[-1].id]
     always = [(x, y) for id, x, y, p, _ in points if p == 1 and id == panels[0].id]
     regimes = [

@@ -1,8 +1,7 @@
 """The Lyapunov certificate: the mean of Psi_t over seeds against (1 - zeta)^t Psi_0, at fixed t.
 
-The theorems bound E Psi_t for every t that is fixed in advance, and t counts iterations. So a run is evaluated after
-exactly t iterations, which mostly falls between two communications: each client has then done some of the local steps
-of the coming round. ``Stepper.ahead`` takes just these steps.
+The theorems bound E Psi_t for every t that is fixed in advance, where t counts iterations. Mostly t falls between two
+communications: each client has then done some local steps of the coming round, which ``Stepper.ahead`` takes.
 """
 
 from __future__ import annotations
@@ -31,14 +30,18 @@ SEEDS_PER_FILE = 10
 """Seeds whose values are cached together."""
 STANDARD_ERRORS = 3.0
 _NOT_IN_KEY = ("id", "title", "shows", "notes", "share", "seeds", "sampling_seeds", "data_seeds", "points")
-"""Entries of the preset that do not change the values of a seed."""
+"""Entries of the preset that change no values."""
 LEARNT_BELOW = 1e-3
-"""The relative error of h at the end that counts as convergence."""
+"""Below this relative error at the end, h has converged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A method on a problem, and the factor by which its bound falls until the last t."""
+    """A method on a problem, and the factor by which its bound falls until the last t.
+
+    Args:
+        exact: with full gradients Psi and the error of h go to zero; with minibatches, to a ball.
+    """
 
     id: str
     title: str
@@ -47,7 +50,6 @@ class Case:
     seeds: int
     fall: float
     exact: bool = True
-    """With full gradients Psi goes to zero and h to its limit; with minibatches to a ball."""
     on_data: bool = False
 
     @property
@@ -57,7 +59,7 @@ class Case:
 
     @property
     def ball(self) -> float:
-        """The radius gamma^2 C/zeta of the ball that minibatches converge to."""
+        """The radius gamma^2 C/zeta of the ball around the solution."""
         return float(self.method.gamma**2 * self.problem.es_C / self.zeta)
 
     def grid(self, points: int) -> list[int]:
@@ -134,7 +136,6 @@ def _measure(workspace: Workspace, cases: Sequence[Case]) -> list[tuple[Array, A
 
 
 def _block(workspace: Workspace, about: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The values of some seeds of one case."""
     quadratic = {case.id: case for case in quadratic_cases(workspace)}
     # the data are read only by those who need them
     case = quadratic.get(about["case"]) or {case.id: case for case in data_cases(workspace)}[about["case"]]
@@ -146,17 +147,17 @@ def _block(workspace: Workspace, about: Mapping[str, Any]) -> list[dict[str, Any
 
 
 def trajectory(stepper: Stepper, times: Sequence[int], seed: int) -> tuple[list[float], list[float]]:
-    """Psi and the relative squared error of h when exactly t iterations are done, for increasing t."""
+    """Psi and the relative squared error of h after exactly t iterations, for increasing t."""
     stepper.restart(seed)
     method: Any = stepper.method
     solution = stepper.problem.solution
     assert solution is not None
-    psi, h, done = [], [], 0  # done: the iterations of the rounds that are complete
+    psi, h, done = [], [], 0  # done: iterations of complete rounds
     left = list(times)
     while left:
         K = geometric(stream(seed, stepper.round, "server"), method.p)  # the same draw as in the round itself
         memory = stepper.engine.memory() if left[0] < done + K else {}
-        # every requested t within the coming round, which ends after K iterations
+        # every t within the coming round of K iterations
         while left and left[0] < done + K:
             X = stepper.ahead(left.pop(0) - done)
             x = X if len(X) > 1 else X[0]  # a single function has one x, without a row per client

@@ -1,4 +1,4 @@
-"""One function and an expensive prox: prox evaluations against kappa, and total cost against the cost of a prox."""
+"""One function with an expensive prox: prox evaluations against kappa, total cost against the cost of a prox."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ COMPARED: dict[str, tuple[type[Compared], float]] = {
 
 
 def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
-    """Measure for several kappa, and on the data set."""
+    """Measure for several kappa and on the data set."""
     q = workspace.preset
     about = {k: q[k] for k in ("d", "psi", "eps", "seeds")}
     parameters = [about | {"method": m, "kappa": kappa} for m in COMPARED for kappa in q["kappa"]]
@@ -50,9 +50,9 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
 
 # -- measuring ---------------------------------------------------------------------------------------------------------
 def lasso(d: int, kappa: float, lam: float, seed: int = 0) -> Problem:
-    """A quadratic plus ``lam`` times the l1 norm, with a known solution: half of its entries are 1 or -1, the others 0.
+    """A quadratic plus ``lam`` |x|_1 with a known solution: half of its entries are 1 or -1, the others 0.
 
-    The curvatures mu = 1/kappa and L = 1 belong to two coordinates of the support; a rotation mixes all others.
+    Two coordinates of the support have the curvatures mu = 1/kappa and L = 1; a rotation mixes all others.
     """
     rng = generator(seed)
     Q, _ = np.linalg.qr(rng.standard_normal((d - 2, d - 2)))
@@ -66,11 +66,10 @@ def lasso(d: int, kappa: float, lam: float, seed: int = 0) -> Problem:
 
 
 def measure(method: Method, problem: Problem, eps: float, seed: int) -> dict[str, float]:
-    """Proxes and gradients to eps, and the rates of |x - x*|^2 per prox and per iteration in the second half."""
+    """Proxes and gradients to eps, and the rates of |x - x*|^2 per prox and per iteration after sqrt(eps)."""
     assert problem.solution is not None
     s = Stepper(method, problem, seed)
     spent, start = s.line.ledger, distance2(s.X, problem.solution.x)
-    # rates are measured from the first error below sqrt(eps) on, without the initial phase
     half: tuple[float, int, int] | None = None
     while s.round < MAX_ROUNDS:
         s.step()
@@ -90,7 +89,6 @@ def measure(method: Method, problem: Problem, eps: float, seed: int) -> dict[str
 
 
 def _measured(workspace: Workspace, about: Mapping[str, Any]) -> dict[str, float | None]:
-    """Medians over seeds."""
     problem = lasso(about["d"], about["kappa"], about["psi"])
     method = COMPARED[about["method"]][0].theory(problem)
     p = method.p if isinstance(method, ProxSkip) else 1.0
@@ -126,7 +124,6 @@ def _kappa_panel(q: Mapping[str, Any], by_method: Mapping[str, Rows]) -> Panel:
 
 
 def _cost_panel(q: Mapping[str, Any], by_method: Mapping[str, Rows]) -> Panel:
-    """The total cost in units of a gradient, if a prox costs so many gradients."""
     x, at, drawn = {"ratio": [float(c) for c in q["ratios"]]}, q["kappa"].index(q["cost_kappa"]), []
     for name in COMPARED:
         row = by_method[name][at]

@@ -26,24 +26,26 @@ MAX_ROUNDS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Table1Entry:
-    """A row of the table: a method with its step size, and how its rounds are counted."""
+    """A row of the table: a method with its step size, and how its rounds are counted.
+
+    Args:
+        paper: its name in the paper's table.
+        exponent: of kappa in the paper's number of rounds; None without a linear rate.
+        step: the formula of the step size, or "table" for the table's.
+        count_by: powers of an affine map, random contraction factors, or round by round.
+        gamma: the step size on the data set, as a flag.
+    """
 
     method: str
     paper: str
-    """Its name in the paper's table."""
     make: Callable[[Problem], Any]
     exponent: float | None
-    """Of kappa in the paper's number of rounds; None without a linear rate."""
     step: str = "table"
-    """The step size: the table's, or another formula."""
     count_by: Literal["powers", "factors", "rounds"] = "powers"
-    """Rounds are counted by powers of an affine map, by random contraction factors, or one by one."""
     gamma: str | None = None
-    """The value of --gamma on the data set."""
 
     @property
     def label(self) -> str:
-        """The method's title, with the step size if it is not the table's."""
         return title(self.method) + ("" if self.step == "table" else f", gamma = {self.step}")
 
 
@@ -58,10 +60,10 @@ ENTRIES = (
     Table1Entry("scaffold", "Scaffold", Scaffold.theory, 1.0, "1/(81 K L)"),
     Table1Entry("fedlin", "FedLin", FedLin.theory, 1.0, "1/(6 K L)"),
 )
-"""First with the step sizes of the paper's table, at the end with those of the proofs."""
+"""First with the step sizes of the paper's table, then with those of the proofs."""
 TABLE_ENTRIES = ENTRIES[:7]
 LOCAL_GD = 6
-"""The index of LocalGD, which stalls before it reaches eps."""
+"""LocalGD, which stalls before it reaches eps."""
 
 
 def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
@@ -90,11 +92,11 @@ def _quadratics(workspace: Workspace) -> list[Series]:
 
 
 def _measure(workspace: Workspace, q: Mapping[str, Any]) -> dict[str, Any]:
-    """Rounds to eps for every seed, the counted cost of a round, and the smallest error of a method that stalls."""
+    """Rounds to eps for every seed, the cost of a round, and the smallest error of a method that stalls."""
     entry, kappa = next(e for e in ENTRIES if e.label == q["row"]), q["kappa"]
     problem = filling(q["clients"], q["d"], kappa, spread=q["spread"])
     method, floor = entry.make(problem), None
-    # over 1e4 rounds and more the draws average out, so that one seed is enough
+    # over 1e4 rounds the draws average out: one seed is enough
     seeds = range(1 if entry.count_by == "factors" and kappa > 2e3 else q["seeds"])
     if entry.count_by == "powers":
         arrival, floor = AffineMap(method, problem).rounds_to(q["eps"])
@@ -103,24 +105,18 @@ def _measure(workspace: Workspace, q: Mapping[str, Any]) -> dict[str, Any]:
         rounds = [rounds_of_s_local_gd(method, problem, q["eps"], seed) for seed in seeds]
     else:
         rounds = [rounds_to(method, problem, q["eps"], MAX_ROUNDS, seed) for seed in seeds]
-    # the cost of a round does not depend on the round: count it over four of them
+    # all rounds cost the same
     trial = Stepper(method, problem)
     for _ in range(4):
         trial.step()
     spent = trial.line.ledger
-    sent = (spent.floats_up + spent.floats_down) / (4 * problem.n)
-    return {
-        "rounds": rounds,
-        "floor": floor,
-        "floats": sent,
-        "exchanges": spent.exchanges / 4,
-        "gamma": method.gamma,
-    }
+    floats = (spent.floats_up + spent.floats_down) / (4 * problem.n)
+    costs = {"floats": floats, "exchanges": spent.exchanges / 4, "gamma": method.gamma}
+    return {"rounds": rounds, "floor": floor, **costs}
 
 
 def _series(entry: Table1Entry, kappas: Sequence[float], rows: Sequence[Mapping[str, Any]]) -> Series:
-    """Medians with the range over seeds; no point where eps is not reached."""
-    # a median over some seeds would flatter a method that fails with the others
+    """Medians with the range over seeds; no point where a seed does not reach eps."""
     reached = [(k, r) for k, r in zip(kappas, rows, strict=True) if all(v is not None for v in r["rounds"])]
     y = [float(np.median(r["rounds"])) for _, r in reached]
     seeds = max((len(r["rounds"]) for _, r in reached), default=1)
@@ -143,7 +139,7 @@ def _series(entry: Table1Entry, kappas: Sequence[float], rows: Sequence[Mapping[
 
 
 def _data(workspace: Workspace) -> list[Series]:
-    """The same on the data set, from runs: lambda = L/kappa, and eps is relative to f(x0) - f*."""
+    """The same on the data set: lambda = L/kappa, and eps is relative to f(x0) - f*."""
     q = workspace.preset["data"]
     flags = {kappa: {"l2": 1.0 / kappa, "l2_relative": True} for kappa in q["kappa"]}
     problems = {kappa: workspace.problem(**flags[kappa]) for kappa in flags}
@@ -164,7 +160,6 @@ def _data(workspace: Workspace) -> list[Series]:
 
 
 def _spent(run: Result, target: float, n: int) -> dict[str, Any]:
-    """The rounds of a run, and the counted cost of a round."""
     last = run.trace.last()
     sent = (last["floats_up"] + last["floats_down"]) / (n * last["round"])
     spent = {"floats": sent, "exchanges": last["exchanges"] / last["round"]}
@@ -175,7 +170,7 @@ def _spent(run: Result, target: float, n: int) -> dict[str, Any]:
 def _panel(id: str, heading: str, measured: Sequence[Series], kappas: Sequence[float]) -> Panel:
     drawn = [s for s in measured if s.y]
     ends = [float(min(kappas)), float(max(kappas))]
-    # reference lines through the first point of a method with this exponent
+    # reference lines through a method's first point
     for power, name in ((1.0, "slope 1"), (0.5, "slope 1/2")):
         at = next((s for s in drawn if s.about["expected"] == power), None)
         if at is not None:
@@ -189,7 +184,6 @@ def _panel(id: str, heading: str, measured: Sequence[Series], kappas: Sequence[f
 
 
 def _floats(measured: Sequence[Series]) -> Panel:
-    """The floats that a client sends and receives in these rounds."""
     drawn = [replace(s, y=[s.about["floats per round"] * v for v in s.y], low=None, high=None) for s in measured if s.y]
     heading, xs = "the same quadratics: floats", {"kappa": "condition number kappa"}
     return Panel("floats", heading, drawn, "kappa", xs, "floats per client to eps, up and down", "log", "log")
@@ -206,7 +200,7 @@ def _bias(s: Series, eps: float) -> Panel:
 
 
 def _table(workspace: Workspace, measured: Sequence[Series]) -> Table:
-    """Theory and measurement side by side, at the largest kappa."""
+    """Theory and measurement at the largest kappa."""
     q = workspace.preset
     kappa, d = float(max(q["kappa"])), int(q["d"])
     solution = filling(q["clients"], d, kappa, spread=q["spread"]).solution
@@ -253,7 +247,6 @@ def judged(experiment: Experiment) -> list[Claim]:
 
 
 def _slopes(panel: Panel, kappas: int, power: float, id: str, text: str) -> Claim:
-    """The slopes, fitted to the curves that have a point for every kappa."""
     expected = {e.label: power for e in ENTRIES if e.exponent == power}
     finding = claims.slopes(panel, expected, SLOPE_TOLERANCE, points=kappas)
     full = f"{text}: log-log slopes on the quadratics within {SLOPE_TOLERANCE} of {power:g}."

@@ -10,7 +10,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import update_wrapper
+from functools import cache, update_wrapper
+from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, cast
 
@@ -70,6 +71,13 @@ def _compilation_ends() -> None:
     _clock.compilations(-1)
 
 
+@cache
+def _announce() -> None:
+    """Say once, where somebody waits at a terminal, that kernels are compiled."""
+    if sys.stderr.isatty():
+        print("proxskip: compiling kernels, once on this machine (about 10 seconds)", file=sys.stderr, flush=True)
+
+
 def without_numba() -> None:
     """From now on take kernels from files of machine code where that is possible, unless numba is loaded already."""
     if "numba" not in sys.modules:
@@ -83,6 +91,7 @@ class Kernel:
         update_wrapper(self, function)
         self.function, self.options, self.borrows = cast(FunctionType, function), options, borrows
         self.by_numba: Callable[..., Any] | None = None
+        self.folder: Path | None = None
         self.without_numba: dict[str, Callable[[Sequence[Any]], None] | None] = {}
 
     def __call__(self, *args: Any) -> Any:
@@ -92,6 +101,8 @@ class Kernel:
             if _lean.is_set() and (code := self._machine_code(args)) is not None:
                 return code(args)
             function = self.make()
+            if self.folder is not None and not any(self.folder.rglob("*.nbi")):
+                _announce()
         _thread.in_kernel = True
         try:
             return function(*args)
@@ -107,7 +118,7 @@ class Kernel:
                     from proxskip.lazy import code_cache, numba_internals
 
                     numba_internals.listen(_compilation_starts, _compilation_ends)
-                    folder = code_cache.folder_of(self._sources()) if self.options.get("cache") else None
+                    self.folder = folder = code_cache.folder_of(self._sources()) if self.options.get("cache") else None
                     options = self.options | {"cache": folder is not None}
                     self.by_numba = numba_internals.njit(self._linked(), options, self.borrows, folder)
                 finally:

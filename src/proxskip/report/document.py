@@ -25,15 +25,15 @@ VERDICTS: dict[Verdict, tuple[str, str, str]] = {
     "REPORTED": ("M8 7V12M8 4V4.5", "measured, but not claimed for this data", "are reported"),
     "INCONCLUSIVE": ("M4 8H12", "the runs are too short to decide", "are inconclusive"),
 }
-"""The icon of each verdict, as an SVG path, what it means, and what claims with it do."""
+"""The icon of each verdict as an SVG path, its meaning, and the verb of a count."""
 SWATCH = '<svg class="swatch" viewBox="0 0 34 16" width="34" height="16" aria-hidden="true"></svg>'
-"""A piece of a curve beside its name, which the script draws."""
+"""A piece of a curve beside its name, drawn by the script."""
 HINT = '<p class="hint">Click a name in any legend to show or hide its method in all figures; with Shift, in one.</p>'
 SINGLE_PANEL_SIZE, PANEL_SIZE = (760, 420), (540, 340)
-"""Width and height of the only panel of an experiment, and of one among several; the script fits them to the page."""
+"""Width and height of a single panel, and of one among several; the script fits them to the page."""
 PAPER = "https://arxiv.org/abs/2202.09357"
 SECTIONS = "https://ar5iv.labs.arxiv.org/html/2202.09357"
-"""The paper as a web page, whose sections have anchors."""
+"""The paper as a web page with anchors."""
 WHERE = {
     "fig1a": ("S6", "Section 6, Figure 1"),
     "fig1b": ("S6", "Section 6, Figure 1"),
@@ -46,25 +46,24 @@ WHERE = {
     "lyapunov": ("S3.SS4", "Section 3.4, Theorem 3.6"),
     "decentralized": ("S5.SS2", "Section 5.2"),
 }
-"""Where the paper speaks of an experiment: the anchor, and its name."""
+"""The part of the paper that an experiment belongs to: its anchor and its name."""
 LEVELS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 MAX_POINTS, SHORT_CURVE, MAX_NUMBERS = 400, 100, 120_000
-"""Points of a curve at most, points that every curve keeps, and numbers in all long curves of a page."""
+"""The most points of a curve, points that every curve may have, and the most numbers in the longer curves."""
 
 
 def page(report: ReproductionReport, files_beside: bool = False) -> str:
-    """The whole page as one HTML file; long curves have fewer points, everything else is as in results.json.
+    """The page as one HTML file, with the numbers of results.json, but fewer points of long curves.
 
     Args:
-        files_beside: link to the figures' files in the folder ``figures`` beside the page.
+        files_beside: link to the files in the folder ``figures`` beside the page.
     """
     from matplotlib.colors import to_hex
 
     shown = downsample(report)
     css, script = (files("proxskip.report").joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
-    # ids of experiments may be any text, anchors are plain words
     anchors = _anchors([e.id for e in shown.experiments])
-    # the policy names the page's own script and style by their hashes, and forbids everything else
+    # allows the page's own script and style, by their hashes, and nothing else
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(css)}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
@@ -103,26 +102,25 @@ def _hash(source: str) -> str:
 
 
 def _anchors(ids: Sequence[str]) -> list[str]:
-    """Anchors for links: ids that are plain words, used once and not by the page itself; a number for the others."""
+    """Ids that are plain words, used once and not by the page itself; numbers for the others."""
     own = {name for name in ids if re.fullmatch(r"[a-z0-9-]+", name) and ids.count(name) == 1}
     own -= {"top", "claims", "results", "styles"}
     return [name if name in own else f"experiment.{k + 1}" for k, name in enumerate(ids)]
 
 
 def _short(e: Experiment) -> str:
-    """The title up to its colon."""
     head = e.title.split(":")[0].strip()
     return head if 0 < len(head) <= 40 else e.id
 
 
 # -- the headline ------------------------------------------------------------------------------------------------------
 def hero(experiments: Sequence[Experiment]) -> int | None:
-    """The experiment whose first panel is at the top: Figure 1b."""
+    """The experiment whose first panel is at the top of the page: Figure 1b."""
     return next((k for k, e in enumerate(experiments) if e.id == "fig1b" and e.panels), None)
 
 
 def headline(report: ReproductionReport) -> str:
-    """One sentence: the race of Figure 1b in this run, or the score if it was not run."""
+    """One sentence: the race of Figure 1b, or the score of the claims without it."""
     at = hero(report.experiments)
     curves = {} if at is None else {s.method: s for s in report.experiments[at].panels[0].series}
     ours, other = curves.get("scaffnew"), curves.get("gd")
@@ -140,7 +138,6 @@ def headline(report: ReproductionReport) -> str:
 
 
 def _first(s: Series, level: float) -> float | None:
-    """The first round at which a curve is at the level or below."""
     pairs = zip(s.x.get("rounds", []), numbers(s.y), strict=False)
     return next((x for x, y in pairs if y <= level), None)
 
@@ -159,7 +156,6 @@ def _bar(report: ReproductionReport, anchors: Sequence[str]) -> str:
 def _header(report: ReproductionReport) -> str:
     about = dict(report.about)
     command = about.pop("command", "")
-    # these two facts have a place of their own at the top
     quick = '<span class="tag">quick run</span>' if about.pop("quick", False) else ""
     facts = "".join(
         f'<div class="{"wide" if len(str(v)) > 24 and not isinstance(v, float) else "fact"}">'
@@ -176,7 +172,7 @@ def _header(report: ReproductionReport) -> str:
 
 
 def _hero(report: ReproductionReport) -> str:
-    """Figure 1b at the top, and what acts on all figures at once."""
+    """What acts on all figures, and Figure 1b."""
     e = hero(report.experiments)
     if e is None:
         return _controls(report)
@@ -185,7 +181,7 @@ def _hero(report: ReproductionReport) -> str:
 
 
 def _controls(report: ReproductionReport) -> str:
-    """For all figures at once: the x axis, and which methods are drawn. Both need the script, so they are hidden."""
+    """The x axis and the methods of all figures; hidden without the script."""
     panels = [p for e in report.experiments for p in e.panels]
     axes = [x for x in X_AXES if sum(x in p.xs and len(p.xs) > 1 for p in panels) > 1]
     choices = "".join(
@@ -208,7 +204,6 @@ def _controls(report: ReproductionReport) -> str:
 
 
 def _fact(key: str, value: Any) -> str:
-    # raw seconds stay in the data element, readers see minutes or hours
     if key == "seconds" and isinstance(value, (int, float)):
         return data(value, duration(value))
     if isinstance(value, dict):
@@ -227,7 +222,7 @@ def _command(command: str) -> str:
 
 # -- claims ------------------------------------------------------------------------------------------------------------
 def _tally(report: ReproductionReport) -> str:
-    """The score, in the order of VERDICTS, without verdicts that no claim has."""
+    """The number of claims with each verdict."""
     counts = {v: sum(c.verdict == v for c in report.claims) for v in VERDICTS}
     tally = "".join(
         f'<li>{_badge(v)}<b><data value="{n}">{n}</data></b><span>{text(VERDICTS[v][1])}</span></li>'
@@ -238,13 +233,12 @@ def _tally(report: ReproductionReport) -> str:
 
 
 def _claims(report: ReproductionReport, anchors: Sequence[str]) -> str:
-    """The claims, folded by figure; a group with a claim that fails is open."""
+    """The claims, folded by figure; groups with a failed claim are open."""
     where = {e.id: (a, e) for a, e in zip(anchors, report.experiments, strict=True)}
     head = "".join(f'<th scope="col">{h}</th>' for h in ("Verdict", "Claim", "Measured", "Where"))
     groups = []
     for name in dict.fromkeys(c.experiment for c in report.claims):
         own = [c for c in report.claims if c.experiment == name]
-        # a claim links to its experiment, if that is part of this report
         rows = "".join(_claim(c, where.get(name)) for c in own)
         badges = "".join(f"<i>{_badge(v)} {n}</i>" for v in VERDICTS if (n := sum(c.verdict == v for c in own)))
         groups.append(
@@ -278,7 +272,6 @@ def _claim(c: Claim, where: tuple[str, Experiment] | None) -> str:
 
 # -- experiments -------------------------------------------------------------------------------------------------------
 def _experiment(e: Experiment, index: int, anchor: str, report: ReproductionReport, files_beside: bool) -> str:
-    # a single panel fills the width of the page
     size = SINGLE_PANEL_SIZE if len(e.panels) == 1 else PANEL_SIZE
     at_top = hero(report.experiments) == index
     drawn = [_panel(p, f"{index}-{k}", size) for k, p in enumerate(e.panels) if k > 0 or not at_top]
@@ -303,13 +296,12 @@ def _experiment(e: Experiment, index: int, anchor: str, report: ReproductionRepo
 
 
 def _paper_link(e: Experiment) -> str:
-    """A link to the part of the paper that an experiment is about."""
     anchor, name = WHERE.get(e.id, ("", ""))
     return f'<a class="paper" href="{SECTIONS}#{anchor}" rel="noreferrer">{text(name)} of the paper</a>' if name else ""
 
 
 def _downloads(e: Experiment) -> str:
-    """Links to the files beside the page, if the id makes plain file names."""
+    """Links to the files beside the page, if the id is a plain file name."""
     if not e.panels or not re.fullmatch(r"[a-z0-9][a-z0-9-]*", e.id):
         return ""
     links = "".join(f'<a href="figures/{e.id}.{kind}" download>{kind.upper()}</a>' for kind in ("svg", "pdf", "csv"))
@@ -326,7 +318,7 @@ def picture(e: Experiment) -> str:
 
 
 def _describe(panel: Panel) -> str:
-    """The figure in a sentence, for screen readers."""
+    """A sentence for screen readers."""
     scales = {"log": "logarithmic", "linear": "linear"}
     return (
         f"{panel.y_label} ({scales[panel.y_scale]}) against {panel.xs.get(panel.x, panel.x)} ({scales[panel.x_scale]}) "
@@ -335,7 +327,7 @@ def _describe(panel: Panel) -> str:
 
 
 def _panel(p: Panel, name: str, size: tuple[int, int]) -> str:
-    """The frame of a figure, its labels and its legend; the script draws the curves."""
+    """The frame, labels and legend of a figure; the script draws the curves."""
     e, k = name.split("-")
     title = f"<h3>{sentence(p.title)}</h3>" if p.title else ""
     notes = [p.note] if p.note else []
@@ -356,7 +348,6 @@ def _panel(p: Panel, name: str, size: tuple[int, int]) -> str:
 
 
 def _switch(p: Panel, name: str) -> str:
-    """The choice of the x axis, if there is one."""
     if len(p.xs) < 2:
         return ""
     choices = "".join(
@@ -368,7 +359,7 @@ def _switch(p: Panel, name: str) -> str:
 
 
 def _legend(p: Panel) -> str:
-    """The curves with their last values, in the order of these values; bounds at the end."""
+    """The curves with their last values, the largest first."""
     return "".join(
         f'<li><button type="button" class="key" aria-pressed="true" data-k="{k}" '
         f'data-name="{sentence(p.series[k].label)}" title="{_about(p.series[k].about)}">'
@@ -383,7 +374,7 @@ def _about(about: dict[str, Any]) -> str:
 
 
 def _table(t: Table) -> str:
-    # a column with one word in it is set as text
+    # a column with a word in it is text
     numeric = [all(not isinstance(row[k], str) for row in t.rows if k < len(row)) for k in range(len(t.columns))]
     css = ['class="n"' if n else "" for n in numeric]
     head = "".join(f'<th scope="col" {c}>{sentence(h)}</th>' for c, h in zip(css, t.columns, strict=True))
@@ -416,14 +407,13 @@ def _footer(report: ReproductionReport) -> str:
     return (
         f"<footer>Made by {text(version)}. The paper: ProxSkip, "
         f'<a href="{PAPER}" rel="noreferrer">arXiv:2202.09357</a>. All numbers of this page are in results.json '
-        "beside it; for long curves the page keeps both ends and the extremes.</footer>"
+        "beside it; the page keeps the ends and extremes of long curves.</footer>"
     )
 
 
 # -- fewer points ------------------------------------------------------------------------------------------------------
 def downsample(report: ReproductionReport) -> ReproductionReport:
-    """The report with at most ``MAX_POINTS`` points per curve, all of them points of the original curve."""
-    # short curves stay complete; the long ones share the budget of the page
+    """The report with fewer points in long curves, which share the budget of the page."""
     long = [s for e in report.experiments for p in e.panels for s in p.series if len(s.y) > SHORT_CURVE]
     columns = sum(len(s.x) + (1 if s.low is None else 3) for s in long)
     most = min(MAX_POINTS, max(SHORT_CURVE, MAX_NUMBERS // max(columns, 1)))

@@ -1,7 +1,6 @@
-"""The content of a report as plain data: series, panels, tables, claims, experiments. Nothing here runs or draws.
+"""The content of a report as plain data, as in results.json: series, panels, tables, claims, experiments.
 
-Experiments create these objects, ``plots`` draws panels as PNG and PDF, and ``document`` writes the HTML page.
-``results.json`` holds all the numbers, so that a figure can be drawn again without running anything.
+Experiments create these objects, ``plots`` draws panels, and ``document`` writes the HTML page.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ class Series:
 
     label: str
     x: dict[str, list[float]]
-    """One list for each axis, by its name (one of ``plots.X_AXES``, or the panel's own)."""
+    """By the name of the axis: one of ``plots.X_AXES``, or the panel's own."""
     y: list[float]
     method: str = ""
-    """Decides color and dashes; if empty, the position in the panel does."""
+    """Decides color and dashes; without it the position does."""
     low: list[float] | None = None
     high: list[float] | None = None
     """The band over seeds."""
     kind: Literal["line", "points", "bound"] = "line"
-    """``points``: measured values, with markers and a thin line; ``bound``: a theoretical bound, thin and dashed."""
+    """``points`` have markers and a thin line; ``bound`` is a theoretical bound, thin and dashed."""
     about: dict[str, Any] = field(default_factory=dict)
     """Parameters for the tooltip and the page: gamma, p, K, ..."""
 
@@ -78,12 +77,12 @@ class Claim:
     numbers: dict[str, float | None] = field(default_factory=dict)
     note: str = ""
     holds: bool | None = None
-    """Whether the claim holds here, even if it is only reported; None if that cannot be decided."""
+    """Whether it holds here, even if it is only reported; None if that is not decided."""
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """A figure or table of the paper, with everything that a reader needs to judge and repeat it."""
+    """A figure or table of the paper, with all that a reader needs to judge and repeat it."""
 
     id: str
     title: str
@@ -115,7 +114,7 @@ def to_json(report: ReproductionReport) -> dict[str, Any]:
 
 
 def to_csv(e: Experiment) -> str:
-    """All curves of an experiment, one row per point; an axis that a curve does not have is empty."""
+    """All curves of an experiment, one row per point; axes that a curve lacks are empty."""
     axes = list(dict.fromkeys(x for p in e.panels for s in p.series for x in s.x))
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")

@@ -81,22 +81,22 @@ class Curve:
 def curves_of(results: Any, warn: bool = False) -> list[Curve]:
     """One curve for each setting of results, run folders, or a mapping from labels to these.
 
-    Runs that differ in their seed alone make one curve. Its label names the settings that differ.
+    Runs that differ only in their seed make one curve. Its label names the settings that differ.
 
     Args:
-        warn: warn of runs that solve different problems.
+        warn: warn if the runs solve different problems.
     """
     if isinstance(results, Mapping):
         groups = {str(label): _flat(runs) for label, runs in results.items()}
         if empty := [label for label, runs in groups.items() if not runs]:
-            raise InputError(f'there are no results under "{empty[0]}".')
+            raise InputError(f'no results for "{empty[0]}".')
         labels = list(groups)
     else:
         groups = {}
         for result in _flat(results):
             groups.setdefault(repr(_setting(_about(result))), []).append(result)
         if not groups:
-            raise InputError("there are no results to plot.")
+            raise InputError("no results to plot.")
         labels = _labels([_about(runs[0]) for runs in groups.values()])
     if warn:
         _warn_of_problems([_about(runs[0]) for runs in groups.values()])
@@ -117,23 +117,22 @@ def _flat(results: Any) -> list[Result]:
     if isinstance(results, (str, Path)):
         return _flat(load(results))
     if not isinstance(results, Iterable):
-        raise InputError(f"{type(results).__name__} cannot be plotted; give results of run, or run folders.")
+        raise InputError(f"cannot plot {type(results).__name__}; give results of run, or run folders.")
     return [result for item in results for result in _flat(item)]
 
 
 def _setting(s: Summary) -> dict[str, Any]:
-    """Everything that was asked for, except the seed."""
+    """All settings but the seed."""
     return {k: v for k, v in s.items() if k not in _NOT_A_SETTING}
 
 
 def _labels(about: Sequence[Summary]) -> list[str]:
-    """Each method with those of its settings that differ among the runs of that method, or among all problems."""
+    """Each method with the settings that differ among its runs, or among all problems."""
     labels = []
     named = [k for k in OF_A_PROBLEM if k != "data_sha256"]
     for s in about:
         same = [other for other in about if other["method"] == s["method"]]
         own = [k for k in _setting(s) if k != "data_sha256" and any(other.get(k) != s[k] for other in same)]
-        # a curve of another problem says so even where its method occurs once
         own += [k for k in named if k not in own and any(other.get(k) != s.get(k) for other in about)]
         words = [f"{k} = {_short(s[k])}" for k in own if s.get(k) is not None]
         labels.append(", ".join([title(str(s["method"])), *words]))
@@ -147,54 +146,38 @@ def _short(v: Any) -> str:
 
 
 def _warn_of_problems(about: Sequence[Summary]) -> None:
-    """Curves of different problems are drawn, with a warning."""
     differ = [k for k in OF_A_PROBLEM if len({repr(s.get(k)) for s in about}) > 1]
     stars = [s["f_star"] for s in about if s.get("f_star") is not None]
     if not differ and len(stars) > 1 and not np.allclose(stars, stars[0], rtol=1e-6, atol=1e-12):
         differ = ["f*"]
     if differ:
         warnings.warn(
-            f"these runs solve different problems (they differ in {', '.join(differ)}), so their curves should not be "
-            "compared.",
+            f"these runs solve different problems (they differ in {', '.join(differ)}): do not compare their curves.",
             UserWarning,
             stacklevel=4,
         )
 
 
-def curve_panels(curves: Sequence[Curve], xs: Sequence[str], y: str = "gap", note: str = "") -> list[Panel]:
-    """One panel for each x axis: the median of each curve over its seeds, with a band from the least to the largest."""
+def curve_panels(curves: Sequence[Curve], xs: Sequence[str], y: str = "gap") -> list[Panel]:
+    """One panel for each x axis: the median of each curve over its seeds, with a band from smallest to largest."""
     for x in xs:
         if x not in X_AXES:
             raise InputError(f'x = "{x}" cannot be drawn; choose one of {", ".join(X_AXES)}.')
     columns = dict.fromkeys(name for c in curves for t in c.traces for name in t.columns)
     if y not in columns:
         raise InputError(f'y = "{y}" cannot be drawn; choose one of the columns {", ".join(columns)}.')
-    # f - f* is nan everywhere if f* is unknown
+    # where f* is unknown, f - f* is nan
     shown = [c for c in curves if any(_has(t, y) for t in c.traces)]
     if not shown:
-        raise InputError(f"no run has a value of {y}; choose another y, such as grad_norm.")
-    notes = [note] if note else []
+        raise InputError(f"no run has values of {y}; choose another y, such as grad_norm.")
+    notes = []
     if missing := [c.label for c in curves if c not in shown]:
-        notes.append(f"Not shown, since there are no values: {', '.join(missing)}.")
+        notes.append(f"Not shown, for lack of values: {', '.join(missing)}.")
     if max(len(c.traces) for c in shown) > 1:
         notes.append("Lines are medians over the seeds; bands extend from the smallest to the largest value.")
     label, floor = Y_AXES.get(y, (y.replace("_", " "), None))
-    scale: Any = "log" if y in Y_AXES else "linear"
-    return [
-        Panel(
-            x,
-            "",
-            [_series(c, x, y) for c in shown],
-            x,
-            {x: X_AXES[x][1]},
-            label,
-            "linear",
-            scale,
-            floor,
-            " ".join(notes),
-        )
-        for x in xs
-    ]
+    axis: Any = {"y_scale": "log" if y in Y_AXES else "linear", "y_floor": floor, "note": " ".join(notes)}
+    return [Panel(x, "", [_series(c, x, y) for c in shown], x, {x: X_AXES[x][1]}, label, **axis) for x in xs]
 
 
 def _has(trace: Trace, y: str) -> bool:
@@ -202,13 +185,12 @@ def _has(trace: Trace, y: str) -> bool:
 
 
 def _series(curve: Curve, x: str, y: str) -> Series:
-    """The median and the band, up to the last x that all seeds reached; interpolated on the axis if their x differ."""
+    """The median and the band, up to the last x that all seeds reached; interpolated if their x differ."""
     traces = [t for t in curve.traces if _has(t, y)]
-    lines = [(_column(t, x)[good], t[y][good]) for t in traces if (good := np.isfinite(t[y])).any()]
+    lines = [(column(t, x)[good], t[y][good]) for t in traces if (good := np.isfinite(t[y])).any()]
     if len(lines) == 1:
         return Series(curve.label, {x: lines[0][0].tolist()}, lines[0][1].tolist(), curve.method)
     end = min(u[-1] for u, _ in lines)
-    # every x at which some seed has a record; between records the others are interpolated
     grid = np.unique(np.concatenate([u for u, _ in lines]))
     grid = grid[grid <= end]
     in_log = y in Y_AXES
@@ -218,10 +200,11 @@ def _series(curve: Curve, x: str, y: str) -> Series:
     return Series(curve.label, {x: grid.tolist()}, middle, curve.method, low, high)
 
 
-def _column(trace: Trace, x: str) -> Array:
+def column(trace: Trace, x: str) -> Array:
+    """The values of an x axis for each record of a trace."""
     if missing := [column for column in X_AXES[x][0] if column not in trace]:
-        network = ", the time over a network; run it with network=, or" if x == "sim_seconds" else ";"
-        raise InputError(f"a run has no {missing[0]}{network} choose another x.")
+        why = ", since it had no network" if x == "sim_seconds" else ""
+        raise InputError(f"a run has no {missing[0]}{why}; choose another x.")
     return np.asarray(np.sum([trace[column] for column in X_AXES[x][0]], axis=0))
 
 
@@ -246,8 +229,7 @@ def curve_styles(series: Sequence[Series], figure: Collection[str] = ()) -> list
     """Each method in its own color; curves of a single method by position; a bound looks like the curve it bounds.
 
     Args:
-        figure: the methods that the whole figure draws in their own style; series by position have hollow markers
-            beside them.
+        figure: the methods with their own style in the whole figure; other series have hollow markers.
     """
     measured = [s for s in series if s.kind != "bound"]
     keys = _keys(measured)
@@ -290,11 +272,9 @@ def _looks(keys: Sequence[str], named: Collection[str]) -> dict[str, Style]:
 
 
 def numbers(values: Sequence[float | None]) -> Array:
-    """A list from results.json as an array; None, which stands for infinities and nan, becomes nan."""
+    """A list of results.json as an array; what is not finite becomes nan, which leaves a gap in a curve."""
     v = np.array([np.nan if u is None else u for u in values], dtype=np.float64)
-    # a curve has a gap where a value is not finite
-    v[~np.isfinite(v)] = np.nan
-    return v
+    return np.where(np.isfinite(v), v, np.nan)
 
 
 def panel_figure(panels: Sequence[Panel], heading: str = "") -> Figure:
@@ -302,7 +282,7 @@ def panel_figure(panels: Sequence[Panel], heading: str = "") -> Figure:
     from matplotlib.figure import Figure
 
     if not panels:
-        raise InputError("there is no panel to draw.")
+        raise InputError("no panel to draw.")
     across = min(len(panels), 2)
     down = -(-len(panels) // across)
     # panels with the same curves share one legend
@@ -332,7 +312,7 @@ def panel_figure(panels: Sequence[Panel], heading: str = "") -> Figure:
 
 
 def draw_panel(ax: Axes, panel: Panel, figure: Collection[str] = ()) -> list[str]:
-    """Draw the series and the axes; returns the notes that the figure must print."""
+    """Draw the series and the axes; returns the notes for the figure."""
     from matplotlib.ticker import EngFormatter
 
     notes = [panel.note] if panel.note else []
@@ -351,7 +331,6 @@ def draw_panel(ax: Axes, panel: Panel, figure: Collection[str] = ()) -> list[str
     ax.set_xlabel(mathtext(_plain(panel.xs.get(panel.x, panel.x))))
     ax.set_ylabel(mathtext(_plain(panel.y_label)))
     if panel.x_scale == "linear":
-        # costs start at zero, where every curve begins
         ax.set_xlim(left=min(0.0, ax.get_xlim()[0]) if ax.dataLim.xmin < 0 else 0.0)
         if panel.x != "seconds":
             ax.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -362,7 +341,7 @@ def draw_panel(ax: Axes, panel: Panel, figure: Collection[str] = ()) -> list[str
 
 
 def at_floor(y: Array, panel: Panel) -> Array:
-    """Values as they are drawn: at least the floor; nan where a logarithmic axis cannot show them."""
+    """Values as they are drawn: at least the floor; nan where a logarithmic axis has no place."""
     if panel.y_floor is not None:
         return np.maximum(y, panel.y_floor)
     return np.where(y > 0, y, np.nan) if panel.y_scale == "log" else y
@@ -386,36 +365,33 @@ def _line(k: int, s: Series, curve_style: CurveStyle) -> dict[str, Any]:
 
 
 def last_value(s: Series) -> float:
-    """The last value of a curve that is a number; nan if there is none."""
+    """The last finite value of a curve; nan if there is none."""
     return next((v for v in reversed(numbers(s.y).tolist()) if v == v), np.nan)
 
 
 def legend_order(panel: Panel) -> list[tuple[int, float]]:
-    """The curves in the order in which they end, each with its last value, or nan; bounds are behind the others."""
+    """The curves by their last value, the largest first, each with that value; bounds come last."""
     ends = [(k, last_value(s)) for k, s in enumerate(panel.series)]
     return sorted(ends, key=lambda end: (panel.series[end[0]].kind == "bound", -np.nan_to_num(end[1])))
 
 
 def _entries(ax: Axes, panel: Panel, width: int) -> tuple[list[Line2D], list[str]]:
-    """Lines and labels of the legend."""
     order = [k for k, _ in legend_order(panel)]
     return [ax.lines[k] for k in order], [mathtext(textwrap.fill(_plain(panel.series[k].label), width)) for k in order]
 
 
 def _plain(text: str) -> str:
-    """Text on one line that matplotlib takes neither for mathematics nor for a hidden label."""
+    """Text on one line, which matplotlib takes neither for mathematics nor for a hidden label."""
     shown = " ".join("".join(c if c.isprintable() else " " for c in text).split()).replace("$", r"\$")
     return f" {shown}" if shown.startswith("_") else shown
 
 
 _LETTER = re.compile(rf"(?<![\w'-])({GREEK}|lmax|[fhpqtxIKLMW])(?![\w'-])([*\u22c6]?)")
-
-
 _NAMES = {"lmax": r"\lambda_\mathrm{max}", "eps": r"\epsilon"}
 
 
 def mathtext(label: str) -> str:
-    """A label whose letters matplotlib typesets; one with a dollar sign stays as it is."""
+    """A label with its letters as mathematics; one with a dollar sign stays as it is."""
 
     def typeset(match: re.Match[str]) -> str:
         letter = _NAMES.get(match[1], match[1] if len(match[1]) == 1 else f"\\{match[1]}")
@@ -426,7 +402,7 @@ def mathtext(label: str) -> str:
 
 # -- files -------------------------------------------------------------------------------------------------------------
 def save(figure: Figure, path: str | Path, svg: bool = False) -> list[Path]:
-    """Write a PNG, and a PDF (and an SVG, if wanted) beside it; equal figures give equal files."""
+    """Write a PNG and a PDF, and on request an SVG; equal figures give equal files."""
     target = Path(path)
     if target.suffix.lower() not in ("", ".png", ".pdf"):
         raise InputError(f"{target} must end in .png or .pdf; both are written.")

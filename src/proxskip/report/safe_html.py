@@ -18,8 +18,7 @@ _LETTER = re.compile(rf"(?<![\w&'-])({GREEK})(?![\w;'-])")
 
 
 def text(value: str) -> str:
-    """Escaped, on one line; invisible characters and those that change the reading direction become U+FFFD."""
-    # control, surrogate, unassigned and private characters hide or reorder what is read
+    """Escaped, on one line; characters that hide or reorder what is read become U+FFFD."""
     hidden = {c for c in value if c in _DIRECTION_MARKS or unicodedata.category(c) in ("Cc", "Cs", "Cn", "Co")}
     return html.escape(
         "".join(" " if c.isspace() else "\N{REPLACEMENT CHARACTER}" if c in hidden else c for c in value)
@@ -27,21 +26,20 @@ def text(value: str) -> str:
 
 
 def attribute(value: str) -> str:
-    """Escaped for the inside of double quotes; the characters stay the same, so that a script finds the value again."""
+    """Escaped for double quotes; a script reads the same characters."""
     plain = "".join("\N{REPLACEMENT CHARACTER}" if c == "\0" or "\ud800" <= c <= "\udfff" else c for c in value)
     return html.escape(plain, quote=True).replace("\r", "&#13;").replace("\n", "&#10;")
 
 
 def sentence(value: str) -> str:
-    """Escaped as by ``text``; the Greek letters are shown as such, and f* with its star."""
+    """Escaped as by ``text``, with Greek letters and the star of f*."""
     letters = _LETTER.sub(lambda m: f"&{'epsilon' if m[1] == 'eps' else m[1]};", text(value))
     return re.sub(r"\b([fhx])\*", r"\1&Star;", letters)
 
 
 def block(data: Any) -> str:
-    """JSON for a script element: nothing in it can end the element; nan and infinities become null."""
+    """JSON for a script element, which nothing in it can end; nan and infinities become null."""
     plain = json.dumps(finite(data), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    # JSON may write any character as an escape, so the data stay the same
     return plain.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
@@ -59,7 +57,7 @@ def finite(data: Any) -> Any:
         return str(data)
     if not math.isfinite(value):
         return None
-    # up to 2^53 every whole number is a float, so that nothing is lost
+    # up to 2^53 nothing is lost
     return int(value) if value == int(value) and abs(value) < 2**53 else value
 
 
@@ -79,7 +77,7 @@ def show(value: Any) -> str:
 
 
 def data(value: Any, shown: str) -> str:
-    """The short form of a number, with all its digits (as in results.json) in an attribute."""
+    """The short form of a number, with all its digits in an attribute."""
     return f'<data value="{json.dumps(finite(value))}">{shown}</data>'
 
 
