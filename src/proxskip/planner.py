@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from proxskip import theory
+from proxskip.keywords import check_keywords
 from proxskip.links.network import Network
 from proxskip.planning.forecast import Plan
 from proxskip.planning.pilots import PILOT_GRADIENTS, advice, client_pilots, race
@@ -20,6 +21,7 @@ from proxskip.types import InputError
 NO_MU = "mu is unknown, so there is no theorem to compare with."
 
 
+@check_keywords
 def plan(
     problem: Problem,
     *,
@@ -32,10 +34,11 @@ def plan(
     """Predict which method and p reach a gradient norm of eps first over the network, by short pilots.
 
     Args:
-        problem: a problem with several clients; for one function use ``minimize``.
         eps: the gradient norm to reach.
-        network: the network; by default ``Network()``. The seconds of a gradient are measured if it has none.
-        seed: the seed of the pilots.
+        network: between the server and the clients; without one, exchanges cost nothing but their vectors.
+        seed: of the pilots.
+        threads: as in ``run``.
+        problem: a problem with clients; for one function, ``minimize`` chooses its method while it runs.
         pilot: gradients of a first pilot.
         threads: threads of the pilots; by default one per core.
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from proxskip import theory
 from proxskip.interfaces import Method
+from proxskip.keywords import check_keywords
 from proxskip.links.network import Network
 from proxskip.many_runs import RunTask, folder_of, run_many
 from proxskip.problems.federated import Problem
@@ -17,6 +18,7 @@ from proxskip.running import as_method, as_problem
 from proxskip.types import InputError, Oracle
 
 
+@check_keywords
 def sweep(
     methods: Sequence[Method | type[Method] | str],
     problem: Problem | Oracle,
@@ -43,16 +45,16 @@ def sweep(
     """Run every method with every seed; the results come method by method, seed by seed.
 
     Args:
-        methods: methods, their classes or their names.
-        problem: the problem, or one function.
-        rounds: as in ``run``, and so are ``iterations``, ``seconds``, ``tol``, ``target``, ``engine``, ``cohort``,
-            ``x0``, ``every``, ``threads``, ``allow_unsafe_step``, ``progress``, ``network`` and ``checkpoint_every``.
-        seeds: the seeds, or how many of them, from 0 on.
-        out: a folder for compare.json and the folders of the runs, such as ``out/scaffnew/seed-3``; ``load`` reads it.
-            Repeating an interrupted call continues it.
-        force: overwrite the runs in the folder.
-        jobs: processes, which share the threads. A script needs ``if __name__ == "__main__":`` for them, and its
-            problem must be one that Python can send to another process.
+        methods: methods, classes or names, as in ``run``.
+        problem: the problem, the same for all.
+        rounds, iterations, seconds, tol, target: when to stop, as in ``run``.
+        engine, threads, cohort, network, x0, every, checkpoint_every, allow_unsafe_step, progress: as in ``run``.
+        seeds: how many, from 0 on, as on the command line; or the seeds themselves.
+        out: a folder with a run folder of each run, such as ``out/scaffnew/seed-3``, and compare.json; ``load`` reads
+            it. The same call again goes on where an interrupted one stood.
+        force: overwrite run folders that are there.
+        jobs: processes; the threads are shared among them. A script that uses them needs
+            ``if __name__ == "__main__":``, and the problem must be one that Python can send to another process.
 
     >>> import proxskip as ps
     >>> problem = ps.Problem(ps.random_quadratics(4, 3))

@@ -15,6 +15,7 @@ from typing import Any
 
 from proxskip import display, registry, theory
 from proxskip.interfaces import Method
+from proxskip.keywords import check_keywords
 from proxskip.loop.progress import OverallProgress, is_wanted
 from proxskip.many_runs import RunTask, run_many
 from proxskip.problems.federated import Problem
@@ -49,7 +50,14 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Tuned:
-    """The result of ``tune``: the best method, and all candidates, the best first."""
+    """What ``tune`` found: the best method, and all candidates, the best first.
+
+    Args:
+        method: the best one, with its parameters.
+        candidates: all of them, the best first.
+        rounds: spent, over all candidates.
+        notes: what the table does not show.
+    """
 
     method: Method
     candidates: tuple[Candidate, ...]
@@ -75,6 +83,7 @@ class Tuned:
         return ("gamma L", "local steps", "rounds", "f - f*"), rows
 
 
+@check_keywords
 def tune(
     method: Method | type[Method] | str,
     problem: Problem | Oracle,
@@ -91,12 +100,12 @@ def tune(
     """The best gamma = 2^k/L and number of local steps for a method, by successive halving.
 
     Args:
-        method: a method, its class or its name; parameters that are not tuned keep their values, or their theorem's.
-        problem: the problem, or one function.
-        budget: communication rounds over all candidates; every candidate of a rung has the same share.
-        powers: the k of gamma = 2^k/L, with the L of the average.
-        steps: the numbers of local steps; by default a quarter, one and four times the theorem's.
-        engine: as in ``run``, and so are ``threads`` and ``progress``.
+        problem: the problem, or a single function.
+        engine, threads, progress: as in ``run``.
+        method: a method, its class or its name; other parameters than the tuned ones are kept, or those of its theorem.
+        budget: communication rounds over all candidates; every candidate has the same share of a rung.
+        powers: the k of gamma = 2^k/L, with L that of the average.
+        steps: the numbers of local steps; a quarter, one and four times the theorem's if not given.
         jobs: processes, as in ``sweep``.
         out: a folder that keeps all runs; repeating an interrupted call continues it.
 

@@ -127,9 +127,14 @@ class Parser(argparse.ArgumentParser):
         """Raise the message; argparse would print the usage and exit."""
         raise InputError(message.rstrip(".") + ".")
 
+    def flags(self) -> list[str]:
+        """The flags of this command."""
+        return list(self._option_string_actions)
+
     def nearest(self, flag: str) -> str | None:
-        """The most similar flag of this command; None if none is similar."""
-        return next(iter(difflib.get_close_matches(flag.split("=")[0], list(self._option_string_actions), n=1)), None)
+        """The flag of this command that is most similar to the given one."""
+        near = difflib.get_close_matches(flag.split("=")[0], self.flags(), n=1)
+        return near[0] if near else None
 
 
 # -- values of flags ---------------------------------------------------------------------------------------------------

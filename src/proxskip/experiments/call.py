@@ -24,9 +24,11 @@ def reproduce(
     """Reproduce the paper's figures and tables, and check its claims, as `proxskip reproduce` does.
 
     Args:
-        experiments: names such as ``"fig1b"``, or TOML files of figures; by default all experiments of the paper.
-        data: a data set, or a file.
-        out: the folder of the report; a second call reuses what the first has computed.
+        data: the data set, by name or path.
+        engine, threads: as in ``run``.
+        data_dir: where to look for the data set first.
+        experiments: the names of some, such as ``["fig1b"]``; all if not given.
+        out: the folder of the report; a second call finds there what the first has computed.
         quick: shorter runs.
         engine: "cpu", "gpu" or "reference".
         threads: threads of the engine; by default one per core.

@@ -446,10 +446,7 @@ def judged(model: str, runs: Runs, asserted: bool) -> list[Claim]:
     if len(runs) > 2:
         found.append(claim_falling(runs))
     return [
-        replace(
-            claims.claim(f"{model}-{id}", text, holds, said, numbers, "a tie" if holds is None else ""),
-            verdict=claims.judge(holds, asserted),
-        )
+        claims.claim(f"{model}-{id}", text, holds, said, numbers, asserted, undecided="a tie")
         for id, text, holds, said, numbers in found
     ]
 

@@ -64,13 +64,13 @@ class PlanRow:
 
 @dataclass(frozen=True)
 class Plan:
-    """The candidates, fastest first; print it for a table.
+    """The candidates, fastest first; print it for a table. ``best`` is the choice.
 
     Args:
-        rows: the candidates.
+        rows: the candidates, the fastest first.
         eps: the gradient norm to reach.
-        pilot_seconds: seconds that the pilots took.
-        notes: remarks.
+        pilot_seconds: what the pilots took.
+        notes: advice in sentences.
     """
 
     rows: tuple[PlanRow, ...]
