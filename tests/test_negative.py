@@ -129,31 +129,54 @@ def gossip(tau: float, n: int = 4) -> ps.authoring.Method:
 
 
 @pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: ps.Scaffnew(0.5, 2), r"p = 2 must lie in \(0, 1\]."),
+        (lambda: ps.Scaffnew(0.5, 0.0), "p = 0"),
+        (lambda: ps.Scaffnew(0.5, 1.5), "p = 1.5"),
+        (lambda: ps.Scaffnew(0.1, 1e-300), "p = 1e-300"),
+        (lambda: ps.Scaffnew(0.1, "x"), "p = 'x'"),
+        (lambda: ps.Scaffnew(0.0, 0.5), "gamma = 0.0 must be positive and finite."),
+        (lambda: ps.Scaffnew(-1.0, 0.5), "gamma = -1"),
+        (lambda: ps.Scaffnew(float("nan"), 0.5), "gamma = nan"),
+        (lambda: ps.Scaffnew("small", 0.5), "gamma = 'small' is not a number."),
+        (lambda: ps.Scaffnew((0.5, 0.0), 0.5), "gamma"),
+        (lambda: ps.Scaffnew(0.5, 0.5, K=0), "K = 0"),
+        (lambda: ps.Scaffnew(0.5, 0.5, chi=0.0), "chi = 0"),
+        (lambda: ps.Scaffnew(0.5, 0.5, codec="zip"), 'codec "zip" is not known'),
+        (lambda: ps.Scaffold(0.1, 0), "K = 0"),
+        (lambda: ps.Scaffold(0.1, 2, eta_g=0.0), "eta_g"),
+        (lambda: ps.Scaffold(0.1, 2, option="III"), "option"),
+        (lambda: ps.SLocalGD(0.1, 0.5, q=0.0), "q = 0"),
+        (lambda: ps.ScaffnewVR(0.1, 0.5, q=2.0), "q = 2"),
+        (lambda: ps.Accelerated(0.5, 1.0), "beta"),
+        (lambda: ps.Tamuna(0.1, 0.5, 0, 1.0), "s = 0"),
+        (lambda: ps.Tamuna(0.1, 0.5, 2, 0.0), "chi = 0"),
+        (lambda: ps.PDHG(0.1, 0.0), "tau = 0"),
+        (lambda: ps.RandomGossip(0.1, 0.1, ps.graphs.graph("ring", 4), p_e=0.0), "p_e = 0"),
+        (lambda: ps.FiveGCS(0.1, 0.1, 1.0, 0.1, theta=1.0), "theta = 1"),
+        (lambda: ps.LoCoDL(0.1, 0.5, "natural", 0.1, 0.125, 0.0), "rho = 0"),
+        (lambda: ps.Decaying(ps.GD(0.1), -1.0), "decay = -1"),
+    ],
+)
+def test_parameters_out_of_range_are_refused_where_they_are_given(make: Any, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        make()
+
+
+@pytest.mark.parametrize(
     ("method", "says"),
     [
-        (ps.Scaffnew(0.5, 0.0), "p = 0"),
-        (ps.Scaffnew(0.5, 1.5), "p = 1.5"),
-        (ps.Scaffnew(0.1, 1e-300), "p = 1e-300"),
-        (ps.Scaffnew(0.1, "x"), "p = 'x'"),
-        (ps.Scaffnew(0.0, 0.5), "gamma"),
-        (ps.Scaffnew(-1.0, 0.5), "gamma"),
-        (ps.Scaffnew(float("nan"), 0.5), "gamma"),
-        (ps.Scaffnew((0.5, 0.5), 0.5), "2 entries for 4 clients"),
-        (ps.Scaffnew(0.5, 0.5, K=0), "K = 0"),
+        (ps.Scaffnew((0.5, 0.5), 0.5), "gamma has 2 entries for 4 clients"),
         *((ps.Scaffnew(0.5, 0.5, codec=codec), f"wrong with {codec}") for codec in ("natural", "rand-2", "l1-2")),
-        (ps.Scaffold(0.1, 0), "K = 0"),
-        (ps.Scaffold(0.1, 2, eta_g=0.0), "eta_g"),
-        (ps.Scaffold(0.1, 2, option="III"), "option"),
-        (ps.FedLin(0.1, (1, 2)), "K = "),
-        (ps.SLocalGD(0.1, 0.5, q=0.0), "q = 0"),
-        (ps.Accelerated(0.5, 1.0), "beta"),
+        (ps.FedLin(0.1, (1, 2)), "K has 2 entries for 4 clients"),
         (ps.ProxSkip(0.5, 0.5), "one function"),
         (ps.SplitSkip(0.5, 0.5, 0.5), "one function"),
         (gossip(1.01 / ps.graphs.graph("ring", 4).lmax), "tau"),
         (gossip(0.1, 5), "5 nodes but there are 4"),
     ],
 )
-def test_parameters_out_of_range_are_refused(method: ps.authoring.Method, says: str) -> None:
+def test_parameters_that_do_not_fit_the_problem_are_refused(method: ps.authoring.Method, says: str) -> None:
     with pytest.raises(InputError, match=says):
         ps.run(method, ps.Problem(quadratics(4)), rounds=1)
 

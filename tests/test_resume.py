@@ -277,3 +277,14 @@ def test_a_run_with_other_minibatches_is_refused_and_kept(begun: int | None, tmp
 
 def test_the_numbers_of_a_tuple_keep_their_kind() -> None:
     assert description._plain((np.float32(0.5), np.int64(2), True, 0.25)) == [0.5, 2, True, 0.25]
+
+
+@pytest.mark.parametrize("engine", ["cpu", "reference"])
+def test_numbers_of_numpy_are_those_of_python_from_the_start(engine: str, tmp_path: Path) -> None:
+    problem = ps.Problem(quadratics(4))
+    method = ps.Scaffnew(np.float32(0.1), np.float32(0.3), K=np.int64(3), chi=np.float32(0.7))
+    assert [type(v) for v in method.parameters().values()][:5] == [float, float, int, float, float]
+    own = ps.Scaffnew(tuple(np.float32([0.1, 0.2, 0.3, 0.1])), np.float64(0.3))
+    assert {type(gamma) for gamma in own.gamma} == {float}
+    for name, each in (("one", method), ("own", own)):
+        cut_and_resume(tmp_path / name, each, problem, [3], engine=engine)

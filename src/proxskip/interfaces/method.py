@@ -118,6 +118,15 @@ def from_solution(problem: Problem, psi: Callable[[Solution, Array, Vectors, Vec
     return lyapunov
 
 
+def _python_number(value: Any) -> Any:
+    """A number of numpy as one of Python; a tuple of such numbers likewise."""
+    if isinstance(value, tuple) and value and isinstance(value[0], np.generic):
+        return tuple(_python_number(v) for v in value)
+    if isinstance(value, np.floating):
+        return float(value)
+    return value.item() if isinstance(value, np.integer | np.bool_) else value
+
+
 class _FromAbout:
     """``Method.name`` and its like, on the class and on its instances."""
 
@@ -148,6 +157,14 @@ class Method:
         # before @dataclass writes its own repr, which would print a thousand step sizes and every default
         if "__repr__" not in vars(cls):
             cls.__repr__ = Method.__repr__  # type: ignore[method-assign]
+
+    def __post_init__(self) -> None:
+        # numpy's numbers would round differently from those of a resumed run, which are read from a file
+        for name, value in self._fields().items():
+            number = _python_number(value)
+            if number is not value:
+                object.__setattr__(self, name, number)
+        self.check_parameters()
 
     def __repr__(self) -> str:
         given = [f"{k}={display.short(v)}" for k, v in self._given().items()]
@@ -225,7 +242,20 @@ class Method:
 
     def parameters(self) -> dict[str, Any]:
         """The fields by name."""
+        return self._fields()
+
+    def _fields(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+
+    def check_parameters(self) -> None:
+        """Refuse parameters that are wrong for every problem; the constructor calls it."""
+        own = self._fields()
+        if "gamma" in own:
+            check_steps_positive(own["gamma"])
+        if own.get("p") is not None:
+            check_probability("p", own["p"])
+        if own.get("K") is not None:
+            check_count("K", own["K"])
 
     @property
     def pace(self) -> float:
@@ -256,21 +286,14 @@ class Method:
     def check_steps(
         self, problem: Problem, insist: bool, *, L: float | Callable[[], float] | None = None, **given: Any
     ) -> list[str]:
-        """Check p and K, and refuse or warn by ``limits``; with own steps gamma_i, client by client against L_i.
+        """Check the parameters, and refuse or warn by ``limits``; with own steps gamma_i, client by client against L_i.
 
         ``L`` is a function where a problem may not know it. ``problem.L_kind == "global"`` counts as insisting: whoever
         asks for the figures' L knows that it is smaller.
         """
-        own = self.parameters()
-        if own.get("p") is not None:
-            check_probability("p", own["p"])
-        if own.get("K") is not None:
-            check_count("K", own["K"], problem.n)
+        self.check_parameters()
+        self.check_lengths(problem)
         gammas = np.atleast_1d(np.asarray(self.gamma, dtype=np.float64))
-        if not np.isfinite(gammas).all() or gammas.min() <= 0:
-            raise InputError(f"gamma = {self.gamma} must be positive.")
-        if np.ndim(self.gamma) and len(gammas) != problem.n:
-            raise InputError(f"gamma has {len(gammas)} entries for {problem.n} clients.")
         if not problem.checks_steps:
             return []  # there is nothing to compare with; whoever runs it says so
         # with minibatches the A of expected smoothness takes the place of L
@@ -282,6 +305,13 @@ class Method:
         # the limits themselves stay those of max_i L_i, so that a warning names them
         insist = insist or problem.L_kind == "global"
         return check_limits(self.name, float(gammas[worst]), limits, float(smooth[worst]), insist)
+
+    def check_lengths(self, problem: Problem) -> None:
+        """Refuse a gamma or K per client for another number of clients."""
+        for name in ("gamma", "K"):
+            value = self.parameters().get(name)
+            if np.ndim(value) and len(value) != problem.n:  # type: ignore[arg-type]
+                raise InputError(f"{name} has {len(value)} entries for {problem.n} clients.")  # type: ignore[arg-type]
 
     def for_cohorts(self, cohorts: Participation, n: int) -> tuple[Any, list[str]]:
         """The method on these cohorts of n clients, and warnings."""
@@ -335,10 +365,20 @@ def check_probability(name: str, value: float) -> None:
         raise InputError(f"{name} = {value:g} asks for {1 / value:.0e} steps at a time; take at least {SMALLEST_P:g}.")
 
 
-def check_count(name: str, value: Any, n: int = 1) -> None:
-    """Whole numbers of at least one; a sequence needs one for each client."""
+def check_steps_positive(gamma: Any) -> None:
+    """A positive finite step size, or several."""
+    try:
+        gammas = np.atleast_1d(np.asarray(gamma, dtype=np.float64))
+    except (TypeError, ValueError):
+        raise InputError(f"gamma = {gamma!r} is not a number.") from None
+    if not gammas.size or not np.isfinite(gammas).all() or gammas.min() <= 0:
+        raise InputError(f"gamma = {display.short(gamma)} must be positive and finite.")
+
+
+def check_count(name: str, value: Any) -> None:
+    """A whole number of at least one, or several."""
     counts = np.atleast_1d(np.asarray(value))
-    if counts.dtype.kind not in "iu" or counts.min() < 1 or (np.ndim(value) and len(counts) != n):
-        raise InputError(f"{name} = {value} must be a whole number of at least 1 (or one for each of the {n} clients).")
+    if not counts.size or counts.dtype.kind not in "iu" or counts.min() < 1:
+        raise InputError(f"{name} = {value} must be a whole number of at least 1, or one for each client.")
     if counts.max() > LARGEST_K:
         raise InputError(f"{name} = {int(counts.max())} is too many steps at a time; take at most {LARGEST_K:,}.")

@@ -40,6 +40,11 @@ class Accelerated(GD):
         other_names=("nesterov", "agd", "accelerated-gd"),
     )
 
+    def check_parameters(self) -> None:
+        GD.check_parameters(self)
+        if not 0 <= self.beta < 1:
+            raise InputError(f"beta = {self.beta} must lie in [0, 1).")
+
     def start(self, problem: Problem, x0: Array) -> Vectors:
         """x and the point y ahead of it."""
         return {"x": x0, "y": x0}
@@ -60,9 +65,7 @@ class Accelerated(GD):
         )
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
-        """0 <= beta < 1, gamma <= 1/L; beyond (2 + 2 beta)/((1 + 2 beta) L) it diverges."""
-        if not 0 <= self.beta < 1:
-            raise InputError(f"beta = {self.beta} must lie in [0, 1).")
+        """gamma <= 1/L; beyond (2 + 2 beta)/((1 + 2 beta) L) it diverges."""
         limit = nesterov_limit(problem.L_global, self.beta)
         if self.gamma >= limit and not (insist or problem.L_kind == "global"):
             raise InputError(f"gamma = {self.gamma:g} is not below {limit:g}, where momentum {self.beta:g} diverges.")

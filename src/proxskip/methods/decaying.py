@@ -31,6 +31,8 @@ class Decaying(Method):
     def __post_init__(self) -> None:
         if isinstance(self.method, Decaying):
             raise InputError("the step size of this method decays already; give decay once.")
+        theory.nonnegative("decay", self.decay)
+        Method.__post_init__(self)
 
     @classmethod
     def paper_figure(cls, method: Method, problem: Problem) -> Decaying:  # type: ignore[override]
@@ -60,8 +62,7 @@ class Decaying(Method):
         return replace(method, gamma=theory.falling_step(k, method.gamma, self.decay))
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
-        """A decay of at least zero; the first step size is the method's to judge."""
-        theory.nonnegative("decay", self.decay)
+        """The first step size is the method's to judge."""
         return self.method.check(problem, insist)
 
     def start(self, problem: Problem, x0: Array) -> Vectors:

@@ -9,12 +9,12 @@ import numpy as np
 
 from proxskip import theory
 from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, as_sent
-from proxskip.interfaces.method import check_count, check_probability
+from proxskip.interfaces.method import check_probability
 from proxskip.methods import steps
 from proxskip.methods.gradient import LocalMethod
 from proxskip.problems.federated import Problem
 from proxskip.theory.step_sizes import Setting, StepLimits
-from proxskip.types import Array, InputError, Vectors
+from proxskip.types import Array, Vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,7 @@ class FedLin(LocalMethod):
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """gamma_i <= 1/(K_i L); from 2/L on it is refused."""
-        check_count("K", self.K, problem.n)
-        if isinstance(self.gamma, tuple) and len(self.gamma) != problem.n:
-            raise InputError(f"gamma has {len(self.gamma)} entries for {problem.n} clients.")
+        self.check_lengths(problem)
         gammas, counts = (np.broadcast_to(np.asarray(v), (problem.n,)) for v in (self.gamma, self.K))
         # the client that diverges first
         worst = int(np.argmax(gammas * counts))
@@ -148,6 +146,10 @@ class SLocalGD(Method):
         """K steps with the old anchor's difference."""
         return (client.send(client.descend(x, memory["h"], self.gamma, K)),), {}
 
+    def check_parameters(self) -> None:
+        Method.check_parameters(self)
+        check_probability("q", self.q)
+
     @classmethod
     def theory(cls, problem: Problem, p: float | None = None, q: float = 1.0) -> SLocalGD:
         """gamma = p/(4 L): the order p/L is proved, this constant is measured; p = 1/sqrt(kappa) where not given."""
@@ -161,8 +163,7 @@ class SLocalGD(Method):
         return replace(best, gamma=4 * best.gamma)
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
-        """p and q in (0, 1], gamma <= p/L."""
-        check_probability("q", self.q)
+        """gamma <= p/L."""
         return self.check_steps(problem, insist, p=self.p)
 
     @staticmethod

@@ -11,7 +11,6 @@ import numpy as np
 
 from proxskip import theory
 from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, from_solution
-from proxskip.interfaces.method import check_count
 from proxskip.links.cohorts import Everyone, Participation, as_participation
 from proxskip.links.sums import weighted_sum
 from proxskip.methods import steps
@@ -64,6 +63,12 @@ class FiveGCS(Method):
         needs_whole_cohort=True,
         other_names=("fivegcs",),
     )
+
+    def check_parameters(self) -> None:
+        Method.check_parameters(self)
+        theory.nonnegative("mu", self.mu)
+        if self.theta is not None and not 0 < self.theta < 1:
+            raise InputError(f"theta = {self.theta:g} must lie between 0 and 1.")
 
     def start(self, problem: Problem, x0: Array) -> Vectors:
         """z = x0 and v = 0."""
@@ -181,15 +186,10 @@ class FiveGCS(Method):
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """gamma sum_m w_m tau_m <= 1; settings that diverge on a quadratic are refused."""
         insist = insist or problem.L_kind == "global"
-        check_count("K", self.K)
-        theory.positive("gamma", self.gamma)
-        theory.nonnegative("mu", self.mu)
         for name in ("tau", "L", "beta", "pi"):
             values = np.atleast_1d(np.asarray(1.0 if self.parameters()[name] is None else self.parameters()[name]))
             if len(values) not in (1, problem.n) or not np.all(np.isfinite(values)) or values.min() < 0:
                 raise InputError(f"{name} must be one positive number, or one for each of the {problem.n} clients.")
-        if self.theta is not None and not 0 < self.theta < 1:
-            raise InputError(f"theta = {self.theta:g} must lie between 0 and 1.")
         if np.min(self.tau) <= 0 or np.min(self.L) <= self.mu:
             raise InputError("tau must be positive, and L above mu.")
         return self._unsafe(problem, insist)

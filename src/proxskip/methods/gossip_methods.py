@@ -197,6 +197,11 @@ class RandomGossip(GossipMethod):
         m = mixed - memory["xhat"]
         return {"x": memory["xhat"] + (self.gamma * self.tau * (1.0 + self.omega)) * m, "h": memory["h"] + self.tau * m}
 
+    def check_parameters(self) -> None:
+        Method.check_parameters(self)
+        check_probability("p_e", self.p_e)
+        theory.whole("k", 1 if self.k is None else self.k)
+
     @classmethod
     def theory(
         cls, problem: Problem, graph: Any = "ring", p_e: float | None = None, k: int | None = None, seed: int = 0
@@ -234,8 +239,6 @@ class RandomGossip(GossipMethod):
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """gamma <= 1/L, gamma tau (lmax + 2 omega w) <= 1, equal weights, one node per client."""
-        check_probability("p_e", self.p_e)
-        theory.whole("k", 1 if self.k is None else self.k)
         steps.check_gossip(self.graph, problem, may_fail=True)
         kept = (problem.d if self.k is None else min(self.k, problem.d)) / problem.d
         right = 1.0 / (kept * self.p_e * (1.0 - self.graph.failure)) - 1.0

@@ -56,6 +56,8 @@ class LoCoDL(Method):
     )
 
     def __post_init__(self) -> None:
+        Method.__post_init__(self)
+        check_probability("rho", self.rho)
         object.__setattr__(self, "codec", as_codec(self.codec))
 
     def start(self, problem: Problem, x0: Array) -> Vectors:
@@ -122,8 +124,7 @@ class LoCoDL(Method):
         return cls(gamma, p, codec, mu_g, omega, rho)
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
-        """p in (0, 1], an unbiased codec with this omega, 0 < mu_g < mu, gamma <= 2/L."""
-        check_probability("rho", self.rho)
+        """An unbiased codec with this omega, 0 < mu_g < mu, gamma <= 2/L."""
         omega = self.codec.omega(problem.d)
         check_codec(self.codec, omega)
         if self.omega < omega * (1 - 1e-12):

@@ -66,6 +66,9 @@ class Scaffnew(Method):
     )
 
     def __post_init__(self) -> None:
+        Method.__post_init__(self)
+        if self.chi is not None:
+            theory.positive("chi", self.chi)
         if self.codec is not None:
             object.__setattr__(self, "codec", as_codec(self.codec))
 
@@ -161,11 +164,9 @@ class Scaffnew(Method):
         return cls(gamma, p, K, None if a == 1.0 else chi, a, codec)
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
-        """p in (0, 1], gamma_i <= 1/L_i (1/A with stochastic gradients)."""
+        """gamma_i <= 1/L_i (1/A with stochastic gradients)."""
         if self.codec is not None and not self.codec.omega(problem.d) < 1e-6:
             raise InputError(f"scaffnew is wrong with {self.codec}; use float32, or locodl instead of scaffnew.")
-        if self.chi is not None and not self.chi > 0:
-            raise InputError(f"chi = {self.chi} must be positive.")
         return self.check_steps(problem, insist)
 
     def for_cohorts(self, cohorts: Participation, n: int) -> tuple[Scaffnew, list[str]]:

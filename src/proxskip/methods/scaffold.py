@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from proxskip.interfaces import About, Client, Exchange, Sent, Style, as_sent
+from proxskip import theory
+from proxskip.interfaces import About, Client, Exchange, Method, Sent, Style, as_sent
 from proxskip.methods import steps
 from proxskip.methods.gradient import LocalMethod
 from proxskip.problems.federated import Problem
@@ -89,6 +90,12 @@ class Scaffold(LocalMethod):
         """h_i = c_i - c; in the one-vector form c stays zero and the clients keep h_i itself."""
         return memory["h"] - server["c"]
 
+    def check_parameters(self) -> None:
+        Method.check_parameters(self)
+        theory.positive("eta_g", self.eta_g)
+        if self.option not in ("I", "II"):
+            raise InputError(f'option "{self.option}" of Scaffold is not known; use "I" or "II".')
+
     @classmethod
     def theory(
         cls, problem: Problem, K: int | None = None, option: Literal["I", "II"] = "II", cohort: int | None = None
@@ -106,10 +113,6 @@ class Scaffold(LocalMethod):
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """gamma <= 1/(K L eta_g); from 2/L on it is refused."""
-        if not self.eta_g > 0:
-            raise InputError(f"eta_g = {self.eta_g} must be positive.")
-        if self.option not in ("I", "II"):
-            raise InputError(f'option "{self.option}" of Scaffold is not known; use "I" or "II".')
         return self.check_steps(problem, insist, K=self.K, eta_g=self.eta_g)
 
     @classmethod

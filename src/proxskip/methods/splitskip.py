@@ -190,6 +190,11 @@ class PDHG(Method):
         """One gradient step with the shift h = mu x - D'y."""
         return (client.send(client.descend(x, h, gamma, K)),), {}
 
+    def check_parameters(self) -> None:
+        Method.check_parameters(self)
+        theory.positive("tau", self.tau)
+        theory.nonnegative("mu", self.mu)
+
     @classmethod
     def theory(cls, problem: Problem, accelerate: bool = True) -> PDHG:
         """gamma = 1/(2 (L - mu)), tau = (L - mu)/|DD'|: half of the bound for the gradient, half for D."""
@@ -214,8 +219,6 @@ class PDHG(Method):
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """gamma (L - mu + tau |DD'|) <= 1, and so gamma <= 1/L, where no tau would be left."""
-        theory.positive("tau", self.tau)
-        theory.nonnegative("mu", self.mu)
         notes = self.check_steps(problem, insist, L=problem.L_global)
         norm2 = operators.operator_norm2(operator_of(problem))
         used = self.gamma * (max(problem.L_global - self.mu, 0.0) + self.tau * norm2)

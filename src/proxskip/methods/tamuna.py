@@ -81,6 +81,11 @@ class Tamuna(Method):
         """The update of h, where this client sent something."""
         return {"h": memory["h"] + (self.p * self.chi / self.gamma) * (memory["q"] * (x - memory["xhat"]))}
 
+    def check_parameters(self) -> None:
+        Method.check_parameters(self)
+        theory.whole("s", self.s)
+        theory.positive("chi", self.chi)
+
     @classmethod
     def theory(cls, problem: Problem, *, cohort: Any = None, s: int | None = None) -> Tamuna:
         """gamma = 2/(L + mu), chi = nu, and the best p of the theorem.
@@ -108,11 +113,8 @@ class Tamuna(Method):
         return cls(gamma, p, s, given.get("chi", chi))
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
-        """p in (0, 1], 2 <= s <= n, chi at most nu, gamma <= 2/(L + mu), or 1/A with minibatches."""
-        theory.whole("s", self.s)
+        """2 <= s <= n, chi at most nu, gamma <= 2/(L + mu), or 1/A with minibatches."""
         check_owners(self.s, problem.n)
-        if not self.chi > 0:
-            raise InputError(f"chi = {self.chi} must be positive.")
         nu = theory.nu(problem.n, self.s)
         beyond = f"chi = {self.chi:g} is above its bound {nu:g} for s = {self.s}, beyond which tamuna can diverge."
         mu = None if problem.batch is not None else problem.mu

@@ -74,6 +74,10 @@ class ScaffnewVR(Method):
     def settle(self, client: Client, memory: Vectors, x: Array) -> Vectors:
         return {"h": memory["h"] + (self.p / self.gamma) * (x - memory["xhat"])}
 
+    def check_parameters(self) -> None:
+        Method.check_parameters(self)
+        check_probability("q", self.q)
+
     @classmethod
     def theory(cls, problem: Problem) -> Self:
         """gamma = 1/((4 + e) L_b) by ``theory.lsvrg_step``, p = sqrt(gamma mu), q by ``theory.lsvrg_q``.
@@ -97,9 +101,7 @@ class ScaffnewVR(Method):
         return cls.at(gamma, problem, steps.p_of(given, lambda: theory.best_p(gamma, problem.mu)), q)
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
-        """p and q in (0, 1], gamma below 1/(4 L_b), or at most 1/L with full gradients."""
-        check_probability("p", self.p)
-        check_probability("q", self.q)
+        """gamma below 1/(4 L_b), or at most 1/L with full gradients."""
         if not problem.checks_steps:
             return self.check_steps(problem, insist)
         if problem.batch is None:
