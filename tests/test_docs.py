@@ -315,6 +315,16 @@ def test_every_page_is_in_the_index() -> None:
     assert {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"} <= set(linked)
 
 
+def test_the_way_of_a_run_goes_through_files_that_exist() -> None:
+    text = (ROOT / "docs" / "how-a-run-flows.md").read_text("utf-8")
+    for path in re.findall(r"`([a-z_0-9/]+\.py)(?:: \w+)?`", text):
+        assert (SOURCE / path).is_file(), path
+    source = (SOURCE / "methods" / "scaffnew.py").read_text("utf-8")
+    for block in parts(text):
+        for line in block.code.splitlines():
+            assert line.strip() in source or line.startswith("def "), line
+
+
 # -- as much as can be read --------------------------------------------------------------------------------------------
 def test_there_are_few_pages_and_short_ones() -> None:
     pages = [page for page in (ROOT / "docs").rglob("*.md") if "site" not in page.parts and page.name not in GENERATED]
