@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import doctest
-import importlib
+import importlib.util
 import io
 import re
 import runpy
@@ -12,6 +12,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+import warnings
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -323,6 +324,22 @@ def test_the_way_of_a_run_goes_through_files_that_exist() -> None:
     for block in parts(text):
         for line in block.code.splitlines():
             assert line.strip() in source or line.startswith("def "), line
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.name not in ("migrating.md", "CHANGELOG.md")], ids=name_of)
+def test_what_a_page_names_exists(page: Path) -> None:
+    """Names of the package, and files of the repository."""
+    text = page.read_text("utf-8")
+    for name in set(re.findall(r"\bps\.([A-Za-z_]\w*(?:\.\w+)?)", text)):
+        first, _, second = name.partition(".")
+        if first == "torch" and importlib.util.find_spec("torch") is None:
+            continue
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", DeprecationWarning)  # an old name
+            thing = getattr(ps, first)
+        assert not second or hasattr(thing, second), name
+    for path in re.findall(r"`((?:tests|benchmarks|examples|docs)/[\w./-]+)`", text):
+        assert (ROOT / path).exists(), path
 
 
 # -- as much as can be read --------------------------------------------------------------------------------------------
