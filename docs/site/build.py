@@ -59,7 +59,7 @@ def stage(work: Path, only: list[str] | None) -> None:
     shown: set[str] = set()
     texts = {(there, here): (ROOT / there).read_text("utf-8") for there, here in pages.items()}
     methods = method_pages.pages(texts["docs/methods.md", "methods.md"], work / "methods", only is None)
-    where |= {f"docs/methods.md#{Path(here).stem}": here for here in methods}
+    where |= {f"docs/methods.md#{anchor}": here for anchor, here in method_pages.anchors(methods).items()}
     texts |= {("docs/methods.md", here): text for here, text in methods.items()}
     texts["docs/index.md", "index.md"] = home(texts["docs/index.md", "index.md"], only is None or "01_race" in only)
     for (there, here), text in texts.items():
