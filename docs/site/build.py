@@ -59,7 +59,7 @@ def stage(work: Path, only: list[str] | None) -> None:
     shown: set[str] = set()
     texts = {(there, here): (ROOT / there).read_text("utf-8") for there, here in pages.items()}
     methods = method_pages.pages(texts["docs/methods.md", "methods.md"], work / "methods", only is None)
-    where |= {f"docs/methods.md#{Path(here).stem}": here for here in methods}
+    where |= {f"docs/methods.md#{anchor}": here for anchor, here in method_pages.anchors(methods).items()}
     texts |= {("docs/methods.md", here): text for here, text in methods.items()}
     texts["docs/index.md", "index.md"] = home(texts["docs/index.md", "index.md"], only is None or "01_race" in only)
     for (there, here), text in texts.items():
@@ -95,9 +95,12 @@ def darken(picture: Path, twin: Path) -> None:
 
     pixels = image.imread(picture)[:, :, :3]
     white = pixels.min(axis=2) > 0.99
-    rows = white.mean(axis=1) < 0.3
+    # at least 40 rows in a row: a line of a grid is no photograph
+    rows = np.convolve(white.mean(axis=1) < 0.3, np.ones(41), "same") > 20
     photographs = rows[:, None] & (white[rows].mean(axis=0) < 0.5)
-    image.imsave(twin, np.where(photographs[:, :, None], pixels, 1 - 0.925 * pixels))
+    # hues stay, what was white has the color of the page
+    inverted = 1 - pixels.max(axis=2, keepdims=True) - pixels.min(axis=2, keepdims=True) + pixels
+    image.imsave(twin, np.where(photographs[:, :, None], pixels, 0.075 + 0.925 * inverted))
 
 
 def sources() -> list[Path]:
