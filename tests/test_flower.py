@@ -193,7 +193,7 @@ def test_cohorts_weights_and_the_tolerance(make: Any, psi: Any, clock: Clock) ->
     assert out.summary["grad_norm"] <= 1e-6
     assert problem.solution is not None
     assert np.linalg.norm(out.x - problem.solution.x) <= 1e-4
-    assert "the tolerance holds after" in str(out)
+    assert "reached the tolerance after" in str(out)
     assert sum(out.summary["participation"].values()) == 3 * out.summary["rounds"]
 
 

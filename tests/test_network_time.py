@@ -290,7 +290,7 @@ def test_clients_are_drawn_one_by_one() -> None:
         (lambda p: ps.Network(latency="fast"), "latency"),
         (lambda p: ps.Spread(2.0, 1.0), "p90"),
         (lambda p: ps.run("gd", p, rounds=1, network=3), "network"),
-        (lambda p: ps.run("gd", p, rounds=1, network=ps.Network()), "seconds of a local gradient"),
+        (lambda p: ps.run("gd", p, rounds=1, network=ps.Network()), "no time for a local gradient"),
         (lambda p: ps.run("gd", p, rounds=1, network=ps.Network((1.0, 2.0), gradient=1.0)), "2 numbers for 8 clients"),
         (lambda p: ps.run("diging", p, rounds=1, network="mobile"), "no server"),
         (lambda p: ps.run(ps.FiveGCS.practical(p), p, cohort=4, rounds=1, network="mobile"), "other cohorts"),

@@ -84,7 +84,7 @@ class Old:
     ("engine", "error", "says"),
     [
         *(
-            (engine, ps.InputError, "is not an engine; give an object whose class")
+            (engine, ps.InputError, "is not an engine; pass a name")
             for engine in (Old(), Old, NearEngine)
         ),
         (NearEngine(), NotImplementedError, "define client"),

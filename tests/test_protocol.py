@@ -209,9 +209,9 @@ def test_a_half_that_no_message_can_name_is_refused() -> None:
     [
         (ps.DecentralizedScaffnew.theory, {}, "has no server"),
         (lambda p: ps.Decaying(ps.Scaffnew.theory(p), 0.1), {}, "decays is not known"),
-        (ps.FedLin.theory, {"closing": "deadline"}, "cannot run on cohorts"),
+        (ps.FedLin.theory, {"closing": "deadline"}, "needs all clients in every round"),
         (ps.Scaffnew.theory, {"closing": "deadline", "psi": ps.prox.L1(0.1)}, "needs the h of all clients"),
-        (ps.Scaffnew.theory, {"closing": "everyone", "cohort": 2}, "cohorts close at their deadline"),
+        (ps.Scaffnew.theory, {"closing": "everyone", "cohort": 2}, "cannot be combined with cohorts"),
         (ps.Scaffnew.theory, {"names": ("a", "b", "a", "c")}, 'two clients have the name "a"'),
     ],
 )
@@ -617,7 +617,7 @@ def test_a_federation_that_diverges_says_what_a_run_says() -> None:
     w = Wires(rounds=2000, method=ps.GD(3.0 / w.problem.L_global), audit=0)  # without measurements it is noticed too
     w.finish()
     assert w.state.round < 2000
-    assert "take a smaller gamma" in w.state.failed
+    assert "use a smaller gamma" in w.state.failed
     assert np.abs(w.state.vectors["x"]).max() < 1e100
 
 

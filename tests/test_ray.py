@@ -574,7 +574,7 @@ def test_an_actor_reads_the_rows_of_its_own_clients(tmp_path: Path, engines: Eng
 
 # -- the cluster -------------------------------------------------------------------------------------------------------
 def test_a_network_that_loses_clients_is_refused(engines: Engines) -> None:
-    with pytest.raises(ps.InputError, match=r'the engine "ray" cannot take back a round that is void'):
+    with pytest.raises(ps.InputError, match=r'the engine "ray" cannot undo a void round'):
         ps.run("gd", ps.Problem(quadratics(3)), rounds=1, engine=engines[2], network="mobile")
 
 

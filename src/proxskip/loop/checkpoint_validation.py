@@ -1,4 +1,4 @@
-"""A checkpoint's seal says that its bytes are those that were written, not that a run wrote them: this checks what."""
+"""Checks that a checkpoint is one a run could have written; its seal only proves that its bytes are intact."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WRONG_DATA = (
 
 @contextmanager
 def of_a_run() -> Iterator[None]:
-    """Whatever goes wrong in here is the checkpoint's fault."""
+    """Blame the checkpoint for anything that goes wrong in here."""
     try:
         yield
     except InputError:
@@ -40,31 +40,31 @@ def of_a_run() -> Iterator[None]:
 
 
 def check_numbers(data: Any) -> None:
-    """Refuse plain data with a whole number that no 64-bit integer can be."""
+    """Refuse plain data with an integer beyond 64 bits."""
     for v in data.values() if isinstance(data, Mapping) else data if isinstance(data, list) else ():
         check_numbers(v)
     if isinstance(data, int) and not -(2**63) <= data < 2**63:
-        _refuse(f"it holds the number {data:.3g}" if abs(data) < 10**300 else "it holds a number of 300 digits")
+        _refuse(f"it holds the number {data:.3g}" if abs(data) < 10**300 else "it holds a number of 300 digits or more")
 
 
 def check(saved: Checkpoint, method: Method, problem: Problem, columns: tuple[str, ...]) -> None:
-    """Refuse a state that this run cannot have: every array's shape and kind, every number's range."""
+    """Refuse a state that this run cannot have: shapes and types of arrays, ranges of numbers."""
     n, d, arrays, meta = problem.n, problem.d, saved.arrays, saved.meta
-    in_parts = "parts" in meta  # what the clients remember is there, and ``rows_of`` checks it
+    in_parts = "parts" in meta  # they hold the clients' memory, which ``rows_of`` checks
     with of_a_run():
         counts = meta["line"]
         if "bits_up" not in counts["ledger"]:
-            raise CheckpointError("this run folder was made by proxskip 0.1; finish the run with 0.1 or 0.2.")
+            raise CheckpointError("this run folder is from proxskip 0.1; finish the run with 0.1 or 0.2.")
         vectors = {f"server.{k}": v.shape for k, v in method.start(problem, np.zeros(d)).items()}
         vectors |= {} if in_parts else {f"memory.{k}": (n, d) for k in method.remembers}
         held = {k for k in arrays if k.startswith(("server.", "memory."))}
         if held != set(vectors):
-            _refuse(f"it has the vectors {', '.join(sorted(held)) or 'none'} where the method has {', '.join(vectors)}")
+            _refuse(f"it holds the vectors {', '.join(sorted(held)) or 'none'} instead of {', '.join(vectors)}")
         numbers = {} if in_parts else {"line.participated": (n,), "line.owed": (n,)}
         _check_arrays(arrays, vectors | {"x0": (d,)} | ({} if in_parts else {"h0": (n, d)}), "f")
         _check_arrays(arrays, numbers, "i")
         if any(v.ndim != 1 or v.dtype.kind != "f" for k, v in arrays.items() if k.startswith("line.outcome")):
-            _refuse("an outcome is no vector")
+            _refuse("an outcome is not a vector")
         _check_trace({k.removeprefix("trace."): v for k, v in arrays.items() if k.startswith("trace.")}, columns)
         _check_numbers("it", {"round": meta["round"], "outcomes": counts["outcomes"], "scale": meta["scale"]})
         if not in_parts:
@@ -73,20 +73,20 @@ def check(saved: Checkpoint, method: Method, problem: Problem, columns: tuple[st
             _refuse(f"psi0 is {meta['psi0']!r}")
         _check_numbers("its ledger", counts["ledger"], Ledger.__dataclass_fields__)
         if set(SIM_COLUMNS) <= set(columns):
-            # before the first exchange nobody is the slowest
+            # no client is the slowest before the first exchange
             clock = {k: 0.0 if v is None and k.startswith("slowest") else v for k, v in meta["clock"].items()}
             _check_numbers("its clock", clock, (*SIM_COLUMNS, "attempt"))
 
 
 def rows_of(keep: Folder, method: Method, problem: Problem) -> RowsState | None:
-    """What the clients remember, from the parts of a checkpoint that has some."""
+    """The clients' memory from the parts of a checkpoint; None if it has no parts."""
     saved = keep.checkpoint
     assert saved is not None
     if "parts" not in saved.meta:
         return None
     with of_a_run():
         if saved.meta["parts"]["remembers"] != sparse_memory.lasting(method):
-            _refuse(f"clients of {method.name} remember something else")
+            _refuse(f"clients of {method.name} remember other vectors")
         rows = read_rows(keep.path, saved.meta["parts"], problem.n, saved.arrays["x0"])
         _check_owed(rows.numbers["owed"], saved.meta)
     return rows
@@ -94,7 +94,7 @@ def rows_of(keep: Folder, method: Method, problem: Problem) -> RowsState | None:
 
 def _check_owed(owed: Any, meta: Mapping[str, Any]) -> None:
     if np.any(owed > meta["line"]["outcomes"]) or np.any(owed < 0):
-        _refuse("a client is owed an outcome that there never was")
+        _refuse("a client waits for an outcome that never existed")
 
 
 def _check_arrays(arrays: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], kind: str) -> None:
@@ -109,11 +109,11 @@ def _check_trace(trace: Mapping[str, Any], columns: tuple[str, ...]) -> None:
         _refuse("its trace has other columns")
     numbers = all(v.ndim == 1 and v.dtype.kind in "fiu" for v in trace.values())
     if not numbers or len({len(v) for v in trace.values()}) > 1:
-        _refuse("the columns of its trace are not alike")
+        _refuse("the columns of its trace differ in length or type")
 
 
 def _check_numbers(what: str, numbers: Mapping[str, Any], names: Iterable[str] | None = None) -> None:
-    """All of these names, no number below zero, and whole ones but for ``FRACTIONS``."""
+    """Exactly these names, no negative number, and integers except for ``FRACTIONS``."""
     if names is not None and set(numbers) != set(names):
         _refuse(f"{what} has other fields")
     for name, value in numbers.items():
