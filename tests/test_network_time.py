@@ -286,7 +286,7 @@ def test_clients_are_drawn_one_by_one() -> None:
         (lambda p: ps.Network(available=(0.5, 0.5)), "24"),
         (lambda p: ps.Network(correlation=2.0), "correlation"),
         (lambda p: ps.Network(lost_before=0.5, lost_after=0.5, deadline=1.0), "less than 1"),
-        (lambda p: ps.Network(deadline=1e-6, patience=10**9), "at most 1,000 times"),
+        (lambda p: ps.Network(deadline=1e-6, patience=10**9), "at most 1,000"),
         (lambda p: ps.Network(latency="fast"), "latency"),
         (lambda p: ps.Spread(2.0, 1.0), "p90"),
         (lambda p: ps.run("gd", p, rounds=1, network=3), "network"),
