@@ -133,7 +133,7 @@ def test_random_graphs_follow_their_seed_and_their_number():
         ("ring:3", 5, "takes no number"),
         ("grid", 13, "prime number of clients such as 13"),
         ("hypercube", 12, "a power of two"),
-        ("ring", 1, "n = 1"),
+        ("ring", 1, "at least two clients, not 1"),
         ("regular:3", 5, "degree 3"),
         ("regular:5", 5, "degree 5"),
         ("regular:2.5", 8, "degree 2.5"),

@@ -412,7 +412,9 @@ def test_a_killed_driver_is_resumed_to_the_same_bytes(tmp_path: Path) -> None:
 def test_no_room_for_an_actor() -> None:
     problem = NAMED["scaffnew"].rows()
     with (
-        pytest.warns(FullClusterWarning, match=r"^the actors need 100 CPUs and the cluster has 6; some wait for mach"),
+        pytest.warns(
+            FullClusterWarning, match=r"^the actors need 100 CPUs and the cluster has 6; some actors wait for mach"
+        ),
         pytest.raises(EngineError, match=r"^the actor with clients 0 to 3 did not start within 8 seconds; use fewer"),
     ):
         run(NAMED["scaffnew"], problem, RayEngine(1, cores=100, deadline=8))

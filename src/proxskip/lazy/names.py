@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first used, so that a part can be imported alone."""
+"""Names of a package that are imported on first use."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 
 def lazy_names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of a package (PEP 562) whose names these modules define.
+    """``__getattr__`` and ``__dir__`` (PEP 562) of a package whose names these modules define.
 
-    A name must not be that of another submodule of the package: whoever imports that module would replace the name.
+    A name must not be that of another submodule of the package: importing that module would replace it.
 
     Args:
-        modules: by module its names, separated by spaces; ``new=old`` for another name of something, and a module's
-            own last name for the module itself.
+        modules: the names in each module, separated by spaces; ``new=old`` for an alias, and a module's own last name
+            for the module itself.
     """
     pairs = ((module, word.partition("=")) for module, words in modules.items() for word in words.split())
     where = {name: (module, original or name) for module, (name, _, original) in pairs}
@@ -34,7 +34,7 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str]
 
 
 def moved(old: str, new: str) -> Callable[[str], Any]:
-    """``__getattr__`` of a module that has another name now: its names are still there, with a warning, until 0.4."""
+    """``__getattr__`` of a renamed module: its names still work, with a warning, until 0.4."""
 
     def load(name: str) -> Any:
         value = getattr(importlib.import_module(new), name)
