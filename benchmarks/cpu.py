@@ -29,7 +29,7 @@ import proxskip as ps
 from proxskip.engines.cpu.engine import CpuEngine, available_cores
 from proxskip.engines.cpu.shards import Tiles
 from proxskip.links.cohorts import Everyone
-from proxskip.loop.metered_exchange import Line
+from proxskip.loop.metered_exchange import MeteredExchange
 
 HERE = Path(__file__).parent
 
@@ -235,7 +235,7 @@ def rounds_of(engine: Any, problem: ps.Problem, method: Any) -> Callable[[], Non
     """One round a call."""
     shape = (problem.n, problem.d)
     engine.open(problem, {k: np.zeros(shape) for k in method.remembers}, 0)
-    line = Line(engine, problem, 0, Everyone())
+    line = MeteredExchange(engine, problem, 0, Everyone())
     state = {"server": method.start(problem, np.zeros(problem.d)), "round": 0}
 
     def act() -> None:

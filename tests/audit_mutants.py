@@ -152,7 +152,7 @@ def _settles(method: Any, given: dict[str, Any]) -> bool:
 
 def reported(result: Result) -> bool:
     """Whether the result says that something went wrong."""
-    return result.status is Status.CORRUPTED or any("mends" in note for note in result.warnings)
+    return result.status is Status.CORRUPTED or any("repairs" in note for note in result.warnings)
 
 
 def main() -> int:

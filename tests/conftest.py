@@ -42,7 +42,7 @@ from proxskip.engines.reference import ReferenceEngine
 from proxskip.interfaces import Method, Request, Work
 from proxskip.links.cohorts import Bernoulli, Everyone, Uniform, as_participation
 from proxskip.links.gossip import AwakeLinks, RandomLinks
-from proxskip.loop.metered_exchange import Line
+from proxskip.loop.metered_exchange import MeteredExchange
 from proxskip.loop.run_spec import prepare
 from proxskip.problems.federated import Problem
 from proxskip.types import Array, Indices, InputError, Prox, UnsafeStepWarning, Vectors
@@ -402,7 +402,7 @@ class Machine:
             self.method, _ = prepare(method, problem, participation, insist=True)
         self.problem, self.seed = problem, seed
         self.engine = engine or RowByRow()
-        self.line = Line(self.engine, problem, seed, participation)
+        self.line = MeteredExchange(self.engine, problem, seed, participation)
 
     def put(self, server: Vectors, memory: Vectors) -> None:
         """Start from here; what is not given starts at zero."""

@@ -63,7 +63,7 @@ MUTANTS = (
            ("links/graphs.py", "        if self.delta < TOLERANCE:\n", "        if self.delta < -1:\n")),
     Mutant("nan-averaged", "nobody looks whether the iterate is finite",
            "test_watch.py::test_a_value_that_is_no_number_ends_the_run",
-           ("loop/loop.py", "        if self.line.finite and np.isfinite(self.x).all():\n", "        if True:\n")),
+           ("loop/loop.py", "        if self.exchange.finite and np.isfinite(self.x).all():\n", "        if True:\n")),
     Mutant("sign-of-h", "h moves away from what was learnt", f"{CONTRACTS}[scaffnew]",
            (SCAFFNEW, H, H.replace("+", "-"))),
     Mutant("half-of-h", "h moves half as far", f"{CONTRACTS}[scaffnew]", (SCAFFNEW, H, H.replace("(", "(0.5 * "))),

@@ -51,7 +51,7 @@ def check(name: str, fault: str, seed: int, engine: Any) -> None:
     if result is not None:
         heals = ps.authoring.METHODS[result.summary()["method"]].about.heals and result.summary()["cohort"] is None
         if heals:
-            assert any("mends" in note for note in result.warnings), what
+            assert any("repairs" in note for note in result.warnings), what
         else:
             assert (result.status, result.success) == (Status.CORRUPTED, False), what
             assert "lost, applied twice or changed" in result.message
@@ -96,7 +96,7 @@ def test_an_engine_serves_one_run_at_a_time_and_is_free_again() -> None:
     for callbacks in ([Second()], []):
         found = ps.run(method, problem, rounds=40, cohort=3, engine=engine, callbacks=callbacks)
         assert found.x.tobytes() == alone.x.tobytes()
-    assert refused == ["this engine serves another run; give every run that goes on at once its own engine."]
+    assert refused == ["this engine is in use by another run; give each concurrent run its own engine."]
 
 
 def test_a_run_that_cannot_begin_gives_its_engine_back() -> None:

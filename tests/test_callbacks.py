@@ -63,7 +63,7 @@ def test_a_tolerance_that_holds_is_success_even_if_a_callback_stops_there() -> N
 def test_what_is_no_callback_is_refused() -> None:
     with pytest.raises(InputError, match="function of a record"):
         StopWhen(1e-3)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="has no method of a callback"):
+    with pytest.raises(InputError, match="has none of on_run_start"):
         ps.run("gd", PROBLEM, rounds=3, callbacks=[object()])
 
 

@@ -293,7 +293,7 @@ def test_resume_takes_new_limits_and_answers_with_their_code(call, tmp_path):
     call("run", "scaffnew", *EASY, "--rounds", "5", "--out", tmp_path / "a", "--quiet")
     code, out, _ = call("resume", tmp_path / "a", "--rounds", "3", "--json")
     assert code == 0
-    assert "nothing was done: the run has had 5 rounds already, and the limit is 3" in json.loads(out)["message"]
+    assert "nothing to do: the run already has 5 rounds, more than the limit of 3" in json.loads(out)["message"]
     assert call("resume", tmp_path / "a", "--quiet")[0] == 0
     assert call("resume", tmp_path / "a", "--tol", "1e-13", "--rounds", "6", "--quiet")[0] == 3
     code, out, _ = call("resume", tmp_path / "a", "--tol", "1e-7", "--rounds", "5000")
@@ -354,12 +354,12 @@ def test_resume_refuses_what_it_cannot_resume(call, refused, tmp_path, tiny):
         ("run scaffnew {easy} --rounds 3 --cohort 1", "h could never learn"),
         ("run scaffnew {easy} --rounds 3 --cohort 6", "cannot be drawn from 5 clients"),
         ("run scaffnew {easy} --rounds 3 --cohort 1.5", "a probability below 1"),
-        ("run gd {easy} --rounds 3 --cohort 3", "cannot run on cohorts"),
+        ("run gd {easy} --rounds 3 --cohort 3", "needs all clients in every round"),
         ("run scaffnew {easy} --rounds 3 --batch 1000", "larger than client 0's"),
         ("run accelerated {easy} --rounds 3 --batch 3", "needs full gradients"),
         ("run decentralized-scaffnew {easy} --rounds 3 --weights rows", "equally weighted"),
         ("run decentralized-scaffnew {easy} --rounds 3 --graph rng", "there is no graph 'rng'"),
-        ("run decentralized-scaffnew {easy} --rounds 3 --graph torus", "5 is a prime"),
+        ("run decentralized-scaffnew {easy} --rounds 3 --graph torus", "prime number of clients such as 5"),
         ("run decentralized-scaffnew {easy} --rounds 3 --tau 1e9", "take at most that"),
         ("run scaffnew --data digits --l2 0 --rounds 3", "mu is unknown"),
         ("run scaffnew --data digits --l2 -1 --rounds 3", "l2"),

@@ -168,7 +168,7 @@ def test_participation_is_reported() -> None:
         ("scaffnew", Bernoulli(1.5), "must lie in"),
         ("scaffnew-psi", 2, "needs the h of all clients"),
         *(
-            (name, 2, "cannot run on cohorts")
+            (name, 2, "needs all clients in every round")
             for name in ("gd", "fedlin", "s-local-gd", "decentralized", "accelerated")
         ),
     ],
@@ -195,9 +195,9 @@ def test_what_counts_as_a_cohort() -> None:
 
 def test_cohorts_that_never_meet_are_named() -> None:
     problem = NAMED["scaffnew"].rows()
-    with pytest.warns(ps.UnsafeStepWarning, match="0, 1; 2, 3 together"):
+    with pytest.warns(ps.UnsafeStepWarning, match="the groups 0, 1; 2, 3, so"):
         result = ps.run(ps.Scaffnew(0.1, 0.5), problem, rounds=4, cohort=[[0, 1], [2, 3]])
-    assert "never bring" in result.warnings[-1]
+    assert "never combine" in result.warnings[-1]
     assert result.summary()["zeta"] is None
     ps.run(ps.Scaffnew(0.1, 0.5), problem, rounds=4, cohort=[[0, 1], [2, 3], [1, 2]])
 
@@ -228,7 +228,7 @@ def test_cohorts_of_unequal_weights_are_warned_about() -> None:
     """One sentence at the start, which the summary repeats; none where a theorem holds."""
     parts = ps.random_quadratics(5, 4, L=1.0, mu=0.1, seed=0)
     unequal, equal = ps.Problem(parts, [1.0, 2.0, 3.0, 4.0, 5.0]), ps.Problem(parts)
-    said = r"the clients' weights differ, and no theorem covers scaffnew on cohorts"
+    said = r"no theorem covers scaffnew on cohorts of clients with different weights"
     with pytest.warns(ps.NoTheoremWarning, match=said):
         found = ps.run(ps.Scaffnew(0.9, 0.3), unequal, rounds=4000, target=1e-12, cohort=2, threads=1)
     assert found.summary()["warnings"] == list(found.warnings)

@@ -246,7 +246,7 @@ def test_settings_that_diverge_are_refused_and_those_nearby_are_warned_of() -> N
         (lambda p: ps.FiveGCS.theory(p, sigma=1.0), {}, "sigma = 1"),
         (lambda p: ps.FiveGCS.practical(p), {"cohort": 2}, "made for other cohorts"),
         (lambda p: ps.FiveGCS.practical(p, cohort=1), {"cohort": 2}, "made for other cohorts"),
-        (lambda p: ps.FiveGCS.practical(p, cohort=[[0, 1], [1, 2]]), {}, "not drawn at random"),
+        (lambda p: ps.FiveGCS.practical(p, cohort=[[0, 1], [1, 2]]), {}, "needs random cohorts"),
         (lambda p: ps.Scaffnew.theory(p, cohort=SOME), {}, "use 5gcs"),
         (lambda p: ps.FiveGCS.practical(p, cohort=(0.5, 0.5)), {}, "2 probabilities"),
         (lambda p: ps.FiveGCS.practical(p, gamma="large"), {}, "gamma = 'large' is not a number"),

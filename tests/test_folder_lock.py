@@ -164,10 +164,10 @@ def test_a_full_disk_never_loses_a_result(
     elif writes == 7:
         assert run_again(tmp_path / "a", problem).warnings == ()
     else:
-        with pytest.warns(UserWarning, match=r"No space left on device; .* The result is in memory alone"):
+        with pytest.warns(UserWarning, match=r"No space left on device; .* The result is only in memory"):
             result = run_again(tmp_path / "a", problem)
         assert np.array_equal(result.x, whole.x)
-        assert "memory alone" in result.warnings[-1]
+        assert "only in memory" in result.warnings[-1]
 
 
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path, problem: ps.Problem) -> None:

@@ -538,7 +538,7 @@ def test_the_trajectory_of_every_method(row: Row, batch: int | None) -> None:
 def test_functions_without_a_kernel_are_refused() -> None:
     mixed = [ps.Logistic(np.eye(2), [0, 1], l2=0.1, dtype=dtype) for dtype in ("float64", "float32")]
     for clients in (ps.random_quadratics(5, 7), mixed):
-        with pytest.raises(InputError, match="the gpu engine runs linear models"):
+        with pytest.raises(InputError, match="the gpu engine only runs linear models"):
             ps.run(ps.GD(0.1), ps.Problem(clients), rounds=2, engine="gpu")
 
 

@@ -203,7 +203,7 @@ def test_a_checkpoint_that_is_newer_than_the_last_record_is_returned(tmp_path: P
 @pytest.mark.parametrize("make", [StuckEngine, pytest.param(torch_engine, marks=[needs("torch"), pytest.mark.torch])])
 def test_a_network_with_losses_needs_an_engine_that_takes_back_void_rounds(make: Any) -> None:
     problem, network = small(), ps.Network(gradient=1e-3, deadline=10.0, lost_before=0.1)
-    with pytest.raises(InputError, match='cannot take back a round that is void; use engine="cpu", or a network with'):
+    with pytest.raises(InputError, match='cannot undo a void round; use engine="cpu", or a network with'):
         ps.run("scaffnew", problem, rounds=3, network=network, engine=make())
     ps.run("scaffnew", problem, rounds=3, network=ps.Network(gradient=1e-3), engine=make())
 

@@ -14,7 +14,7 @@ from proxskip.engines.reference import ReferenceEngine
 from proxskip.interfaces import Work
 from proxskip.links.cohorts import Everyone
 from proxskip.loop.ledger import Meter
-from proxskip.loop.metered_exchange import Line
+from proxskip.loop.metered_exchange import MeteredExchange
 from proxskip.theory import table1
 
 R = 17
@@ -187,7 +187,10 @@ def test_a_late_outcome_costs_a_vector() -> None:
 
 
 def test_weights_that_may_change_are_scaled_anew() -> None:
-    line, w = Line(ReferenceEngine(), ps.Problem(quadratics(4)), 3, Everyone()), np.array([1.0, 2.0, 3.0, 4.0])
+    line, w = (
+        MeteredExchange(ReferenceEngine(), ps.Problem(quadratics(4)), 3, Everyone()),
+        np.array([1.0, 2.0, 3.0, 4.0]),
+    )
     assert line._shares(None)[0].tolist() == [0.25] * 4
     for _ in range(2):
         assert np.array_equal(line._shares(w)[0], w / w.sum())

@@ -129,9 +129,9 @@ def test_random_graphs_follow_their_seed_and_their_number():
     [
         ("rng", 5, "there is no graph 'rng'; use ring, path"),
         ("ring:3", 5, "takes no number"),
-        ("grid", 13, "13 is a prime"),
+        ("grid", 13, "prime number of clients such as 13"),
         ("hypercube", 12, "a power of two"),
-        ("ring", 1, "n = 1"),
+        ("ring", 1, "at least two clients, not 1"),
         ("regular:3", 5, "degree 3"),
         ("regular:5", 5, "degree 5"),
         ("regular:2.5", 8, "degree 2.5"),
@@ -232,7 +232,7 @@ def test_as_graph_takes_every_form():
 @pytest.mark.parametrize(
     ("forms", "sentence"),
     [
-        ((graph("ring", 6), nx.cycle_graph(6), graph("ring", 6).W), "links 6 clients, but there are 8"),
+        ((graph("ring", 6), nx.cycle_graph(6), graph("ring", 6).W), "has 6 nodes but there are 8"),
         (
             (None, object(), [[1, 2], [3]], np.eye(2) * 1j, [["a", "b"], ["c", "d"]], {}),
             "a name, a networkx graph or a real matrix",
@@ -265,15 +265,15 @@ def changed(*entries):
     [
         (np.ones((2, 3)), r"square.*\(2, 3\)"),
         (3.0, r"square.*\(\)"),
-        (np.ones((0, 0)), "n = 0"),
-        ([[1.0]], "n = 1"),
+        (np.ones((0, 0)), "at least two clients, not 0"),
+        ([[1.0]], "at least two clients, not 1"),
         (changed((1, 2, np.nan)), r"W\[1, 2\] = nan.*finite"),
         (changed((4, 0, -np.inf)), r"W\[4, 0\] = -inf.*finite"),
         (changed((0, 2, -0.1), (2, 0, -0.1)), r"W\[0, 2\] = -0.1.*negative"),
         (changed((3, 2, 0.25)), r"not symmetric.*0\.0?.*8\.33e-02 apart"),
         (changed((3, 3, 0.36)), "row 3 .* sums to 1.0266"),
         (changed((0, 0, 1e308), (0, 1, 1e308), (1, 0, 1e308)), "row 0 .* sums to inf"),
-        (np.eye(4), "not connected: its 4 parts would silently"),
+        (np.eye(4), "not connected: its 4 parts would"),
         (np.kron(np.eye(3), np.full((2, 2), 0.5)), "its 3 parts"),
     ],
 )
@@ -297,7 +297,7 @@ HALF, PATH = np.full((2, 2), 0.5), np.array([[0.5, 0.5, 0.0], [0.5, 0.0, 0.5], [
         ("not symmetric", HALF, [[-1, 1], [0, 0]], (1e-11, 1e-3), (0.0, 1e-14)),
         ("sums to", HALF, [[0, 0], [0, 1]], (1e-11, 1e-3), (0.0, 1e-14)),
         ("negative", PATH, [[1, 0, -1], [0, 0, 0], [-1, 0, 1]], (1e-11, 1e-3), (0.0, 1e-14)),
-        ("weights so small", np.eye(2), [[-0.5, 0.5], [0.5, -0.5]], (1e-14, 1e-13), (1e-11, 1e-3)),
+        ("almost disconnected", np.eye(2), [[-0.5, 0.5], [0.5, -0.5]], (1e-14, 1e-13), (1e-11, 1e-3)),
     ],
 )
 def test_only_what_rounding_explains_is_forgiven(sentence, W, fault, refused, taken):

@@ -110,9 +110,9 @@ def test_a_wrong_h0_heals_with_everybody_and_is_refused_on_cohorts() -> None:
     healed = ps.run(method, problem, rounds=400, h0=h0)
     assert error(healed, problem) < 1e-9
     for given in ({"cohort": 3}, {"cohort": 4}, {"cohort": 0.5}):
-        with pytest.raises(InputError, match="must be zero here"):
+        with pytest.raises(InputError, match="must be zero, or the answer"):
             ps.run(method, problem, rounds=1, h0=h0, **given)
-    with pytest.raises(InputError, match="must be zero here"):
+    with pytest.raises(InputError, match="must be zero, or the answer"):
         ps.run(ps.Scaffold(0.1, 5), problem, rounds=1, h0=h0)
     zero_sum = h0 * np.array([4.0, 2.0, -4.0, 1.0])[:, None]
     assert np.abs(problem.weights @ zero_sum).max() < 1e-12

@@ -75,10 +75,7 @@ class Old:
 @pytest.mark.parametrize(
     ("engine", "error", "says"),
     [
-        *(
-            (engine, ps.InputError, "is not an engine; give an object whose class")
-            for engine in (Old(), Old, NearEngine)
-        ),
+        *((engine, ps.InputError, "is not an engine; pass a name") for engine in (Old(), Old, NearEngine)),
         (NearEngine(), NotImplementedError, "define client"),
     ],
 )

@@ -69,7 +69,7 @@ def test_register_makes_it_known_and_returns_it() -> None:
     assert ps.authoring.register(Mine) is Mine
     assert ps.authoring.METHODS[NAME] is registry.named("Damped_Scaffnew") is Mine
     assert ps.authoring.register(Mine) is Mine  # a cell of a notebook that is run again
-    with pytest.raises(ps.InputError, match=f"no step sizes are known for {NAME}"):
+    with pytest.raises(ps.InputError, match=f"no step limits are known for {NAME}"):
         registry.step_limits(NAME, 1.0)
 
 
@@ -87,7 +87,7 @@ def test_an_entry_point_makes_it_known(tmp_path: Path, file: Path) -> None:
     (info / "entry_points.txt").write_text(f"[{registry.GROUP}]\nbroken = no_such_module:Thing\n")
     found = python(tmp_path, "run", "gd", *EASY, "--json")
     assert found.returncode == 0
-    assert "the method broken of an installed package (no_such_module:Thing) is left out: Module" in found.stderr
+    assert "skipped the method broken from no_such_module:Thing: Module" in found.stderr
 
 
 def python(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
@@ -252,21 +252,21 @@ def with_field(name: str) -> Any:
     [
         (lambda: Old, "Old is not a method; derive it from proxskip.authoring.Method."),
         (lambda: ps.GD(0.1), "GD is not a method; derive it from proxskip.authoring.Method."),
-        (lambda: method(), "Mine does not describe itself"),
-        (lambda: method({"name": "mine"}), "Mine does not describe itself"),
-        (lambda: method(base=ps.GD), "Mine does not describe itself"),
+        (lambda: method(), "Mine has no description"),
+        (lambda: method({"name": "mine"}), "Mine has no description"),
+        (lambda: method(base=ps.GD), "Mine has no description"),
         (lambda: type("Bare", (ps.authoring.Method,), {"about": ps.authoring.About(name="bare")}), "Bare is not a dataclass"),
         (lambda: make_dataclass("Still", ["x"], bases=(ps.authoring.Method,), namespace={"about": ps.authoring.About(name="still")}),
-         "Still has no field gamma"),
-        (lambda: method(ps.authoring.About(name="My Method")), '"My Method" cannot be a method\'s name'),
-        (lambda: method(ps.authoring.About(name="")), '"" cannot be a method\'s name'),
-        (lambda: method(ps.authoring.About(name="gd")), 'a method with the name "gd" is known already'),
-        (lambda: method(ps.authoring.About(name="fedavg")), 'a method with the name "fedavg" is known already'),
+         "Still has no step size"),
+        (lambda: method(ps.authoring.About(name="My Method")), '"My Method" is not a valid method name'),
+        (lambda: method(ps.authoring.About(name="")), '"" is not a valid method name'),
+        (lambda: method(ps.authoring.About(name="gd")), 'the name "gd" is taken'),
+        (lambda: method(ps.authoring.About(name="fedavg")), 'the name "fedavg" is taken'),
         (lambda: method(ps.authoring.About(name="mine", handles=frozenset({"clients", "colours"}))), 'handles "colours"'),
-        (lambda: method(ps.authoring.About(name="mine"), Local=half), 'the client half "Local" of mine cannot be named'),
+        (lambda: method(ps.authoring.About(name="mine"), Local=half), 'the name of the client half "Local" of mine'),
         (lambda: method(ps.authoring.About(name="mine"), a_half_whose_name_is_too_long=half), "use at most 23 lower-case letters"),
-        (lambda: with_field("alpha"), "the parameter alpha of mine would be the flag --alpha, which means something"),
-        (lambda: with_field("split_seed"), "would be the flag --split-seed"),
+        (lambda: with_field("alpha"), "the parameter alpha of mine clashes with an option of the command line; rename it"),
+        (lambda: with_field("split_seed"), "split_seed of mine clashes"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_known_by_its_name_is_refused(wrong: Any, says: str) -> None:
@@ -283,7 +283,7 @@ def test_a_class_of_the_same_name_in_another_file_is_refused(tmp_path: Path, fil
     (first,) = registry.load_plugin(file)
     (tmp_path / "there").mkdir()
     (tmp_path / other).write_text(CODE.replace("1.0 / (K * problem.L)", "9.0"))
-    with pytest.raises(ps.InputError, match=f"is known already, from {re.escape(str(file))}; give yours another name"):
+    with pytest.raises(ps.InputError, match=f"is taken by the method of {re.escape(str(file))}; choose another name"):
         registry.load_plugin(tmp_path / other)
     assert ps.authoring.METHODS[NAME] is first
     (again,) = registry.load_plugin(file)
@@ -346,7 +346,7 @@ def test_a_plugin_whose_method_ends_the_program_is_an_error(call: Call, file: Pa
         ("1/0", "cannot be loaded (ZeroDivisionError: division by zero)"),
         ("raise SystemExit(0)", "cannot be loaded (SystemExit"),
         ("import sys\nsys.exit()", "cannot be loaded (SystemExit"),
-        (CODE.replace(NAME, "gd"), 'a method with the name "gd" is known already'),
+        (CODE.replace(NAME, "gd"), 'the name "gd" is taken'),
         (None, "there is no file"),
     ],
 )

@@ -405,7 +405,9 @@ def test_a_killed_driver_is_resumed_to_the_same_bytes(tmp_path: Path) -> None:
 def test_no_room_for_an_actor() -> None:
     problem = NAMED["scaffnew"].rows()
     with (
-        pytest.warns(FullClusterWarning, match=r"^the actors need 100 CPUs and the cluster has 6; some wait for mach"),
+        pytest.warns(
+            FullClusterWarning, match=r"^the actors need 100 CPUs and the cluster has 6; some actors wait for mach"
+        ),
         pytest.raises(EngineError, match=r"^the actor with clients 0 to 3 did not start within 8 seconds; use fewer"),
     ):
         run(NAMED["scaffnew"], problem, RayEngine(1, cores=100, deadline=8))
@@ -567,7 +569,7 @@ def test_an_actor_reads_the_rows_of_its_own_clients(tmp_path: Path, engines: Eng
 
 # -- the cluster -------------------------------------------------------------------------------------------------------
 def test_a_network_that_loses_clients_is_refused(engines: Engines) -> None:
-    with pytest.raises(ps.InputError, match=r'the engine "ray" cannot take back a round that is void'):
+    with pytest.raises(ps.InputError, match=r'the engine "ray" cannot undo a void round'):
         ps.run("gd", ps.Problem(quadratics(3)), rounds=1, engine=engines[2], network="mobile")
 
 

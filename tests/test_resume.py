@@ -228,7 +228,7 @@ def test_splitskip_takes_its_own_dual_and_nobody_elses() -> None:
     other = ps.run(ps.Accelerated.theory(ps.Problem([f])), ps.Problem([f]), rounds=5)
     mixed = ps.run(ps.SplitSkip.theory(problem), problem, tol=1e-12, rounds=5000, warm=other)
     assert np.allclose(mixed.x, cold.x, atol=1e-10)
-    with pytest.raises(ps.InputError, match="h = -D'y"):
+    with pytest.raises(ps.InputError, match="h is -D'y"):
         ps.run(ps.SplitSkip.theory(problem), problem, rounds=1, warm=cold, h0=np.ones((1, 3)))
 
 

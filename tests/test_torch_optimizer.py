@@ -84,8 +84,8 @@ def parameters(count=2):
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({}, "give p"),
-        ({"p": 0.1, "period": 3}, "give p"),
+        ({}, "pass either p="),
+        ({"p": 0.1, "period": 3}, "pass either p="),
         ({"p": 0.0}, "p = 0 must be positive"),
         ({"p": "often"}, "p = 'often' is not a number"),
         ({"period": 0}, "at least 1"),
@@ -142,9 +142,9 @@ def test_a_checkpoint_without_its_model_is_noticed():
             optimizer.step()
         return optimizer.state_dict()
 
-    with pytest.raises(ValueError, match="load the state of the model"):
+    with pytest.raises(ValueError, match="also load the model's state"):
         trained(trained())
-    with pytest.raises(ValueError, match="of another optimizer"):
+    with pytest.raises(ValueError, match="from another optimizer"):
         trained(torch.optim.SGD(parameters(1), 0.1).state_dict())
 
 
@@ -164,13 +164,13 @@ def test_an_incomplete_state_is_refused_and_changes_nothing():
         state[last] = value
 
     wrong = [
-        (b"pickled", "of another optimizer"),
-        (lambda s: without(s, "outer"), "outer is missing"),
-        (lambda s: without(s, "fragments", 0), "has 0 parts"),
-        (lambda s: without(s, "fragments", 0, "h"), "h is missing"),
+        (b"pickled", "from another optimizer"),
+        (lambda s: without(s, "outer"), "lacks outer"),
+        (lambda s: without(s, "fragments", 0), "has 0 fragments"),
+        (lambda s: without(s, "fragments", 0, "h"), "lacks h"),
         (lambda s: holding(s, [1.0, 2.0, 3.0], "fragments", 0, "h"), "has no numbers"),
         (lambda s: holding(s, torch.zeros(4), "fragments", 0, "c"), "has 4 numbers"),
-        (lambda s: holding(s, {}, "optim"), "optim of the checkpoint does not fit"),
+        (lambda s: holding(s, {}, "optim"), "optim of the checkpoint does not match"),
     ]
     for change, sentence in wrong:
         state = change

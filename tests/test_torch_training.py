@@ -252,8 +252,8 @@ def plain(q):
 REFUSED = [
     ({}, "No stopping rule"),
     ({"rounds": 0}, "rounds"),
-    ({"rounds": 2, "period": None}, "give p, the probability of a communication, or period"),
-    ({"rounds": 2, "p": 0.5}, "give p, the probability of a communication, or period"),
+    ({"rounds": 2, "period": None}, "pass either p=, the probability of communicating, or period"),
+    ({"rounds": 2, "p": 0.5}, "pass either p=, the probability of communicating, or period"),
     ({"rounds": 2, "control": "mine"}, 'control = "mine" is not known'),
     ({"rounds": 2, "control": "step", "optimizer": torch.optim.AdamW}, "needs SGD without momentum"),
     ({"rounds": 2, "chi": 0.5}, "chi damps"),

@@ -104,7 +104,7 @@ def test_a_step_far_too_large_on_logistic_loss_is_noticed(times: float) -> None:
         assert result.rounds < 20_000
     result = unsafe(ps.GD(times / problem.L_global), problem, rounds=50_000)
     assert (result.status, result.success) == (STALLED, False)
-    assert "take a smaller gamma" in result.message
+    assert "use a smaller gamma" in result.message
 
 
 # -- no false alarm ----------------------------------------------------------------------------------------------------

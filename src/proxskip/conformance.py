@@ -1,4 +1,4 @@
-"""Is this round function Scaffold or Scaffnew? It is checked by laws that every correct one obeys, on small quadratics.
+"""Is this round function Scaffold or Scaffnew? Check it against laws that every correct one obeys, on small quadratics.
 
 >>> def scaffnew(x, h, gradients, cohort, gamma, K):
 ...     xhat = {i: x for i in cohort}
@@ -35,7 +35,7 @@ Round = Callable[..., tuple[Any, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """One law: the measured error, the bound on it that rounding explains, and the law in words."""
+    """One law: the measured error, the bound that rounding explains, and the law in words."""
 
     name: str
     holds: bool
@@ -46,7 +46,7 @@ class Law:
 
 @dataclass(frozen=True, slots=True)
 class ConformanceReport:
-    """The results for all laws."""
+    """The results of all laws."""
 
     laws: tuple[Law, ...]
 
@@ -79,15 +79,14 @@ def check(
     Args:
         round: ``round(x, state, gradients, cohort, gamma, K) -> (x, state)``: one round from the server's x, with
             ``gradients[i](y)`` for the clients i of the cohort, K local steps of size gamma, equal weights.
-        place: ``place(h)``, a state in which the corrections of the clients are h, whose rows sum to zero; h itself
-            if not given.
-        controls: ``controls(state, x)``, the corrections h that a local step adds to minus the gradient, after every
-            client has received the outcome of the round. For Scaffold with c_i and c these are c_i - c.
+        place: ``place(h)`` returns a state whose corrections are h (rows sum to zero); by default h itself.
+        controls: ``controls(state, x)`` returns the corrections h that a local step adds to minus the gradient, once
+            every client knows the round's outcome. For Scaffold with c_i and c these are c_i - c.
         extra: gradients that a client may take besides its K local steps (1 for Scaffold's option I).
         cohorts: False skips the laws for rounds with only some clients.
     """
     on = _RoundChecker(round, place, controls)
-    # the exact laws come first, each of which names one mistake; the rate shows that something is wrong, not what
+    # exact laws first, each of which names one mistake; the rate only shows that something is wrong
     laws = [on.local_steps(extra), on.fixed_point(), on.reduction(), on.learning(), on.total(False), on.rate(False)]
     if cohorts:
         laws += [on.outsiders(), on.total(True), on.rate(True)]
@@ -97,7 +96,7 @@ def check(
 def scaffold(
     round: Callable[..., tuple[Any, Any, Any]],
 ) -> tuple[Round, Callable[[Array], Any], Callable[[Any, Array], Array]]:
-    """For ``check(*scaffold(round))``: a round ``(x, c_i, c, gradients, cohort, gamma, K) -> (x, c_i, c)``."""
+    """Adapts a round ``(x, c_i, c, gradients, cohort, gamma, K) -> (x, c_i, c)``, for ``check(*scaffold(round))``."""
 
     def act(x: Array, state: Any, *rest: Any) -> tuple[Array, Any]:
         x, c_i, c = round(x, state[0].copy(), state[1].copy(), *rest)
@@ -107,7 +106,7 @@ def scaffold(
 
 
 def _law(name: str, measured: float, bound: float, says: str) -> Law:
-    """A law holds if what was measured is within the bound; nan never is."""
+    """A law holds if the measured error is within the bound; nan never is."""
     return Law(name, bool(measured <= bound), float(measured), bound, says)
 
 
@@ -116,7 +115,7 @@ class _RoundChecker:
 
     def __init__(self, round: Round, place: Callable[[Array], Any], controls: Callable[[Any, Array], Array]) -> None:
         self.round, self.place, self.controls = round, place, controls
-        # Small, so that checking is quick, and heterogeneous, so that client drift shows.
+        # small for speed, heterogeneous so that client drift shows
         self.problem = Problem(random_quadratics(n=6, d=5, L=1.0, mu=0.1, seed=3))
         self.rng = generator(11)
         self.calls = np.zeros(6, dtype=np.int64)
@@ -126,7 +125,6 @@ class _RoundChecker:
         self.scale = 1.0 + float(np.abs(self.h).max())
 
     def play(self, x: Array, state: Any, cohort: Indices | list[int], gamma: float, K: int) -> tuple[Array, Any]:
-        """One round of the function under test."""
 
         def of(i: int) -> Callable[[Array], Array]:
             def gradient(y: Array) -> Array:
@@ -135,7 +133,7 @@ class _RoundChecker:
 
             return gradient
 
-        # Copies and fresh closures: the function under test cannot change what it is judged by.
+        # copies and fresh closures, so that the function under test cannot change its judge
         self.calls[:] = 0
         x, state = self.round(np.copy(x), state, [of(i) for i in range(6)], np.array(cohort), gamma, K)
         x = np.asarray(x, dtype=np.float64)
@@ -155,18 +153,18 @@ class _RoundChecker:
         for K, cohort in ((1, self.everybody), (4, self.everybody), (3, np.array([0, 2, 5]))):
             x, h = self.random_state()
             self.play(x, self.place(h), cohort, 0.1, K)
-            asked = np.where(np.isin(self.everybody, cohort), K, 0)
-            # Too few or, beyond the extra ones, too many; outside the cohort every gradient is one too many.
-            wrong = np.maximum(np.maximum(asked - self.calls, self.calls - asked - extra), 0)
-            off = np.where(asked > 0, wrong, self.calls)
+            steps = np.where(np.isin(self.everybody, cohort), K, 0)
+            # too few, or too many beyond the extra ones; outside the cohort every gradient is too many
+            wrong = np.maximum(np.maximum(steps - self.calls, self.calls - steps - extra), 0)
+            off = np.where(steps > 0, wrong, self.calls)
             worst = max(worst, int(off.max()))
-        return _law("local steps", worst, 0.0, "each client of the cohort takes K gradients, and nobody else any")
+        return _law("local steps", worst, 0.0, "each client of the cohort takes K gradients, the others none")
 
     def fixed_point(self) -> Law:
         """x* with h_i = grad f_i(x*) does not move."""
         x, state = self.play(self.x, self.place(self.h), self.everybody, 0.2, 4)
         miss = max(np.abs(x - self.x).max(), np.abs(self.controls(state, x) - self.h).max())
-        return _law("fixed point", miss, 1e-12 * self.scale, "x* with h_i = grad f_i(x*) stays where it is")
+        return _law("fixed point", miss, 1e-12 * self.scale, "x* with h_i = grad f_i(x*) does not move")
 
     def reduction(self) -> Law:
         """One local step of all clients is gradient descent, for any h."""
@@ -197,17 +195,17 @@ class _RoundChecker:
         )
 
     def outsiders(self) -> Law:
-        """Clients outside the cohort learn nothing: all their h change by the same vector, the common part."""
+        """Clients outside the cohort learn nothing: their h all change by the same vector."""
         x, h = self.random_state()
         new, state = self.play(x, self.place(h), [1, 4], 0.1, 3)
         moved = (self.controls(state, new) - h)[[0, 2, 3, 5]]
         miss = np.abs(moved - moved[0]).max()
-        return _law("outsiders", miss, 1e-12 * self.scale, "clients outside the cohort keep what they know")
+        return _law("outsiders", miss, 1e-12 * self.scale, "clients outside the cohort learn nothing")
 
     def rate(self, cohorts: bool) -> Law:
-        """The error goes to zero, without a bias."""
+        """The error goes to zero without a bias."""
         x, state = np.zeros(5), self.place(np.zeros((6, 5)))
-        # with half of the clients each h_i is learned half as often: shorter steps, and more rounds
+        # half of the clients learn h_i half as often: shorter steps and more rounds
         rounds, K, gamma = (1500, 3, 0.1) if cohorts else (400, 4, 0.2)
         with np.errstate(all="ignore"):
             for _ in range(rounds):
@@ -215,4 +213,4 @@ class _RoundChecker:
                 x, state = self.play(x, state, cohort, gamma, K)
             miss = float(np.linalg.norm(x - self.x) / np.linalg.norm(self.x))
         name = "rate on cohorts" if cohorts else "rate"
-        return _law(name, miss, 1e-6, f"after {rounds} rounds the error is gone" + " with half the clients" * cohorts)
+        return _law(name, miss, 1e-6, f"the error vanishes in {rounds} rounds" + " with half the clients" * cohorts)

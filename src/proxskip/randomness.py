@@ -1,6 +1,6 @@
-"""All randomness of the package: every draw is keyed, none comes from a generator with a hidden state.
+"""All randomness of the package: every draw is keyed, and no generator has hidden state.
 
-The same seed therefore gives the same run on every engine, in every order of the clients, and after a restart.
+So the same seed gives the same run on every engine, in any order of the clients, and after a restart.
 
 ======================  ==========================  ===================================  =============================
 Function                Keyed by                    Drawn                                By
@@ -24,15 +24,15 @@ Function                Keyed by                    Drawn                       
 
 The one exception is the noise of differential privacy (``flower.noise``), which must not be repeatable.
 
-Cohorts. ``subset`` draws c of n with O(c) words of the stream: numbers below n until c different ones have been seen.
-Problems of fewer than ``FEW_CLIENTS`` clients draw by scheme 1 instead: the first c of a permutation of all n.
+Cohorts. ``subset`` draws c of n with O(c) words of the stream. Problems with fewer than ``FEW_CLIENTS`` clients use
+scheme 1 instead: the first c of a permutation of all n.
 
 Minibatches. Floyd's algorithm for a random subset (Bentley and Floyd, "A sample of brilliance", Communications of the
-ACM, 1987) draws b of m rows, or, if b > m/2, the m - b rows that are left out. Each row takes one word of
-Philox4x32-10, key = seed and counter = (block, step, round, client) (Salmon et al., 2011). A word that would favor some
-rows is drawn again (Lemire, "Fast random integer generation in an interval", 2019, arXiv:1805.10941). The code here is
-the plain form, against which the compiled ones (``engines.cpu.minibatches``, ``engines/gpu/draw.cu``,
-``engines.torch.stacked_steps``) are tested. The description of a run records their version, ``SAMPLING``.
+ACM, 1987) draws b of m rows or, if b > m/2, the m - b rows left out. Each row takes one word of Philox4x32-10, key =
+seed and counter = (block, step, round, client) (Salmon et al., 2011). A word that would favor some rows is redrawn
+(Lemire, "Fast random integer generation in an interval", 2019, arXiv:1805.10941). The code here is the reference for
+the compiled forms (``engines.cpu.minibatches``, ``engines/gpu/draw.cu``, ``engines.torch.stacked_steps``). A run
+records their version, ``SAMPLING``.
 """
 
 from __future__ import annotations
@@ -50,21 +50,21 @@ from proxskip.types import Indices
 Words = npt.NDArray[np.uint64]
 
 SAMPLING = 2
-"""The version by which minibatches are drawn, written with a run so that no later version resumes it with others."""
+"""The version of the minibatch draws; a run records it, so that another version refuses to resume it."""
 MASK32 = 0xFFFFFFFF
 FEW_CLIENTS = 10_000
-"""Problems of fewer clients draw their cohorts by scheme 1, as every version did; the others by scheme 2."""
+"""Problems with fewer clients draw cohorts by scheme 1, the others by scheme 2."""
 _PURPOSES = ("server", "cohort", "codec", "anchor", "rounding", "links", "dropout", "traits", "hours", "faults")
 STREAMS = {name: number for number, name in enumerate(_PURPOSES, 1)}
-"""A word of the counter, by purpose."""
+"""The word of the counter for each purpose."""
 REDRAW = 0x40000000
-"""In the first word of the counter: words for draws that are repeated, by the number of the draw."""
+"""In the first word of the counter: marks words for redraws."""
 
 
 def philox4x32(counter: tuple[Any, Any, Any, Any], seed: int) -> tuple[Any, Any, Any, Any]:
     """Philox4x32-10: four random 32-bit words from a counter of four words and a 64-bit key.
 
-    Words of the counter may be arrays (uint64), and then those that are drawn are.
+    If words of the counter are uint64 arrays, so are the results.
     """
     c0, c1, c2, c3 = (c & MASK32 if isinstance(c, np.ndarray) else int(c) & MASK32 for c in counter)
     k0, k1 = int(seed) & MASK32, (int(seed) >> 32) & MASK32
@@ -76,7 +76,7 @@ def philox4x32(counter: tuple[Any, Any, Any, Any], seed: int) -> tuple[Any, Any,
 
 
 def minibatch(seed: int, client: int, round: int, step: int, m: int, b: int) -> Indices:
-    """b different rows out of m: in the order of their draws if b <= m/2, and in ascending order otherwise."""
+    """b different rows out of m: in the order drawn if b <= m/2, otherwise ascending."""
     if 2 * b <= m:
         return _subset(seed, client, round, step, m, b)
     kept = np.ones(m, dtype=bool)
@@ -92,13 +92,13 @@ def _subset(seed: int, client: int, round: int, step: int, m: int, n: int) -> In
     sides = np.arange(m - n + 1, m + 1, dtype=np.uint64)
     products = np.concatenate([np.broadcast_to(w, (blocks,)) for w in words])[:n].astype(np.uint64) * sides
     numbers = products >> np.uint64(32)
-    for i in np.flatnonzero((products & np.uint64(MASK32)) < sides):  # few: whether the word is one to draw again
+    for i in np.flatnonzero((products & np.uint64(MASK32)) < sides):  # few: these may need a redraw
         numbers[i] = _redrawn(int(products[i]), int(sides[i]), int(i), (step, round, client), seed)
     return _floyd(numbers.tolist(), m)
 
 
 def _redrawn(product: int, side: int, i: int, counter: tuple[int, int, int], seed: int) -> int:
-    """A number below ``side``, all equally likely: products whose low word is below 2^32 mod side are drawn again."""
+    """A number below ``side``, all equally likely: products whose low word is below 2^32 mod side are redrawn."""
     attempt, least = 0, (2**32 - side) % side
     while product & MASK32 < least:
         # four words at a time; the key's high word counts these calls
@@ -109,7 +109,7 @@ def _redrawn(product: int, side: int, i: int, counter: tuple[int, int, int], see
 
 
 def _floyd(numbers: list[int], m: int) -> Indices:
-    """Different rows from n numbers, the i-th any of 0..m-n+i: one that was drawn already becomes m - n + i."""
+    """Different rows from n numbers, the i-th in 0..m-n+i: a number drawn before becomes m - n + i."""
     drawn: dict[int, None] = {}
     for last, t in enumerate(numbers, m - len(numbers)):
         drawn[last if t in drawn else t] = None
@@ -117,11 +117,11 @@ def _floyd(numbers: list[int], m: int) -> Indices:
 
 
 def stream(seed: int, round: int, name: str, into: np.random.Generator | None = None) -> np.random.Generator:
-    """The randomness that the parties of one round share: a generator keyed by (seed, round, name).
+    """The randomness shared in one round: a generator keyed by (seed, round, name).
 
     Args:
         name: a purpose, one of ``STREAMS``.
-        into: an earlier generator of this function to reuse, which is five times faster than a new one.
+        into: an earlier generator of this function to reuse, five times faster than a new one.
     """
     if into is None:
         return np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, round, STREAMS[name]]))
@@ -130,17 +130,17 @@ def stream(seed: int, round: int, name: str, into: np.random.Generator | None = 
 
 
 def subset(rng: np.random.Generator, n: int, c: int) -> Indices:
-    """c different numbers below n in increasing order, every set of them equally likely, from O(c) words."""
-    if 2 * c > n:  # those left out are fewer
+    """c different numbers below n in increasing order, every set equally likely, from O(c) words."""
+    if 2 * c > n:  # draw those left out
         taken = np.ones(n, dtype=bool)
         taken[subset(rng, n, n - c)] = False
         return np.flatnonzero(taken)
-    whole = np.uint64(2**64 - 2**64 % n - 1)  # words above are drawn again: n does not divide them evenly
+    largest = np.uint64(2**64 - 2**64 % n - 1)  # larger words are redrawn, because n does not divide 2^64
     drawn = np.zeros(0, dtype=np.uint64)
     while True:
         words: Words = rng.bit_generator.random_raw(c + c * c // n + 16)
-        drawn = np.concatenate([drawn, words[words <= whole] % np.uint64(n)])
-        # number and place in one word, so that one sort finds where each number was drawn first
+        drawn = np.concatenate([drawn, words[words <= largest] % np.uint64(n)])
+        # number and place in one word, so one sort finds the first draw of each number
         order = np.sort(drawn.astype(np.int64) * len(drawn) + np.arange(len(drawn)))
         number, place = np.divmod(order, len(drawn))
         new = np.append(True, number[1:] != number[:-1])
@@ -151,14 +151,14 @@ def subset(rng: np.random.Generator, n: int, c: int) -> Indices:
 
 
 def _reset(bits: Any, seed: int, counter: list[int]) -> None:
-    """Make it a new Philox with this key and counter, its buffer empty (buffer_pos = 4)."""
+    """Turn it into a new Philox with this key and counter and an empty buffer (buffer_pos = 4)."""
     state = {"counter": np.array(counter, dtype=np.uint64), "key": np.array([seed, 0], dtype=np.uint64)}
     fresh = {"buffer": np.zeros(4, dtype=np.uint64), "buffer_pos": 4, "has_uint32": 0, "uinteger": 0}
     bits.state = {"bit_generator": "Philox", "state": state, **fresh}
 
 
 class _OfThread(threading.local):
-    """A generator for each thread, made when it first draws: numpy.random takes 1 MB of a process."""
+    """One generator per thread, made at its first draw: numpy.random takes 1 MB."""
 
     @cached_property
     def bits(self) -> Any:
@@ -171,11 +171,11 @@ _here = _OfThread()
 def codec_words(
     count: int, name: str, seed: int, round: int, who: int, attempt: int = 0, exchange: int = 0, vector: int = 0
 ) -> Words:
-    """Random 64-bit words for one message's codec: Philox's own, so that no release of numpy changes them.
+    """Random 64-bit words for one message's codec: raw Philox, so that no numpy release changes them.
 
     Args:
         name: ``codec`` for what both sides draw, ``rounding`` for what only the sender needs.
-        who: 0 for what all clients share, else 1 + the client.
+        who: 0 for words that all clients share, else 1 + the client.
     """
     part = (attempt << 32) | (exchange << 16) | vector
     _reset(_here.bits, seed, [0, (part << 8) | STREAMS[name], round, who])
@@ -184,22 +184,22 @@ def codec_words(
 
 
 def anchor_coin(seed: int, client: int, round: int, step: int) -> float:
-    """A number in [0, 1) for every local step: with probability q, whether the anchor of L-SVRG moves."""
+    """A number in [0, 1) for each local step: L-SVRG's anchor moves if it is below q."""
     word, *_ = philox4x32((0x80000000 | STREAMS["anchor"], step, round, client), seed)
     return float(word) / 2**32
 
 
 def dropout_word(seed: int, round: int, step: int) -> int:
-    """A signed 64-bit word for every local step, from which, with a client's number, its dropout masks are hashed."""
+    """A signed 64-bit word for each local step; with a client's number, its dropout masks are hashed from it."""
     high, low, *_ = philox4x32((0x80000000 | STREAMS["dropout"], step, round, 0), seed)
     word = (int(high) << 32) | int(low)
     return word - 2**64 if word >= 2**63 else word
 
 
 def generator(seed: int) -> np.random.Generator:
-    """A generator for what is drawn once, such as a split or a random problem; the seed alone is its key.
+    """A generator for one-time draws, such as a split or a random problem, keyed by the seed alone.
 
-    The seed passes through numpy's ``SeedSequence`` here, so these draws share nothing with ``stream``.
+    The seed passes through numpy's ``SeedSequence``, so these draws share nothing with ``stream``.
     """
     return np.random.Generator(np.random.Philox(seed))
 
@@ -212,12 +212,12 @@ def python_generator(seed: int) -> random.Random:
 def client_uniforms(
     seed: int, name: str, clients: Indices, round: int = 0, attempt: int = 0
 ) -> npt.NDArray[np.float64]:
-    """Four independent numbers in (0, 1) for each of these clients, shape (4, c): of a simulated network.
+    """Four independent numbers in (0, 1) per client of a simulated network, shape (4, c).
 
-    The words of ``philox4x32`` for the counter (purpose, attempt, round, client), for all clients at once.
+    They come from ``philox4x32`` with the counter (purpose, attempt, round, client).
 
     Args:
-        name: ``traits`` of a client, whether it is there in some of the ``hours``, or a round's ``faults``.
+        name: ``traits`` of a client, its presence in some of the ``hours``, or a round's ``faults``.
     """
     counter = 0x80000000 | STREAMS[name], attempt, round, np.asarray(clients).astype(np.uint64)
     return (np.stack(philox4x32(counter, seed)) + 0.5) / 2**32

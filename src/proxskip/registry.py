@@ -1,8 +1,8 @@
 """Methods by name: the built-in ones, those of installed packages, and your own.
 
-A method becomes known by ``register``, by an entry point of the group ``proxskip.methods`` in an installed package, or
-by ``--plugin FILE`` on the command line. Everything that meets a method by its name (the command line, run folders,
-plots, reports, federations) finds it here, and reads what it is from its ``about``.
+A method becomes known through ``register``, an entry point in the group ``proxskip.methods``, or ``--plugin FILE`` on
+the command line. Whatever meets a method by name (command line, run folders, plots, federations) finds it here and
+reads its ``about``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from proxskip.types import InputError
 GROUP = "proxskip.methods"
 """The group of entry points."""
 HALF_NAME = re.compile(r"[a-z][a-z0-9_I]{0,22}")
-"""What a message of the protocol can name: a client half."""
+"""Names of client halves that fit into a message."""
 METHOD_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 HANDLES = frozenset({"batch", "clients", "cohort", "psi", "D", "graph"})
 TAKEN = frozenset({
@@ -38,12 +38,12 @@ TAKEN = frozenset({
     "out", "personal", "plugin", "psi", "quiet", "rounds", "seconds", "seed", "seeds", "split", "split_seed", "target",
     "threads", "tol", "weights", "x",
 })  # fmt: skip
-"""What the command line calls something that is not a method's parameter."""
+"""Flags of the command line that are not method parameters."""
 Kind = TypeVar("Kind", bound=type[Method])
 
 
 class Methods(Mapping[str, type[Method]]):
-    """All known methods by name, in the order in which they became known."""
+    """All known methods by name, in the order they became known."""
 
     def __init__(self) -> None:
         self._looked = False
@@ -55,7 +55,7 @@ class Methods(Mapping[str, type[Method]]):
         return {m.name: m for m in BUILT_IN}
 
     def _all(self) -> dict[str, type[Method]]:
-        """With those of installed packages, which are looked for once."""
+        """Including those of installed packages, searched once."""
         if not self._looked:
             self._looked = True
             for point in entry_points(group=GROUP):
@@ -63,17 +63,16 @@ class Methods(Mapping[str, type[Method]]):
         return self._known
 
     def _load(self, point: EntryPoint) -> None:
-        """A package that cannot be loaded costs its own methods, and no others."""
+        """Load one entry point; a broken package only loses its own methods."""
         try:
             self.add(point.load())
         except (Exception, SystemExit) as error:
-            whose = f"the method {point.name} of an installed package ({point.value})"
             why = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}."
-            warnings.warn(f"{whose} is left out: {why}", stacklevel=2)
+            warnings.warn(f"skipped the method {point.name} from {point.value}: {why}", stacklevel=2)
 
     def __getitem__(self, name: str) -> type[Method]:
-        # nothing can take the name of a method of this package, so the others need not be loaded to find it
-        return _alone(name) or self._all()[name]
+        # built-in names cannot be taken, so entry points need not be loaded to find one
+        return _built_in(name) or self._all()[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._all())
@@ -82,22 +81,21 @@ class Methods(Mapping[str, type[Method]]):
         return len(self._all())
 
     def add(self, kind: type[Method]) -> None:
-        """One more, checked."""
+        """Check and add a method."""
         check(kind)
         for known in self._known.values():
-            # the same class defined again (a file that is loaded twice, a notebook's cell) takes the old one's place
+            # the same class defined again (a file loaded twice, a notebook cell) replaces the old one
             again = (known.__qualname__, _origin(known)) == (kind.__qualname__, _origin(kind))
             if kind.name in (known.name, *known.about.other_names) and not again:
                 raise InputError(
-                    f'a method with the name "{kind.name}" is known already, from {_origin(known)}; give yours another '
-                    "name."
+                    f'the name "{kind.name}" is taken by the method of {_origin(known)}; choose another name.'
                 )
-        source_digest(kind)  # of the code as it is now
+        source_digest(kind)  # caches the digest of today's code
         self._known[kind.name] = kind
 
 
 def _origin(kind: type[Method]) -> str:
-    """The file that defines a method; its module where there is none, and in this package."""
+    """The file that defines a method, or its module."""
     file = None if _is_ours(kind) else getattr(sys.modules.get(kind.__module__), "__file__", None)
     return file or kind.__module__
 
@@ -107,7 +105,7 @@ def _is_ours(kind: type[Method]) -> bool:
 
 
 def source_digest(kind: Any) -> str | None:
-    """The sha256 of a method's class, as it was when it was registered; None in this package, or without a file."""
+    """The sha256 of a method's source at registration; None for built-in methods, or without a source file."""
     return _source_digest(kind)
 
 
@@ -121,8 +119,8 @@ def _source_digest(kind: Any) -> str | None:
     return hashlib.sha256(code.encode()).hexdigest() if own else None
 
 
-def _alone(name: str) -> type[Method] | None:
-    """A method of this package, if its class has the same name but for hyphens; its file alone is loaded."""
+def _built_in(name: str) -> type[Method] | None:
+    """A method of this package whose class has this name without hyphens; only its file is loaded."""
     for word in methods.__all__:
         if word.lower() == name.replace("-", ""):
             kind: type[Method] = vars(methods).get(word) or methods.__getattr__(word)
@@ -131,7 +129,7 @@ def _alone(name: str) -> type[Method] | None:
 
 
 METHODS = Methods()
-"""Every method by its name on the command line."""
+"""Every known method by name."""
 
 
 def register(kind: Kind) -> Kind:
@@ -151,36 +149,36 @@ def register(kind: Kind) -> Kind:
 
 
 def check(kind: Any) -> None:
-    """Refuse what could not be found again by its name, or what a message could not name."""
+    """Refuse a class that could not be found by name, or that a message could not name."""
     if not (isinstance(kind, type) and issubclass(kind, Method)):
         name = kind.__name__ if isinstance(kind, type) else type(kind).__name__
         raise InputError(f"{name} is not a method; derive it from proxskip.authoring.Method.")
     if not isinstance(vars(kind).get("about"), About):
-        raise InputError(f'{kind.__name__} does not describe itself; give it  about = About(name="...").')
+        raise InputError(f'{kind.__name__} has no description; give it  about = About(name="...").')
     known = getattr(kind, "__dataclass_fields__", None)
     if known is None:
-        raise InputError(f"{kind.__name__} is not a dataclass; write @dataclass(frozen=True) directly above it.")
+        raise InputError(f"{kind.__name__} is not a dataclass; put @dataclass(frozen=True) directly above it.")
     if "gamma" not in known:
-        raise InputError(f"{kind.__name__} has no field gamma, the step size that a run checks; give it one.")
+        raise InputError(f"{kind.__name__} has no step size; give it a field gamma.")
     if not METHOD_NAME.fullmatch(kind.name):
-        raise InputError(f'"{kind.name}" cannot be a method\'s name; use lower-case letters, digits and hyphens.')
+        raise InputError(f'"{kind.name}" is not a valid method name; use lower-case letters, digits and hyphens.')
     if unknown := sorted(kind.handles - HANDLES):
-        raise InputError(f'{kind.name} handles "{unknown[0]}", which is not one of {", ".join(sorted(HANDLES))}.')
+        raise InputError(f'{kind.name} handles "{unknown[0]}"; use only {", ".join(sorted(HANDLES))}.')
     if taken := [flag for flag in kind.flags() if flag in TAKEN]:
         raise InputError(
-            f"the parameter {taken[0]} of {kind.name} would have the name of an option of the command line that "
-            "means something else; give it another name, or leave it out of about.parameters."
+            f"the parameter {taken[0]} of {kind.name} clashes with an option of the command line; rename it, or "
+            "leave it out of about.parameters."
         )
     for half in client_halves(kind):
         if not HALF_NAME.fullmatch(half):
             raise InputError(
-                f'the client half "{half}" of {kind.name} cannot be named in a message; use at most 23 lower-case '
-                "letters, digits and underscores."
+                f'the name of the client half "{half}" of {kind.name} does not fit into a message; use at most 23 '
+                "lower-case letters, digits and underscores."
             )
 
 
 def client_halves(kind: type[Method]) -> list[str]:
-    """The names of the client halves: public methods with the arguments (self, client, memory, ...)."""
+    """The names of the client halves: public methods that take (self, client, memory, ...)."""
     functions = inspect.getmembers(kind, lambda v: inspect.isfunction(v) and not v.__name__.startswith("_"))
     return [name for name, f in functions if list(inspect.signature(f).parameters)[1:3] == ["client", "memory"]]
 
@@ -199,7 +197,7 @@ def load_plugin(path: str | Path) -> list[type[Method]]:
     path = Path(path)
     if not path.is_file():
         raise InputError(f"there is no file {path}; a plugin is a Python file that defines methods.")
-    # files of the same name in different folders are different modules
+    # files of one name in different folders are different modules
     where = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
     name = f"proxskip_plugin_{re.sub(r'[^0-9A-Za-z]', '_', path.stem)}_{where}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -225,7 +223,7 @@ def load_plugin(path: str | Path) -> list[type[Method]]:
 
 
 def named(name: str) -> type[Method]:
-    """The method of this name (any case, with or without hyphens), or a sentence with the nearest one."""
+    """The method of this name, in any case and with or without hyphens."""
     plain = name.lower().replace("_", "-").replace(" ", "-")
     if plain in METHODS:
         return METHODS[plain]
@@ -242,22 +240,22 @@ def named(name: str) -> type[Method]:
 
 
 def title(name: str) -> str:
-    """A method's title by its name; the name itself where no such method is known here."""
+    """A method's title; the name itself if the method is unknown."""
     kind = METHODS.get(name)
     return name if kind is None else kind.about.title or name
 
 
-def step_limits(method: str, L: float, **given: Any) -> StepLimits:
-    """What is known about the step size of a method, by its name.
+def step_limits(method: str, L: float, **setting: Any) -> StepLimits:
+    """The known step limits of a method.
 
     Args:
         method: its name.
-        L: the smoothness.
-        given: K, p, eta_g, mu, n, cohort, lmax, sigma, as far as the method's step depends on them: see
+        L: the smoothness constant.
+        setting: K, p, eta_g, mu, n, cohort, lmax, sigma, as far as the step depends on them; see
             ``theory.step_sizes.Setting``.
     """
     kind = named(method)
-    limits = kind.limits(Setting.of(L, **given))
+    limits = kind.limits(Setting.of(L, **setting))
     if limits is None:
-        raise InputError(f"no step sizes are known for {kind.name}.")
+        raise InputError(f"no step limits are known for {kind.name}.")
     return limits

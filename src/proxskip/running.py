@@ -1,4 +1,4 @@
-"""Run a method on a problem through an engine: everything is checked first, and then the loop goes."""
+"""``run`` and ``resume``: check everything first, then start the loop."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def run(
         folder.check(out, force, checkpoint_every)
     loop = Loop(described)
     with loop.closed_on_error():
-        loop.start(*start)  # finds f*, which may take long: no folder is left behind by whoever interrupts that
+        loop.start(*start)  # finding f* may take long: an interrupt until here leaves no folder
         if out is not None:
             loop.keep_in(folder.create(out, loop.config, force, checkpoint_every))
     with shown(loop.method.name, progress) as bars:
@@ -105,7 +105,7 @@ def resume(
     progress: bool | None = None,
     **more: Any,
 ) -> Result:
-    """Go on where a run folder's checkpoint stands; the trajectory is bitwise that of the run never interrupted.
+    """Continue a run folder from its checkpoint; the trajectory is bitwise that of an uninterrupted run.
 
     Args:
         path: the run folder.
@@ -139,7 +139,7 @@ def resume(
 def _saved(
     keep: folder.Folder, problem: Problem, threads: int | None, engine: Engine | None, limits: dict[str, Any]
 ) -> RunSpec:
-    """The run of a folder, if the problem and the new limits fit."""
+    """The spec of a saved run, if the problem and the new limits fit."""
     assert keep.checkpoint is not None
     checkpoint_validation.check_numbers(keep.config)
     keep.config = config = description.with_defaults(keep.config)
@@ -157,7 +157,7 @@ def _saved(
 
 
 ENGINES = {"cpu": "CpuEngine", "gpu": "GpuEngine", "ray": "RayEngine", "torch": "TorchEngine"}
-"""The engines in folders of their own, whose modules are imported when they are used."""
+"""Engines whose modules are imported on first use."""
 
 
 def make_engine(engine: Any, threads: int | None = None) -> Engine:
@@ -167,7 +167,7 @@ def make_engine(engine: Any, threads: int | None = None) -> Engine:
     if not isinstance(engine, str):
         name = engine.__name__ if isinstance(engine, type) else type(engine).__name__
         raise InputError(
-            f"{name} is not an engine; give an object whose class derives from proxskip.interfaces.Engine."
+            f'{name} is not an engine; pass a name such as "cpu", or an object derived from proxskip.interfaces.Engine.'
         )
     if engine == "reference":
         return ReferenceEngine()
@@ -188,11 +188,11 @@ def make_engine(engine: Any, threads: int | None = None) -> Engine:
 def starting_point(
     method: Method, problem: Problem, participation: Participation, x0: Any, h0: Any, warm: Result | None
 ) -> tuple[Array, Array | None, Vectors]:
-    """x0, h0 (None for zeros) and, for a dual method, the server's y, checked; ``warm`` gives what fits of a result."""
+    """x0, h0 (None for zeros) and a dual method's y, checked; ``warm`` supplies what fits of an earlier result."""
     dual: Vectors = {}
     if problem.D is not None:
         if h0 is not None:
-            raise InputError("with psi(D x) the control variate is h = -D'y; start from an earlier result with warm.")
+            raise InputError("with psi(D x), h is -D'y and cannot be given; start from an earlier result with warm=.")
         y = None if warm is None else warm.server.get("y")
         if warm is not None and warm.summary()["method"] == method.name and y is not None:
             dual, h0 = {"y": y}, -np.asarray(problem.D.T @ y)
@@ -203,22 +203,20 @@ def starting_point(
         return x, None, dual
     h = np.atleast_2d(np.array(h0, dtype=np.float64))
     if h.shape != (problem.n, problem.d) or not np.isfinite(h).all():
-        raise InputError(f"h0 must be finite with shape ({problem.n}, {problem.d}); it has shape {h.shape}.")
+        raise InputError(f"h0 must be a finite array of shape ({problem.n}, {problem.d}), not {h.shape}.")
     if h.any() and "h" not in method.remembers:
-        raise InputError(f"{method.name} has no control variates; start it without h0.")
+        raise InputError(f"{method.name} has no control variates; leave out h0.")
     total = np.abs(weighted_sum(problem.weights, h)).max()
     heals = bool(dual) or (method.about.heals and isinstance(participation, Everyone))
     if not heals and total > 0 and total > 1e-9 * (np.abs(h).max() + np.abs(problem.client_gradients(x)).max()):
-        raise InputError(
-            f"sum_i w_i h0_i has an entry of {total:.3g}; it must be zero here, or the answer would be wrong."
-        )
+        raise InputError(f"sum_i w_i h0_i must be zero, or the answer is wrong; its largest entry is {total:.3g}.")
     return x, h, dual
 
 
 def checked_x0(problem: Problem, x0: Any) -> Array:
-    """x0, or where the clients want to be started if it is None, as d finite numbers."""
-    start = problem.own_start() if x0 is None else x0  # such as a network's weights; zeros if they do not say
+    """x0 as d finite numbers; by default the clients' own starting point, or zeros."""
+    start = problem.own_start() if x0 is None else x0  # such as a network's weights
     x = np.zeros(problem.d) if start is None else np.array(start, dtype=np.float64)
     if x.shape != (problem.d,) or not np.isfinite(x).all():
-        raise InputError(f"x0 must be {problem.d} finite numbers; it has shape {x.shape}.")
+        raise InputError(f"x0 must be {problem.d} finite numbers, not an array of shape {x.shape}.")
     return x

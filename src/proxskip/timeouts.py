@@ -1,4 +1,4 @@
-"""Calls that may wait forever, with a limit."""
+"""A time limit for calls that may wait forever."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 
-def within(seconds: float, act: Callable[[], Any], otherwise: Exception, look: Callable[[], None] | None = None) -> Any:
-    """What ``act`` returns, or the error ``otherwise`` if it takes longer; its thread is left behind then.
+def within(
+    seconds: float, act: Callable[[], Any], otherwise: Exception, meanwhile: Callable[[], None] | None = None
+) -> Any:
+    """The result of ``act``, or the error ``otherwise`` if it takes longer; its thread is then abandoned.
 
     Args:
-        look: called every second meanwhile; it may raise.
+        meanwhile: called every second while waiting; it may raise.
     """
     outcome: list[tuple[Any, BaseException | None]] = []
 
@@ -25,9 +27,9 @@ def within(seconds: float, act: Callable[[], Any], otherwise: Exception, look: C
     thread = threading.Thread(target=go, daemon=True)
     thread.start()
     until = time.monotonic() + max(0.0, seconds)
-    while look is not None and not outcome and until - time.monotonic() > 1.0:
+    while meanwhile is not None and not outcome and until - time.monotonic() > 1.0:
         thread.join(1.0)
-        look()
+        meanwhile()
     thread.join(max(0.0, until - time.monotonic()))
     if not outcome:
         raise otherwise

@@ -1,4 +1,4 @@
-"""Engines whose clients are in this process: everything but the client itself is written here, once."""
+"""The base of engines whose clients are in this process: everything but the client itself."""
 
 from __future__ import annotations
 
@@ -13,46 +13,43 @@ from proxskip.types import Indices, Vectors
 
 
 class NearEngine(Engine):
-    """Write ``client``, and you have an engine.
+    """Define ``client``, and you have an engine.
 
-    With ``together = False`` halves are run one client after another on ``(d,)`` vectors, with ``together = True`` once
-    for the whole cohort on ``(c, d)`` stacks.
+    With ``together = False`` a half runs once per client on ``(d,)`` vectors, with ``together = True`` once for the
+    whole cohort on ``(c, d)`` stacks.
     """
 
     name = "near"
     rewinds = True
     together = False
     atomic = False
-    """Whether ``run`` changes what the clients remember only after the last of them has finished."""
+    """Whether ``run`` changes the clients' memory only after the last one has finished."""
     store: RowStore | None = None
-    """Where the rows are, if only clients that have taken part have one."""
+    """Holds the rows, if only clients that have taken part have one."""
     marks = False
-    """Whether this round can be taken back."""
+    """Whether this round can be undone."""
     marked: tuple[Indices, Vectors] | None = None
-    """Its cohort, and their rows as they were when it began."""
+    """The round's cohort, and their rows at its beginning."""
     handed: dict[Any, Any]
-    """With a store, what is handed on within this round: stacks by name, or what a client has by its place."""
+    """With a store, vectors that only live within this round: stacks by name, or dicts by a client's place."""
 
     def __init__(self) -> None:
         self.kept: Vectors = {}
 
     def client(self, members: Indices, request: Request, place: int) -> Any:
-        """A ``interfaces.Client`` for these members (one, unless ``together``), at this place among the cohort."""
+        """A ``interfaces.Client`` for these members (one, unless ``together``), at this place in the cohort."""
         raise NotImplementedError(
-            f"{type(self).__name__} has no clients: define client(self, members, request, place)."
+            f"{type(self).__name__} has no clients; define client(self, members, request, place)."
         )
 
     def open(self, problem: Problem, memory: Vectors, seed: int) -> None:
-        """Keep the problem and the initial memory."""
         self.problem, self.seed, self.store, self.handed = problem, seed, None, {}
         self.kept = {k: v.copy() for k, v in memory.items()}
 
     def keep_rows(self, store: RowStore) -> None:
-        """Keep what the clients remember in this store."""
         self.store, self.kept = store, store.arrays
 
     def run(self, request: Request) -> Work:
-        """Run the half on the cohort, and keep what it remembers."""
         at = self._places(request.cohort)
         if self.together:
             client = self.client(request.cohort, request, 0)
@@ -81,7 +78,6 @@ class NearEngine(Engine):
         return Work(up, sum(c.gradients for c in clients), coded, np.array(taken, dtype=np.int64))
 
     def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Any, ...]) -> None:
-        """Run the half on the cohort with the outcome."""
         request, at = Request(half, cohort, 0), self._places(cohort)  # type: ignore[arg-type]
         if self.together:
             self._store(at, (), half(self.client(cohort, request, 0), self._of(at), *outcome))
@@ -91,20 +87,18 @@ class NearEngine(Engine):
             self._keep(i, half(client, self._of_one(i), *(v if v.ndim == 1 else v[j] for v in outcome)))
 
     def memory(self) -> Vectors:
-        """A copy of what the clients remember; views of a store."""
         if self.store is not None:
             return {k: self.store.view(k) for k in self.kept}  # type: ignore[misc]
         return {k: v.copy() for k, v in self.kept.items()}
 
     def mark(self, several: bool) -> None:
-        """Copy the rows that change, unless they cannot change before the last piece of local work is over."""
+        """Copy the rows that may change before the last piece of local work is done."""
         if self.store is not None:
             self.store.mark(several or not self.atomic)
             return
         self.marks, self.marked = several or not self.atomic, None
 
     def rewind(self) -> None:
-        """The memory as it was at the beginning of the round."""
         if self.store is not None:
             self.store.rewind()
         elif self.marked is not None:
@@ -118,9 +112,9 @@ class NearEngine(Engine):
         return {k: v[i].copy() for k, v in self.kept.items()} | handed
 
     def _places(self, cohort: Indices) -> Indices:
-        """Where the rows of these clients are, which are about to change."""
+        """Where the rows of these clients are, before they change."""
         if self.store is None:
-            if self.marks and self.marked is None:  # a round's first cohort; others in it are part of this one
+            if self.marks and self.marked is None:  # later cohorts of the round are part of this one
                 self.marked = cohort, {k: v[cohort] for k, v in self.kept.items()}
             return cohort
         if cohort is not self.store.admitted[0]:
@@ -128,7 +122,7 @@ class NearEngine(Engine):
         return self.store.admit(cohort)
 
     def _is_whole(self, at: Indices) -> bool:
-        """Whether these are all rows, in their order."""
+        """Whether these are all rows in order."""
         return self.store is None and len(at) == self.problem.n
 
     def _of(self, at: Indices) -> Any:
@@ -136,7 +130,7 @@ class NearEngine(Engine):
         return {k: v if everyone else v[at] for k, v in self.kept.items()} | self.handed
 
     def _hands_on(self, name: str) -> bool:
-        """Whether this is not kept: the store has rows only for what lasts."""
+        """Whether this vector only lives within the round."""
         return self.store is not None and name not in self.kept
 
     def _keep(self, i: int, memory: Vectors) -> None:
@@ -147,13 +141,13 @@ class NearEngine(Engine):
                 self.kept[k][i] = v
 
     def _store(self, at: Indices, up: Any, memory: Any) -> tuple[Any, ...]:
-        """Keep what a stack remembers; what goes up, with one row for each member."""
+        """Keep a stack's memory; returns what goes up, with one row per member."""
         shape = (len(at), self.problem.d)
         for k, v in memory.items():
             if self._hands_on(k):
                 self.handed[k] = v if v.shape == shape else np.broadcast_to(v, shape)
             elif self._is_whole(at) and v.shape == shape:
-                # each has an array of its own, since they are written to
+                # each name needs its own writable array
                 own = v.flags.owndata and v.flags.carray and all(v is not u for u in self.kept.values())
                 self.kept[k] = v if own else np.array(v, order="C")
             else:

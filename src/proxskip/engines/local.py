@@ -1,4 +1,4 @@
-"""What the clients of every engine do alike: local steps of all kinds, and sending through a codec."""
+"""What clients do alike on every engine: local steps of all kinds, and sending through a codec."""
 
 from __future__ import annotations
 
@@ -17,30 +17,29 @@ from proxskip.types import Array, InputError
 
 
 class Sender:
-    """Counts what a client differentiates and sends; one object for each half that is run."""
+    """Counts what a client differentiates and sends; one object per half that is run."""
 
     gradients = 0
     used_codec = False
     """Whether anything went through a codec."""
     step: Any = 0
-    """Local steps of the half so far, which number its minibatches and coins: one, or one per member."""
+    """Local steps so far, which number minibatches and coins; one number, or one per member."""
     had_criterion = False
-    """Whether ``until`` ended some of the steps."""
+    """Whether ``until`` was used."""
     _sent: tuple[tuple[Any, Size | None], ...] = ()
 
     @property
     def taken(self) -> Any:
-        """The steps of all descents of the half, where a criterion ended some; None where they are the request's K."""
+        """The steps taken, if a criterion ended some; None if they are the request's K."""
         return self.step if self.had_criterion else None
 
     def keys(self, vector: int) -> Sequence[Key]:
-        """The keys of this client's (or of each member's) next message."""
+        """The keys of the next message of this client, or of each member."""
         raise NotImplementedError
 
     def send(self, v: Any, codec: Codec | None = None) -> Any:
-        """v as the server will read it."""
         if codec is None or isinstance(codec, Identity):
-            self._sent += ((v, None),)  # numbered too: a federation may have a format of its own for it
+            self._sent += ((v, None),)  # numbered too: a federation may encode it
             return v
         keys = self.keys(len(self._sent))
         received = self.read(v, codec, keys)
@@ -52,23 +51,23 @@ class Sender:
         return received
 
     def read(self, v: Any, codec: Codec, keys: Sequence[Key]) -> Any:
-        """What the server reads of v, one row for each key."""
+        """What the server reads of v, one row per key."""
         rows = np.atleast_2d(self.plain(v))
         rows = np.broadcast_to(rows, (len(keys), rows.shape[1]))
         sent = np.stack([read_back(codec, row, key) for row, key in zip(rows, keys, strict=True)])
         return sent[0] if np.ndim(v) == 1 and len(keys) == 1 else sent
 
     def plain(self, v: Any) -> Array:
-        """v as an array with one row for each key."""
+        """v as a numpy array with one row per key."""
         return np.asarray(v)
 
     def sizes(self, up: Sequence[Any]) -> tuple[Size | None, ...]:
-        """What each vector that goes up took; None for those that travel as they are."""
+        """The size of each vector sent up; None for plain ones."""
         return tuple(next((size for v, size in self._sent if v is u), None) for u in up)
 
 
 class OneClient(Sender):
-    """One client on ``(d,)`` vectors: its oracle, its number, and its place in the stream of minibatches.
+    """One client on ``(d,)`` vectors: its function, its number, and its minibatches.
 
     Args:
         problem: the problem, or a worker's part of it.
@@ -86,7 +85,6 @@ class OneClient(Sender):
         self.random = problem.is_random and is_random(self.oracle)
 
     def keys(self, vector: int) -> Sequence[Key]:
-        """One."""
         return (key_of(self.request, self.seed, self.i, self.place, vector),)
 
     def descend(
@@ -101,7 +99,6 @@ class OneClient(Sender):
         anchor: Anchor | None = None,
         until: float | None = None,
     ) -> Any:
-        """K times  z = y + momentum (y - y_before);  y <- z - gamma (g(z) - h + tau (z - centre))."""
         check_descent(pull, momentum, anchor, until)
         if anchor is not None:
             return self._descend_anchored(x, h, gamma, K, anchor)
@@ -123,12 +120,12 @@ class OneClient(Sender):
         return y, taken
 
     def _descend_anchored(self, x: Array, h: Array | float, gamma: float, K: int, anchor: Anchor) -> Any:
-        """The estimator of L-SVRG: unbiased, and exact at the solution once the anchor is there."""
+        """L-SVRG's estimator: unbiased, and exact at the solution once the anchor is there."""
         w, gw, q = anchor
         for _ in range(K):
             look(self.request.halt)
             step, z = self.step, x
-            if self.batch is None:  # both minibatches are all rows, and cancel; so would masks of dropout
+            if self.batch is None:  # both minibatches are all rows, and cancel
                 self.step += 1
                 g = full = self.gradient(z)
             else:
@@ -142,7 +139,7 @@ class OneClient(Sender):
 
     def _estimate(self, x: Array) -> Array:
         if self.batch is None:
-            self.step += 1  # the coins of an anchor are numbered by it too
+            self.step += 1  # also numbers the coins of an anchor
             if not self.random:
                 return self.gradient(x)
             self.gradients += self.rows
@@ -151,38 +148,34 @@ class OneClient(Sender):
         return self._sampled(x, self._rows())
 
     def _rows(self) -> Any:
-        """The next minibatch; they are numbered through a half, whatever its number of descents."""
+        """The next minibatch; they are numbered through the half, across its descents."""
         assert self.batch is not None
         rows = minibatch(self.seed, self.i, self.request.round, self.step, self.rows, self.batch)
         self.step += 1
         return rows
 
     def _sampled(self, x: Array, rows: Any) -> Array:
-        if self.random:  # after ``_rows``: the masks of the k-th step are numbered k + 1
+        if self.random:  # ``_rows`` came before: the masks of step k are numbered k + 1
             key = (self.seed, self.i, self.request.round, self.step)
             return np.asarray(self.oracle.random_gradient(x, rows, key))
         return np.asarray(self.oracle.minibatch_gradient(x, rows))
 
     def gradient(self, x: Array, where: Any = None) -> Array:
-        """The full local gradient, where it is wanted."""
         if where is not None and not where:
             return np.zeros(len(x))
         self.gradients += self.rows
         return checked_gradient(self.oracle, x, self.i)
 
     def own(self, values: Any) -> Any:
-        """This client's entry."""
         return values[self.i] if isinstance(values, tuple) or np.ndim(values) else values
 
 
 def check_descent(pull: Any, momentum: Any, anchor: Any, until: Any) -> None:
-    """Refuse options that do not go together."""
+    """Refuse options that cannot be combined."""
     if until is not None and pull is None:
-        raise InputError(
-            "until compares with the distance from the centre of the pull, and there is no pull; give both."
-        )
+        raise InputError("until needs a pull, because it compares with the distance from its centre; give both.")
     if anchor is not None and (pull is not None or np.any(momentum)):
-        raise InputError("a descent with an anchor has no pull and no momentum; leave them out.")
+        raise InputError("an anchor cannot be combined with a pull or momentum; leave them out.")
 
 
 def key_of(request: Request, seed: int, client: int, place: int, vector: int) -> Key:
@@ -192,17 +185,17 @@ def key_of(request: Request, seed: int, client: int, place: int, vector: int) ->
 
 
 def pull_to_zero(pull: Pull | None) -> float | None:
-    """The strength of a pull to zero, which is more of the l2 term; 0 without a pull, None for one to another point."""
+    """The strength of a pull to zero (an additional l2 term); 0 without a pull, None for a pull elsewhere."""
     if pull is None:
         return 0.0
     return float(pull[0]) if all(isinstance(v, float) for v in pull) and pull[1] == 0.0 else None
 
 
 def momentum_steps(step: Callable[[Any, Any, int], Any], x: Any, K: int, momentum: Any) -> tuple[Any, int]:
-    """K times  z = y + momentum (y - y_before);  y <- step(z, y, k).  The last y, and the number of steps.
+    """K times  z = y + momentum (y - y_before);  y <- step(z, y, k).  Returns the last y and the number of steps.
 
     Args:
-        step: None where it ends the steps at z.
+        step: returns None to end the steps at z.
     """
     y = before = x
     for k in range(K):
@@ -223,11 +216,11 @@ def pulled_steps(
     pull: Pull | None,
     momentum: Any,
 ) -> Any:
-    """Steps with momentum and a pull, made of plain ones: the pull is a shift of h that is new in every step.
+    """Steps with momentum and a pull, made of plain ones: the pull shifts h anew in every step.
 
     Args:
-        one_step: ``(z, h, gamma, active) -> z - gamma (g(z) - h)``; ``active`` is one number or one per member, 1
-            where the step is taken and 0 where that member's K is over.
+        one_step: ``(z, h, gamma, active) -> z - gamma (g(z) - h)``; ``active`` is one number or one per member, 0 where
+            that member's K is reached.
     """
 
     def step(z: Any, y: Any, k: int) -> Any:
@@ -240,5 +233,5 @@ def pulled_steps(
 
 
 def no_half(*_: Any) -> Any:
-    """In the place of a half where local steps are taken outside of one."""
+    """A placeholder half, for local steps outside of one."""
     raise AssertionError

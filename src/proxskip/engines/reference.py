@@ -1,4 +1,4 @@
-"""The reference engine: plain numpy, one client at a time, no cleverness. The judge of all the others."""
+"""The reference engine: plain numpy, one client at a time. All other engines are tested against it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ class ReferenceEngine(NearEngine):
     atomic = True
 
     def keeps_rows(self) -> bool:
-        """It can."""
         return True
 
     def client(self, members: Indices, request: Request, place: int) -> OneClient:
-        """One client."""
         return OneClient(self.problem, int(members[0]), self.seed, request, place)

@@ -1,4 +1,4 @@
-"""Shared by the CPU's and the GPU's layouts of sparse rows: runs of indices, merging equal rows, equal loads."""
+"""Sparse-row helpers of the CPU and GPU layouts: index ranges, merging equal rows, balancing loads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from proxskip.types import Array, Indices
 
 PIECES_PER_THREAD = 16
-"""Threads that are slower, or that began later, take fewer of them, and all end at about the same time."""
+"""Slow or late threads take fewer pieces, so all end at about the same time."""
 
 
 def ranges(start: Indices, length: Indices) -> Indices:
@@ -21,18 +21,17 @@ def ranges(start: Indices, length: Indices) -> Indices:
 
 
 def offsets(counts: Indices) -> Indices:
-    """Where each of several runs begins, and the last one ends, from their lengths."""
+    """Where runs of these lengths begin, and the last one ends."""
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
 def merged_rows(
     indptr: Indices, indices: Any, values: Any, owner: Indices, b: Array
 ) -> tuple[Indices, Indices, Indices]:
-    """Merge equal rows of the same client and label, and leave out rows without entries: (kept, live, group).
+    """Merge equal rows of one client and label, and drop empty rows: (kept, live, group).
 
-    ``live`` are the rows with entries, and row live[j] is equal to row kept[group[j]]. Rows of one hash are compared
-    entry by entry before they are merged. Merging changes no gradient: a merged row has the weight of all rows that it
-    stands for.
+    ``live`` are the rows with entries, and row live[j] equals row kept[group[j]]. Rows with equal hashes are compared
+    entry by entry. Merging changes no gradient: a merged row has the weight of all its rows.
     """
     live, lengths = np.flatnonzero(np.diff(indptr)), np.diff(indptr)
     bits, labels = (np.ascontiguousarray(v, np.float64).view(np.uint64) for v in (values, b))
@@ -44,12 +43,12 @@ def merged_rows(
     alike = all(np.array_equal(v[r], v[s]) for v in (owner, labels, lengths))
     at, to = (ranges(indptr[k], lengths[k]) for k in (r, s))
     if not alike or any(not np.array_equal(v[at], v[to]) for v in (indices, bits)):
-        return live, live, np.arange(len(live))  # different rows with the same hash: merge nothing
+        return live, live, np.arange(len(live))  # a hash collision: merge nothing
     return live[leads], live, (np.cumsum(leads) - 1)[first][group]
 
 
 def _hashes(starts: Indices, indices: Any, bits: Any, owner: Indices, labels: Any) -> Any:
-    """By row a 64-bit hash of its entries, client and label, all read as words; it wraps around at 2^64."""
+    """A 64-bit hash of each row's entries, client and label, modulo 2^64."""
 
     def mixed(v: Any, w: Any) -> Any:
         v = v.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) ^ w
@@ -75,6 +74,6 @@ def balanced(load: Array, parts: int) -> list[tuple[int, int]]:
 
 
 def pieces(load: Array, threads: int, least: float) -> list[tuple[int, int]]:
-    """Ranges of clients, of at least this load each, for threads to take one after another until none is left."""
+    """Ranges of clients with at least this load, for threads to take in turn."""
     many = min(PIECES_PER_THREAD * threads, int(load.sum() / least)) if threads > 1 else 1
     return balanced(load, max(threads, many))

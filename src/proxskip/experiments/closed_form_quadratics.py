@@ -19,7 +19,7 @@ from proxskip.engines.in_process import NearEngine
 from proxskip.engines.local import Sender
 from proxskip.interfaces import Method, Request
 from proxskip.links.cohorts import Everyone
-from proxskip.loop.metered_exchange import Line
+from proxskip.loop.metered_exchange import MeteredExchange
 from proxskip.methods import FedLin, ProxSkip, SLocalGD, SProxSkip
 from proxskip.methods.steps import geometric
 from proxskip.problems.federated import Problem
@@ -105,7 +105,7 @@ class Stepper:
     def set_state(self, server: Vectors, memory: Vectors) -> None:
         """Continue from this state; vectors that are missing start at zero."""
         self.engine.kept = {k: v.copy() for k, v in (self.zeros | memory).items()}
-        self.line = Line(self.engine, self.problem, self.seed, Everyone())
+        self.line = MeteredExchange(self.engine, self.problem, self.seed, Everyone())
         self.server, self.round = server, 0
 
     def step(self) -> None:

@@ -12,7 +12,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # flwr reads it when it is imported
+os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # flwr reads it at import
 
 try:
     import flwr as _flwr  # noqa: F401
@@ -22,9 +22,9 @@ except ImportError as error:  # pragma: no cover
 from proxskip.lazy.names import lazy_names
 
 TASK = "flwr.supernode.runtime.run_clientapp"
-"""The module by which a SuperNode runs the app, in a process of its own for every message."""
+"""The module in which a SuperNode runs the app, in a new process for every message."""
 if TASK in sys.modules:
-    gc.freeze()  # spare this short life the collector's passes over all that Flower has imported, 0.1 s each
+    gc.freeze()  # a collection over everything that Flower imports takes 0.1 s
 
 if TYPE_CHECKING:
     from proxskip.flower.client import client_app
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 
     Outcome, Remote = FederationResult, FederatedClient
 
-# a client's process needs none of the server's modules; ``Outcome``, ``Remote``, ``Network`` and ``TorchOracle`` are
-# the names of version 0.1, for programs that import them
+# a client's process needs none of the server's modules; Outcome, Remote, Network and TorchOracle are names of 0.1
 __getattr__, __dir__ = lazy_names(__name__, {
     "proxskip.flower.client": "client_app",
     "proxskip.flower.find_clients": "FederatedClient Remote=FederatedClient",

@@ -31,9 +31,9 @@ from proxskip.types import InputError, Oracle
 MODS_THAT_CHANGE_UPDATES = (
     "fixedclipping_mod", "adaptiveclipping_mod", "LocalDpMod", "secagg_mod", "secaggplus_mod",
 )  # fmt: skip
-"""Flower's mods that change updates on the way: h would then be computed from vectors that were not averaged."""
+"""Flower mods that change updates after h is computed from them."""
 STYPE = "proxskip.vector"
-"""Flower's name for how an array of a memory is serialized."""
+"""The serialization type of memory arrays in Flower."""
 MAX_ORACLES = 64
 """Oracles that a process keeps in memory."""
 
@@ -81,11 +81,11 @@ def client_app(
     def train(message: Message, context: Context) -> Message:
         raw, words = unwrap(message.content, limit)
         if raw is None:
-            raise InputError("a train message came without its bytes.")
+            raise InputError("a train message has no content; run the same app on both sides.")
         i, run = int(words["client"]), bytes.fromhex(words["run"])
         description.check_sampling(words)
         method, _ = description.revive({**words, "cohort": {"everyone": None}})
-        # a worker is made for every message: all that it must not forget is in the memory on disk
+        # a new worker for every message: everything to remember is in the memory on disk
         worker = Worker(oracle_of(context), i, int(words["seed"]), words["batch"])
         client = ClientNode(method, worker, int(words["itemsize"]), limit, noise)
         folder = _folder_of(context, memory_folder) if on_disk else None
@@ -101,7 +101,7 @@ def client_app(
 
 def _about(oracle: Oracle, context: Context, batch: int | None, noise: Noise | None) -> dict[str, Any]:
     """What the server must know about a client before the first round."""
-    worker = Worker(oracle, 0, 0, batch)  # refuses an oracle that cannot run
+    worker = Worker(oracle, 0, 0, batch)  # refuses an unsuitable oracle
     node, loss = context.node_config, getattr(oracle, "loss", None)
     return {
         "d": worker.d,
@@ -117,7 +117,7 @@ def _about(oracle: Oracle, context: Context, batch: int | None, noise: Noise | N
 
 
 def _smoothness(oracle: Oracle, batch: int | None) -> float | None:
-    """The L that limits step sizes, with minibatches the A of expected smoothness; None if it is unknown."""
+    """The L that limits step sizes (with minibatches, the A of expected smoothness); None if unknown."""
     if not knows_L(oracle):
         return None
     rows = None if batch is None else row_smoothness_of(oracle)
@@ -128,26 +128,26 @@ def _smoothness(oracle: Oracle, batch: int | None) -> float | None:
 
 
 def _check_mods(mods: Sequence[Any]) -> None:
-    """Refuse mods of Flower that change what is sent."""
+    """Refuse Flower mods that change what is sent."""
     for mod in mods:
         name = getattr(mod, "__name__", type(mod).__name__)
         if name in MODS_THAT_CHANGE_UPDATES:
             raise InputError(
-                f"{name} changes updates after h was computed from them, so sum_i w_i h_i would not stay zero; "
-                "leave it out, or use client_app(..., noise=Noise(clip, std)), which adds noise before h is computed."
+                f"{name} changes updates after h is computed, so sum_i w_i h_i would not stay zero; leave it out, or "
+                "use client_app(..., noise=Noise(clip, std)), which adds noise before h is computed."
             )
 
 
-# -- memory: on the disk of the node, or in the Context that Flower keeps in its process -------------------------------
+# -- memory: on the node's disk, or in Flower's Context ----------------------------------------------------------------
 def _folder_of(context: Context, folder: str | Path | None) -> Path:
-    """The folder of the memories: as given, the node's setting ``memory``, or a folder in Flower's home."""
+    """The memory folder: the argument, the node's setting ``memory``, or a folder in Flower's home."""
     if named := folder or context.node_config.get("memory"):
         return Path(str(named))
     return Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr") / "proxskip"
 
 
 def _load(context: Context, folder: Path | None, run: bytes, i: int) -> ClientState:
-    """The client's state in this run; a fresh one if there is none, or it is damaged: the server will notice."""
+    """The client's state in this run; a fresh one if it is missing or damaged, which the server will notice."""
     saved: tuple[Any, Any] | None = None
     record, arrays = context.state.get(KEY), context.state.get(f"{KEY}.arrays")
     if folder is not None and (folder / run.hex() / f"client-{i}").exists():
@@ -167,7 +167,7 @@ def _save(context: Context, folder: Path | None, i: int, state: ClientState) -> 
     if folder is not None:
         checkpoint.save(folder / state.run.hex(), arrays, meta, name=f"client-{i}")
         return
-    # the bytes that a codec made are whole numbers
+
     vectors = {k: Array(v.dtype.str, v.shape, STYPE, v.tobytes()) for k, v in arrays.items()}
     context.state[f"{KEY}.arrays"] = ArrayRecord(vectors)
     context.state[KEY] = ConfigRecord({"meta": json.dumps(meta)})

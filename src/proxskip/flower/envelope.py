@@ -1,4 +1,4 @@
-"""The content of a Flower message: the protocol's bytes, as an array that Flower only carries, and a JSON object."""
+"""The content of a Flower message: the protocol's bytes, opaque to Flower, and a JSON object."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ log = logging.getLogger("flwr").log
 STYPE = "proxskip.message"
 KEY = "proxskip"
 MAX_JSON = 1 << 20
-"""Characters of JSON in a message, at most."""
+"""The most characters of JSON in a message."""
 HELLO = "proxskip_hello"
-"""The action of the message by which the server asks a node to identify itself."""
+"""The action that asks a node to identify itself."""
 
 
 def wrap(raw: bytes | None, words: dict[str, Any]) -> RecordDict:
-    """Bytes and a JSON object as the content of a message; Flower itself splits large arrays."""
+    """Bytes and a JSON object as a message's content; Flower splits large arrays itself."""
     text = json.dumps(words, sort_keys=True)
     if len(text) > MAX_JSON:
         raise InputError(
-            f"the settings in a message take {len(text)} of {MAX_JSON} bytes; the method has too many parameters."
+            f"the settings of a message have {len(text)} bytes, more than {MAX_JSON}; use fewer or shorter parameters."
         )
     content = RecordDict({KEY: ConfigRecord({"words": text})})
     if raw is not None:
@@ -38,7 +38,7 @@ def unwrap(content: RecordDict, limit: int) -> tuple[bytes | None, dict[str, Any
     record = content.get(KEY)
     words = record.get("words") if isinstance(record, ConfigRecord) else None
     if not isinstance(words, str) or len(words) > MAX_JSON:
-        raise InputError("a message that is not from proxskip came; run the same app on both sides.")
+        raise InputError("received a message that is not from proxskip; run the same app on both sides.")
     try:
         settings = json.loads(words)
     except (ValueError, RecursionError):
@@ -49,7 +49,7 @@ def unwrap(content: RecordDict, limit: int) -> tuple[bytes | None, dict[str, Any
     if not isinstance(arrays, ArrayRecord):
         return None, settings
     array = arrays.get("message")
-    # the type is our own, so that Flower's converters leave the bytes alone
+    # our own type, so that Flower's converters leave the bytes alone
     if array is None or array.stype != STYPE or len(array.data) > limit:
-        raise InputError("a message holds an array that is not from proxskip, or exceeds the limit.")
+        raise InputError("received an array that is not from proxskip or exceeds the limit; check the apps.")
     return bytes(array.data), settings

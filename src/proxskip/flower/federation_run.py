@@ -1,4 +1,4 @@
-"""One run of the Strategy: the state of the protocol, the messages that are under way, and the deadlines."""
+"""One run of the Strategy: the protocol's state, the messages under way, and the deadlines."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from proxskip.types import Array as Vector
 from proxskip.types import InputError
 
 MAX_ERRORS = 3
-"""After this many errors of a client's app in one exchange, the server no longer waits for it."""
+"""Errors of a client's app in one exchange after which the server stops waiting for it."""
 SECONDS_BETWEEN_CHECKS = 5.0
 
 
 class MessageLedger(Ledger):
-    """The ledger of a run, written as messages leave and arrive; bytes include the headers."""
+    """The ledger of a run, written as messages leave and arrive; bytes include headers."""
 
     def asked(self, asks: Sequence[Ask]) -> None:
-        """Count an exchange that begins."""
+        """Count the start of an exchange."""
         self.exchanges += bool(asks)
         self.iterations += max((a.K for a in asks), default=0)
         self.local_steps += sum(a.K for a in asks)
@@ -52,11 +52,11 @@ class MessageLedger(Ledger):
         """Count a reply."""
         self.bytes_up += len(raw)
         self.vectors_up += raw[wire.COUNT] if len(raw) >= wire.HEADER else 0
-        # the number is the client's own, so it may be anything
+        # the number comes from the client, so it may be anything
         self.grad_evals += gradients if isinstance(gradients, int) and 0 <= gradients < 2**53 else 0
 
     def measured(self, s: ServerState, d: int, N: int) -> dict[str, float]:
-        """A row as a run's trace would have it: the costs, and what the server has measured."""
+        """A row as in a run's trace: the costs, and the server's measurements."""
         sizes = {f"floats_{way}": d * vars(self)[f"vectors_{way}"] for way in ("up", "down")}
         sizes |= {f"bits_{way}": 8 * vars(self)[f"bytes_{way}"] for way in ("up", "down")}
         unknown = dict.fromkeys(("gap", "lyapunov", "lyapunov_bound"), math.nan)
@@ -75,7 +75,7 @@ class FederationResult(Result):
 
     @property
     def success(self) -> bool:
-        """Whether a tolerance was given and is reached."""
+        """Whether a tolerance was given and reached."""
         return bool(self.summary.get("success"))
 
     def __str__(self) -> str:
@@ -99,7 +99,7 @@ class FederationRun:
         self.folder, self.evaluate, self.initial = strategy.folder, evaluate, initial
         self.batch, self.limit = strategy.batch, strategy.limit
         self.costs, self.outcome, self.began = MessageLedger(), FederationResult(), time.perf_counter()
-        self.before = 0.0  # seconds of the calls before this one
+        self.before = 0.0  # seconds before the last restart
         self.places = {r.node: k for k, r in enumerate(remotes)}
         self.last_error = ""
         self.errors: dict[int, int] = {}
@@ -121,7 +121,7 @@ class FederationRun:
             while not self.state.over:
                 asks = self._ticket(asks)
         except find_clients.SuperLinkSilent as error:
-            # the state on disk stays as it was, so that the run can be resumed
+            # the state on disk is unchanged, so the run can be resumed
             self.state = self.state.but(over=True, failed=f"round {self.state.round}: {error}")
         return self._finish()
 
@@ -143,11 +143,11 @@ class FederationRun:
     def _config(self) -> dict[str, Any]:
         names = {str(k): n for k, n in enumerate(self.server.names)}
         parameters = {k: _short(repr(v)) for k, v in self.words["parameters"].items()}
-        # by name: a client that comes back as another node keeps its weight
+        # by name: a client that reconnects as another node keeps its weight
         weights = {n: float(w) for n, w in zip(self.server.names, self.server.problem.weights, strict=True)}
         each: dict[str, Any] = {"names": names, "weights": weights, "noise": self._noise()}
         if len(names) > 1_000:
-            # thousands of names would not fit into the header of a checkpoint
+            # thousands of names do not fit into a checkpoint's header
             each = {k: _short(repr(v)) for k, v in each.items()}
         return {
             "method": self.server.method.name, **self.source, "parameters": parameters, "seed": self.server.seed,
@@ -156,7 +156,7 @@ class FederationRun:
         }  # fmt: skip
 
     def _cohort(self) -> str:
-        """The rule; a folder that names no scheme was written by a version that had one."""
+        """The rule; without a scheme it means scheme 1, as in older folders."""
         scheme = self.server.cohort.scheme_for(self.server.problem.n)
         return repr(self.server.cohort) + ("" if scheme == 1 else f" by scheme {scheme}")
 
@@ -164,7 +164,7 @@ class FederationRun:
         self.costs.seconds = self.before + time.perf_counter() - self.began
 
     def _step(self, event: Event) -> list[Ask]:
-        """Pass an event to the protocol; its new state is on disk before any of its messages is sent."""
+        """Pass an event to the protocol; the new state is on disk before any message is sent."""
         before = self.state
         self.state, asks = self.server.step(before, event)
         if self.folder is not None and (self.state.ticket, self.state.over) != (before.ticket, before.over):
@@ -188,7 +188,7 @@ class FederationRun:
 
     # -- one exchange --------------------------------------------------------------------------------------------------
     def _ticket(self, asks: list[Ask]) -> list[Ask]:
-        """One exchange: send, collect until all have answered or the deadline is reached, and close."""
+        """One exchange: send, collect answers until all are there or the deadline is reached, and close."""
         ticket, exchange = self.state.ticket, self.state.exchange
         end = self.mailbox.clock() + self.deadline
         waiting, hellos = self.mailbox.push(self._message(ask, end) for ask in asks), dict[str, int]()
@@ -201,7 +201,7 @@ class FederationRun:
                 return next_asks
             if self.mailbox.clock() >= end or self._hopeless():
                 return self._step(Deadline(ticket, exchange))
-            # now and then look for clients that came back as another node, and ask again those that failed
+            # look for clients that reconnected as another node, and ask again those that failed
             if self.mailbox.clock() >= next_check:
                 next_check = self.mailbox.clock() + SECONDS_BETWEEN_CHECKS
                 connected = self.mailbox.nodes()
@@ -211,7 +211,7 @@ class FederationRun:
             pause = min(1.25 * pause, max(find_clients.LONGEST_PAUSE, self.mailbox.pause))
 
     def _hopeless(self) -> bool:
-        """Whether all clients that have not answered have failed several times."""
+        """Whether all clients without an answer have failed several times."""
         s = self.state
         left = [i for i in s.asked if i not in s.answers and i not in s.left_out]
         return bool(left) and all(self.errors.get(i, 0) >= MAX_ERRORS for i in left)
@@ -225,15 +225,15 @@ class FederationRun:
         return Message(wrap(raw, words), node, MessageType.TRAIN, ttl=ttl, group_id=str(ask.ticket))
 
     def _parameters_of(self, client: int) -> dict[str, Any]:
-        """The parameters as this client needs them: its own step size, not those of all others."""
-        # in a method from outside the package a list other than gamma may mean anything, so it travels as it is
+        """The parameters that this client needs: its own step size, not those of all clients."""
+        # in other packages' methods a list other than gamma may mean anything, so it travels unchanged
         each = type(self.server.method) in BUILT_IN
         parameters: dict[str, Any] = self.words["parameters"]
         return {k: v[client] if isinstance(v, list) and (each or k == "gamma") else v for k, v in parameters.items()}
 
     def _reply(self, node: int, reply: Message) -> list[Ask]:
         """Pass a reply to the protocol; an error counts as no answer, an unreadable reply as a damaged one."""
-        # a late reply of a node whose client has come back as another one is nobody's
+        # a late reply of a node that its client no longer uses
         i = self.places.get(node)
         if i is None:
             return []
@@ -242,7 +242,7 @@ class FederationRun:
             log(WARNING, "\t%s: error %s %s", self.server.names[i], reply.error.code, reason)
             if reply.error.code in find_clients.APP_ERRORS:
                 self.errors[i] = self.errors.get(i, 0) + 1
-                self.last_error = f"{self.server.names[i]} said: {reason}"
+                self.last_error = f"{self.server.names[i]} reported: {reason}"
             return []
         try:
             raw, words = unwrap(reply.content, self.limit)
@@ -255,13 +255,13 @@ class FederationRun:
         return self._step(Arrived(raw, i))
 
     def _again(self, waiting: dict[str, int], connected: set[int], end: float) -> dict[str, int]:
-        """Ask again the clients whose message failed, or that came back as another node."""
+        """Ask again clients whose message failed, or that reconnected as another node."""
         free = connected - set(waiting.values())
         _, asks = self.server.step(self.state, Again())
         return self.mailbox.push(self._message(a, end) for a in asks if self.remotes[a.client].node in free)
 
     def _welcome(self, hellos: dict[str, int], connected: set[int]) -> None:
-        """If a client is gone, ask the unknown nodes who they are: it may have come back as one of them.
+        """If a client is gone, ask the unknown nodes who they are: it may have reconnected as one of them.
 
         Args:
             hellos: the nodes that were asked, by message.
@@ -303,7 +303,7 @@ class FederationRun:
             self.outcome.evaluate_metrics_serverapp[round] = metrics
 
     def _noise(self) -> dict[str, Any]:
-        """The clip and the noise of each client."""
+        """Each client's clip and noise."""
         return {r.name: None if r.noise is None else [r.noise.clip, r.noise.std] for r in self.remotes}
 
     def _finish(self) -> FederationResult:
@@ -343,10 +343,10 @@ def summary_of(
 
 
 def _short(text: str) -> str:
-    """The text, or the beginning and the sha256 of a long one."""
+    """The text; of a long one the beginning and the sha256."""
     return text if len(text) <= 1_000 else f"{text[:40]}... ({hashlib.sha256(text.encode()).hexdigest()})"
 
 
 def _flat(arrays: ArrayRecord) -> Vector:
-    """The starting point: all arrays as one vector."""
+    """All arrays as one vector."""
     return np.concatenate([np.asarray(v.numpy(), dtype=np.float64).ravel() for v in arrays.values()])

@@ -1,4 +1,4 @@
-"""The clients as the server knows them: which nodes are connected, which client each one is, and their constants."""
+"""The clients from the server's side: which nodes are connected, which client each one is, and its constants."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from proxskip.timeouts import within
 from proxskip.types import Array, InputError, Prox
 
 APP_ERRORS = (1, 2, 7, 8)
-"""Flower's error codes for an app that cannot be loaded or that raised: waiting does not help."""
+"""Flower's error codes for an app that cannot be loaded or raised: waiting does not help."""
 LONGEST_PAUSE = 0.5
-"""Seconds between two looks for replies, once it is clear that they take their time."""
+"""The longest pause between two polls, in seconds."""
 EXTRA_TTL = 5.0
-"""Seconds that a message lives beyond its deadline, because Flower's simulation forgets expired messages."""
+"""Seconds a message lives beyond its deadline: Flower's simulation forgets expired messages."""
 MIN_TIMEOUT = 30.0
-"""Seconds that one call to the SuperLink may always take."""
+"""The shortest time limit of a call to the SuperLink, in seconds."""
 UNKNOWN_L = 1e-9
-"""Stands for an unknown L: it allows every step size, and the server warns about it."""
+"""Stands for an unknown L: it allows every step size, with a warning."""
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 
 
 class SuperLinkSilent(InputError):
-    """The SuperLink has not answered in time."""
+    """The SuperLink did not answer in time."""
 
 
 class Mailbox:
@@ -57,12 +57,12 @@ class Mailbox:
         self.timeout = MIN_TIMEOUT
 
     def _call(self, call: Callable[[], Any]) -> Any:
-        """The result of ``call``; Flower itself waits forever for a SuperLink that is silent."""
-        silent = SuperLinkSilent(f"the SuperLink has not answered for {self.timeout:.0f} s.")
+        """The result of ``call``; Flower itself waits forever for a silent SuperLink."""
+        silent = SuperLinkSilent(f"the SuperLink did not answer within {self.timeout:.0f} s; check that it runs.")
         return within(self.timeout, call, silent)
 
     def nodes(self) -> set[int]:
-        """The nodes that are connected."""
+        """The connected nodes."""
         return self._call(lambda: set(self.grid.get_node_ids()))  # type: ignore[no-any-return]
 
     def push(self, messages: Iterable[Message]) -> dict[str, int]:
@@ -74,7 +74,7 @@ class Mailbox:
         return nodes
 
     def pull(self, waiting: dict[str, int]) -> list[tuple[int, Message]]:
-        """The replies that have come; they are removed from ``waiting``."""
+        """The replies so far; they are removed from ``waiting``."""
         replies = self._call(lambda: list(self.grid.pull_messages(list(waiting))))
         nodes = [waiting.pop(reply.metadata.reply_to_message_id, None) for reply in replies]
         return [(node, reply) for node, reply in zip(nodes, replies, strict=True) if node is not None]
@@ -82,7 +82,7 @@ class Mailbox:
 
 @dataclass(frozen=True, slots=True)
 class FederatedClient:
-    """A client's function as the server sees it: its constants, without a way to evaluate it."""
+    """A client as the server sees it: its constants, without a way to evaluate its function."""
 
     node: int
     name: str
@@ -97,16 +97,14 @@ class FederatedClient:
     noise: Noise | None = None
 
     def value(self, x: Array) -> float:
-        """Refused: only the client can evaluate it."""
         raise InputError(f"{self.name} is a remote client; only it can evaluate its function.")
 
     def gradient(self, x: Array) -> Array:
-        """Refused: only the client can evaluate it."""
         raise InputError(f"{self.name} is a remote client; only it can evaluate its gradient.")
 
     @staticmethod
     def of(node: int, place: int, words: dict[str, Any]) -> FederatedClient:
-        """The client from what its node declared, after checks."""
+        """The client that its node declared, checked."""
         try:
             partition = place if words["partition"] is None else int(words["partition"])
             name = str(words["name"] or f"client-{partition}")
@@ -115,28 +113,29 @@ class FederatedClient:
             mu = None if words["mu"] is None or not known else float(words["mu"])
             d, N, kind, l2 = int(words["d"]), int(words["N"]), str(words["kind"])[:32], float(words["lambda"])
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise InputError(f"node {node} does not identify itself ({error}); run the same app everywhere.") from None
+            raise InputError(f"node {node} did not identify itself ({error}); run the same app everywhere.") from None
         if not _NAME.fullmatch(name):
             raise InputError(f"node {node} has an invalid name: use 1 to 64 of A-Z a-z 0-9 . _ -.")
         finite = math.isfinite(L) and math.isfinite(l2) and (mu is None or 0.0 <= mu < math.inf)
         if not (finite and L > 0 and d > 0 and N > 0 and 0 <= partition < 2**31):
             raise InputError(
-                f"{name} says L = {L}, mu = {mu}, d = {d}, rows = {N}, partition = {partition}; some are invalid."
+                f"{name} declares L = {L}, mu = {mu}, d = {d}, rows = {N}, partition = {partition}; L, d and rows must "
+                "be positive, and mu and partition not negative."
             )
         return FederatedClient(node, name, partition, d, N, L, mu, kind, l2, known, Noise.of(words.get("noise"), name))
 
 
 class RemoteProblem(Problem):
-    """The problem of all clients together, as far as the server knows it."""
+    """The problem of all clients, as far as the server knows it."""
 
     @cached_property
     def solution(self) -> None:
-        """Unknown: the server has no data to compute it from."""
+        """Unknown: the server has no data."""
         return None
 
 
 def as_problem(remotes: Sequence[FederatedClient], weights: str | Sequence[float], psi: Prox | None) -> Problem:
-    """The problem of all clients together, as far as the server knows it."""
+    """The problem of all clients, as far as the server knows it."""
     first = remotes[0]
     for r in remotes:
         if r.d != first.d:
@@ -157,24 +156,24 @@ def as_problem(remotes: Sequence[FederatedClient], weights: str | Sequence[float
 
 
 def find(mailbox: Mailbox, clients: int, wait: float, batch: int | None, limit: int) -> list[FederatedClient]:
-    """All clients in the order of their partitions; InputError that names the missing ones after ``wait`` seconds."""
+    """All clients in the order of their partitions; InputError naming the missing ones after ``wait`` seconds."""
     end = mailbox.clock() + wait
     known: dict[int, FederatedClient] = {}
-    asked: set[int] = set()
+    greeted: set[int] = set()
     waiting: dict[str, int] = {}
     trouble, broken, pause = "", 0, mailbox.pause
     while True:
-        # nodes come one by one while the federation starts
-        new = sorted(mailbox.nodes() - asked)
+        # nodes connect one by one
+        new = sorted(mailbox.nodes() - greeted)
         ttl = max(1.0, end - mailbox.clock()) + EXTRA_TTL
         waiting |= mailbox.push(hello(node, batch, ttl) for node in new)
-        asked |= set(new)
+        greeted |= set(new)
         for node, reply in mailbox.pull(waiting):
             if reply.has_error():
                 if reply.error.code in APP_ERRORS:
                     broken += 1
-                else:  # its app has not run: Flower's simulation loses actors under load, for example
-                    asked.discard(node)
+                else:  # the app did not run: Flower's simulation loses actors under load, for example
+                    greeted.discard(node)
                 trouble = f"; node {node} said: {last_line(reply) or reply.error.code}"
                 continue
             remote = FederatedClient.of(node, len(known), unwrap(reply.content, limit)[1])
@@ -182,13 +181,13 @@ def find(mailbox: Mailbox, clients: int, wait: float, batch: int | None, limit: 
                 raise InputError(f"two nodes claim to be partition {remote.partition}; give each its own.")
             known[remote.partition] = remote
         if len(known) >= clients:
-            if len(asked) > len(known):
-                log(WARNING, "\t%d nodes are connected: the run starts without those that are unknown", len(asked))
+            if len(greeted) > len(known):
+                log(WARNING, "\t%d nodes are connected: starting without the unknown ones", len(greeted))
             return [known[k] for k in sorted(known)]
         if mailbox.clock() >= end or (broken and len(known) + broken >= clients):
             have = ", ".join(known[k].name for k in sorted(known)) or "nobody"
             missing = ", ".join(f"partition {k}" for k in range(clients) if k not in known)
-            if known and 0 not in known:  # the partitions are not numbered from zero
+            if known and 0 not in known:  # partitions are not numbered from zero
                 missing = f"{clients - len(known)} more"
             waited = wait - max(0.0, end - mailbox.clock())
             count = f"have {len(known)} of {clients} clients after {waited:.0f} s ({have})"
@@ -198,7 +197,7 @@ def find(mailbox: Mailbox, clients: int, wait: float, batch: int | None, limit: 
 
 
 def last_line(reply: Message) -> str:
-    """The last line of an error that a node replied, which names the cause; empty if there is none."""
+    """The last line of a node's error, which names the cause; may be empty."""
     return (str(reply.error.reason or "").strip().splitlines() or [""])[-1][:200]
 
 

@@ -1,7 +1,7 @@
-"""Noise against a curious server, added where the sum of the h stays zero.
+"""Noise for differential privacy, added so that the sum of the h stays zero.
 
-A client clips its point, adds noise, and updates h from the point as it was sent, so ``sum_i w_i h_i`` stays zero for
-every noise. Its h is computed from vectors that the server has seen, so audits and repairs reveal nothing new.
+A client clips its point, adds noise, and updates h from the point as sent, so ``sum_i w_i h_i`` stays zero. Its h
+depends only on vectors that the server has seen, so audits and repairs reveal nothing new.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Noise:
         object.__setattr__(self, "std", theory.nonnegative("std", self.std))
 
     def __call__(self, x: Array, point: Array) -> Array:
-        """What is sent instead of the point that was reached from x."""
+        """What is sent instead of the point reached from x."""
         step = point - x
         length = float(np.linalg.norm(step))
         if not math.isfinite(length):
-            return np.full_like(x, math.nan)  # the server refuses it, and it reveals nothing
-        # clipped around x and not around zero: the displacement vanishes at the solution
+            return np.full_like(x, math.nan)  # refused by the server, and reveals nothing
+        # clipped around x, because the displacement vanishes at the solution
         near = x + (self.clip / length) * step if length > self.clip else point
         return np.asarray(near + self.std * np.random.default_rng(secrets.randbits(256)).standard_normal(x.shape))
 
@@ -56,4 +56,4 @@ class Noise:
             clip, std = words
             return Noise(clip, std)
         except (TypeError, ValueError, InputError):
-            raise InputError(f"{name} says noise = {words!r}; it must be a clip and a standard deviation.") from None
+            raise InputError(f"{name} declares noise = {words!r}; give a clip and a standard deviation.") from None

@@ -1,4 +1,4 @@
-"""The function of a client from its data: arrays, an svmlight file, or a PyTorch module with a loss."""
+"""A client's function from its data: arrays, an svmlight file, or a PyTorch module with a loss."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def from_arrays(
     """
     if loss not in LOSSES:
         raise InputError(f'loss = "{loss}" is not known; use {", ".join(LOSSES)}.')
-    # relative to each client's own L, which differ
+    # relative to L, which differs between clients
     if more.get("l2_relative"):
-        raise InputError("l2_relative would give every client its own lambda; give l2 instead.")
+        raise InputError("l2_relative would give each client its own lambda; use l2 instead.")
     return LOSSES[loss](A, b, l2=l2, classes=classes, **more)  # type: ignore[no-any-return]
 
 

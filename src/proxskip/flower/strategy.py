@@ -79,14 +79,14 @@ class Federated(Strategy):
             "cohort": as_participation(cohort),
         }  # fmt: skip
 
-    # -- the interface of Flower ---------------------------------------------------------------------------------------
+    # -- Flower's interface --------------------------------------------------------------------------------------------
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Refused: only ``start`` runs rounds, because a wrapper that changes updates would break the sum of the h."""
         raise InputError(
-            "Federated runs its own rounds, so that h is computed from what was averaged; call its start method, and "
-            "leave out wrappers that change updates (see docs/flower.md)."
+            "Federated runs its own rounds, so that h is computed from what is averaged; call start, and leave out "
+            "wrappers that change updates (see docs/flower.md)."
         )
 
     def aggregate_train(
@@ -100,11 +100,10 @@ class Federated(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """None: the protocol measures the clients; evaluate at the server with ``evaluate_fn``."""
+        """None: use ``evaluate_fn`` to evaluate at the server."""
         return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """None, since no client evaluates."""
         return None
 
     def summary(self) -> None:
@@ -129,13 +128,13 @@ class Federated(Strategy):
             timeout: seconds per round, instead of ``deadline``.
         """
         if train_config or evaluate_config:
-            raise InputError("clients get their settings from the method; leave out train_config and evaluate_config.")
+            raise InputError("train_config and evaluate_config are not used; set parameters on the method instead.")
         self.summary()
         mailbox = find_clients.Mailbox(grid, self.pause)
         mailbox.timeout = max(find_clients.MIN_TIMEOUT, self.wait)
         remotes = find_clients.find(mailbox, self.clients, self.wait, self.batch, self.limit)
         if len(remotes) > self.clients:
-            raise InputError(f"there are {len(remotes)} clients, not {self.clients}; give clients={len(remotes)}.")
+            raise InputError(f"{len(remotes)} clients are connected, not {self.clients}; pass clients={len(remotes)}.")
         deadline = timeout or self.deadline
         mailbox.timeout = max(find_clients.MIN_TIMEOUT, deadline)
         run = FederationRun(
@@ -150,23 +149,23 @@ class Federated(Strategy):
         if unknown:
             if callable(method):
                 raise InputError(
-                    f"{', '.join(unknown)} do not know their L, so no step size follows; give a method "
-                    "with a gamma of its own, not a function."
+                    f"the L of {', '.join(unknown)} is unknown, so no step size follows from it; pass a method with a "
+                    "fixed gamma."
                 )
-            log(WARNING, "\t%s do not know their L, so the step size is not checked", ", ".join(unknown))
+            log(WARNING, "\tthe L of %s is unknown, so the step size is not checked", ", ".join(unknown))
         elif callable(method):
             make: Any = method
             method = make.theory(problem) if isinstance(method, type) else make(problem)
         noisy = any(r.noise is not None for r in remotes)
         if noisy:
             if options["measure"] or options["tol"] is not None:
-                raise InputError("clients that add noise do not send exact gradients; leave out measure and tol.")
+                raise InputError("clients that add noise do not report gradients; leave out measure and tol.")
             options["measure"] = None
         server = Server(
             method, problem, rounds, seed=self.seed, itemsize=self.itemsize, limit=self.limit,
             names=tuple(r.name for r in remotes), insist=self.insist or bool(unknown), **options,
         )  # fmt: skip
-        if noisy:  # refuse methods whose uploads are not points
+        if noisy:
             (first, *_) = server.step(server.start(bytes(16)), Begin())[1]
             allowed_halves.check_points(server.method, first.half)
         return server

@@ -7,16 +7,16 @@ A method has a server half and client halves; an engine runs the local steps.
     Between them stands ``exchange``; inside the client half stands ``descend(x, h, gamma, K)``,
     which does  ``x <- x - gamma * (g(x) - h)``  K times.  Nothing else crosses.
 
-What follows from it:
+What follows:
 
-* A client half uses only ``+ - * /`` on arrays, so the same lines run on one client's ``(d,)`` vectors
-  and on a whole cohort's ``(c, d)`` stack.
-* What a client remembers is a pure function of the messages it saw. Communication is counted by the
-  engine that moves it, never claimed by the method.
-* The server draws everything that is shared (the number of local steps, the cohort, an anchor's coin) from a
-  generator keyed by (seed, round). Everything else is keyed too; ``randomness`` lists every stream.
-* ``settle`` tells exactly the cohort that was averaged what came of it: the update of ``h_i`` belongs to the
-  round that averaged client i, with that round's ``x+``, once.
+* A client half uses only ``+ - * /`` on arrays, so the same lines run on one client's ``(d,)`` vectors and on the ``(c,
+  d)`` stack of a cohort.
+* A client's memory is a pure function of the messages it saw. The engine that moves vectors counts them, never the
+  method.
+* The server draws everything shared (local steps, the cohort, an anchor's coin) from a generator keyed by (seed,
+  round). ``randomness`` lists every stream.
+* ``settle`` tells exactly the averaged cohort the outcome: client i updates ``h_i`` once, with the ``x+`` of the round
+  that averaged it.
 """
 
 from proxskip.interfaces.engine import BrokenOff, Engine, Mixed, Request, Size, Work, look

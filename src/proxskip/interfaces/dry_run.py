@@ -1,4 +1,4 @@
-"""A client that computes nothing: what a half would send and differentiate, found out without any work."""
+"""A client that computes nothing: it records what a half would send and differentiate."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from proxskip.links.codecs import Codec, Identity
 from proxskip.types import Array, Vectors
 
 Route = tuple[tuple[Codec | None, int], ...]
-"""For each vector that goes up, its codec (None for plain ones) and the number of the ``send`` that made it."""
+"""For each vector sent up, its codec (None if plain) and the number of its ``send``."""
 
 
 class IdleClient:
-    """A ``interfaces.Client`` that notes through which codecs a half sends, and how many gradients it takes.
+    """A ``interfaces.Client`` that records a half's codecs and counts its gradients.
 
     Args:
-        codec: of vectors that are sent without one.
-        passes: what a full gradient costs in units of a local step: rows per minibatch.
+        codec: for vectors sent without one.
+        passes: the cost of a full gradient in local steps: rows per minibatch.
     """
 
     def __init__(self, codec: Codec | None = None, passes: float = 1.0) -> None:
         self.codec, self.passes = codec, passes
         self.gradients = 0.0
         self.open = False
-        """Whether a criterion ends local steps, so that their number is not known before."""
+        """Whether a criterion ends the local steps, so their number is unknown in advance."""
         self.has_where = False
-        """Whether some gradient is only taken where a number of the client's own is not zero."""
+        """Whether some gradient depends on a number of the client's own (``where``)."""
         self.sent: list[tuple[Array, Codec | None]] = []
 
     def route(self, half: ClientHalf, memory: Vectors, K: int, down: Any, own: Mapping[str, float]) -> Route:
-        """How the vectors of this half travel."""
+        """The codec and ``send`` of each vector that the half sends up."""
         with np.errstate(all="ignore"):
             up, _ = half(self, memory, K, *down, **own)
-        # which ``send`` made which vector is seen from the objects that come up
+        # the identity of an object says which ``send`` made it
         sent = {id(v): (codec, number) for number, (v, codec) in enumerate(self.sent)}
         return tuple(sent.get(id(v), (None, 0)) for v in up)
 
     def descend(self, x: Array, h: Array | float, gamma: Any, K: Any, **more: Any) -> Any:
-        """Nothing happens; a step with an anchor takes two minibatches, and a full gradient where the anchor moves."""
+        """Count only: a step with an anchor takes two minibatches, and a full gradient where the anchor moves."""
         y, anchor = np.asarray(x), more.get("anchor")
         moves = 0.0 if anchor is None else float(np.max(anchor[2])) * self.passes
         self.gradients += float(np.max(K)) * (1.0 if anchor is None or self.passes == 1.0 else 2.0 + moves)
@@ -59,7 +59,7 @@ class IdleClient:
         return values if np.ndim(values) == 0 else values[0]
 
     def send(self, v: Array, codec: Codec | None = None) -> Array:
-        """A copy, so that it can be told from others."""
+        """A copy, so that its identity is unique."""
         codec = codec or self.codec
         self.sent.append((np.array(v), None if isinstance(codec, Identity) else codec))
         return self.sent[-1][0]

@@ -1,4 +1,4 @@
-"""Engine: where client halves run, in one class whose abilities have defaults."""
+"""Engine: the base class of everything that runs client halves."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from proxskip.types import Array, Indices, Vectors
 
 @dataclass(slots=True)
 class Request:
-    """One exchange as an engine sees it: which half runs on which clients, with what.
+    """One exchange as an engine sees it: a half, its clients and its inputs.
 
     Args:
         K: local steps, one number or one per member of the cohort.
         down: the vectors that go down.
         own: numbers by name, one per member of the cohort.
         exchange: its number within the round.
-        attempt: how often the round was void before; with it a federation's codecs are keyed anew.
-        first, asked: the place of the first member among all that were asked, and how many they are, where the cohort
-            is only a part of them (an actor's).
-        halt: set when the run is interrupted; long local work looks at it, see ``look``.
-        weights: if not empty, all that is wanted of what goes up is ``sums`` with these rows of weights of the cohort,
-            so that ``up`` may hold anything that the engine's own ``sums`` understands.
+        attempt: how often the round was void before; codecs draw anew in each attempt.
+        first, asked: the place of the first member among all clients asked, and how many there are, where the cohort is
+            only a part of them (an actor's).
+        halt: set when the run is interrupted; long local work checks it with ``look``.
+        weights: if not empty, only ``sums`` with these weights are wanted, so ``up`` may hold anything that the
+            engine's own ``sums`` understands.
     """
 
     half: ClientHalf
@@ -50,17 +50,17 @@ class Request:
 
 
 class BrokenOff(Exception):
-    """The run was interrupted in the middle of a round, of which nothing counts."""
+    """The run was interrupted within a round; nothing of that round counts."""
 
 
 def look(halt: Event | None) -> None:
-    """Leave the round if the run was interrupted; called between pieces of local work, at least every second."""
+    """Leave the round if the run was interrupted; call it at least every second of local work."""
     if halt is not None and halt.is_set():
         raise BrokenOff
 
 
 class Size(NamedTuple):
-    """What a vector that went through a codec took on its way up, all clients together.
+    """The total size, over all clients, of one vector that went up through a codec.
 
     Args:
         bits: of the code.
@@ -74,21 +74,21 @@ class Size(NamedTuple):
 
     @staticmethod
     def total(sizes: Iterable[Size | None]) -> Size | None:
-        """The sum of these ``sizes``; None where the vector traveled as it was."""
-        # all clients run the same half, so either all sizes are known or none
+        """The sum over clients; None for a plain vector."""
+        # all clients run the same half, so all sizes are known or none is
         known = [s for s in sizes if s is not None]
         return Size(*map(sum, zip(*known, strict=True))) if known else None
 
 
 @dataclass(slots=True)
 class Work:
-    """What came of a request.
+    """The result of a request.
 
     Args:
-        up: what came up, each ``(c, d)``; whatever ``sums`` takes, where the request has weights.
+        up: the vectors sent up, each ``(c, d)``, or whatever ``sums`` takes if the request has weights.
         gradients: rows differentiated.
-        sizes: of each vector that went through a codec, and None for plain ones.
-        steps: the local steps really taken, one per member, where these are not the request's K.
+        sizes: the size of each vector that went through a codec, None for plain ones.
+        steps: local steps taken by each member, where they differ from the request's K.
     """
 
     up: tuple[Any, ...]
@@ -99,11 +99,12 @@ class Work:
 
 @dataclass(slots=True)
 class Mixed:
-    """What came of gossip: what stands for the mixed rows in ``tell``, and the costs.
+    """The result of gossip.
 
     Args:
-        vectors: how many went along an edge.
-        finite: whether all that was mixed is finite, as far as that is at hand.
+        rows: what ``tell`` passes on as the mixed rows.
+        vectors: how many went along each edge.
+        finite: whether all mixed rows are finite, as far as that is known.
     """
 
     rows: tuple[Any, ...]
@@ -113,16 +114,16 @@ class Mixed:
 
 
 class Engine(ABC):
-    """Where client halves run. An engine holds the clients' memory, one row per client, and owns nothing else.
+    """Where client halves run. An engine holds the clients' memory, one row per client, and nothing else.
 
-    Four functions are needed: ``open``, ``run``, ``tell`` and ``memory``; the others have defaults.
-    ``engines.in_process.NearEngine`` writes everything but ``client`` for an engine whose clients are in this process.
+    Define ``open``, ``run``, ``tell`` and ``memory``; everything else has a default. If the clients are in this
+    process, derive from ``engines.in_process.NearEngine`` and define only ``client``.
     """
 
     name: str
     rewinds: ClassVar[bool] = False
-    """Whether ``mark`` and ``rewind`` can take back a round: needed for networks that lose clients. Without it, a round
-    that is broken off ends the run at its last record."""
+    """Whether ``mark`` and ``rewind`` can undo a round, as networks that lose clients need. Without it, an interrupted
+    run ends at its last record."""
 
     # -- a run ---------------------------------------------------------------------------------------------------------
     @abstractmethod
@@ -142,11 +143,11 @@ class Engine(ABC):
         """A copy of what the clients remember."""
 
     def close(self) -> None:
-        """Give back threads and machines."""
+        """Release threads and machines."""
         return None
 
     def shutdown(self) -> None:
-        """Give back what outlives a run too."""
+        """Also release what outlives a run."""
         self.close()
 
     # -- sums ----------------------------------------------------------------------------------------------------------
@@ -163,18 +164,18 @@ class Engine(ABC):
         return graph.mix(U)
 
     def gossip(self, request: Request, graph: Mixer) -> Mixed:
-        """Run the half everywhere and mix what comes up."""
+        """Run the half on all clients and mix what it sends."""
         work = self.run(request)
         rows = tuple(self.mix(graph, U) for U in work.up)
         return Mixed(rows, work.gradients, len(rows), all(bool(np.isfinite(U).all()) for U in rows))
 
-    # -- where the server's vectors live: here, as numpy arrays --------------------------------------------------------
+    # -- server vectors: numpy arrays by default -----------------------------------------------------------------------
     def is_far(self) -> bool:
         """Whether the server's vectors live elsewhere; asked after ``open``."""
         return False
 
     def place(self, v: Array) -> Any:
-        """A vector of the server's there."""
+        """Move a server vector there."""
         return v
 
     def fetch(self, v: Any) -> Array:
@@ -182,29 +183,29 @@ class Engine(ABC):
         return here
 
     def wait(self) -> None:
-        """Return when all work is done."""
+        """Block until all work is done."""
         return None
 
-    # -- what is known of the machines ---------------------------------------------------------------------------------
+    # -- evaluation and reports ----------------------------------------------------------------------------------------
     def judge(self, problem: Problem) -> Problem:
-        """The problem that records are evaluated with, where values and gradients are computed elsewhere."""
+        """The problem to evaluate records with, for engines that compute values and gradients elsewhere."""
         return problem
 
     def rounding(self) -> float:
-        """The unit of rounding of what the clients remember."""
+        """The unit roundoff of the clients' memory."""
         return float(np.finfo(np.float64).eps)
 
     def report(self) -> tuple[dict[str, Any] | None, list[str]]:
-        """What happened to the machines: for the result's summary, and as sentences."""
+        """What happened to the machines: data for the result's summary, and sentences."""
         return None, []
 
-    # -- rounds that do not count, and rows of those alone who took part -----------------------------------------------
+    # -- undoing a round, and sparse memory ----------------------------------------------------------------------------
     def mark(self, several: bool) -> None:
-        """A round begins, which may have several exchanges; only called where ``rewinds``."""
+        """A round begins, perhaps with several exchanges; only called if ``rewinds``."""
         return None
 
     def rewind(self) -> None:
-        """Forget everything since ``mark``."""
+        """Undo everything since ``mark``."""
         return None
 
     def keeps_rows(self) -> bool:
@@ -212,5 +213,5 @@ class Engine(ABC):
         return False
 
     def keep_rows(self, store: RowStore) -> None:
-        """Keep what the clients remember in this store; ``memory`` then returns its views."""
+        """Keep the clients' memory in this store; ``memory`` then returns its views."""
         return None

@@ -1,4 +1,4 @@
-"""Method: two halves, and one description of everything else that the program knows of it."""
+"""Method: two halves, and a description of everything else the program needs to know."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Style:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What the program knows of a method besides its two halves. Everything that needs to know reads it here.
+    """What the program knows about a method besides its halves.
 
     Args:
         name: on the command line, in files and messages: lower-case letters, digits and hyphens.
@@ -47,24 +47,23 @@ class About:
         reference: authors, title, year, and where to find it.
         handles: among ``batch clients cohort psi D graph``, what the method is right for; everything else is refused.
         remembers: the vectors that a client keeps between rounds; they start at zero, ``x`` at x0 and ``h`` at h0.
-        passing: of these, what is only handed on within a round: written in every round before it is read.
-        sends: client halves that send nothing but the point to which their local steps led (and what the server knows
-            already), so that noise for privacy can be added to it.
-        heals: with everybody present it works from any h0, and mends a sum of h that is not zero.
+        passing: those of them that only live within a round: each round writes them before it reads them.
+        sends: client halves that send only the point their local steps reached (and what the server already knows), so
+            that noise for privacy can be added to it.
+        heals: with all clients it works from any h0, and repairs a sum of h that is not zero.
         parameters: what the command line offers as flags; all fields if not given.
         style: how it is drawn; if not given, in a color that no method has.
         at_p_one: the method that it becomes at p = 1, which it cannot beat in iterations.
-        other_names: names under which it can also be asked for.
-        equal_weights: it is right for equal weights of the clients only.
-        weighted_cohorts: its theorem on cohorts holds for unequal weights of the clients too.
-        psi_on_cohorts: the server holds the sum of what all clients remember, so that it can take a prox in rounds on
-            cohorts too.
-        summed: the remembered vector whose weighted sum over all clients the server knows (``known_sum``); what one
-            client lost is restored from the others'.
-        needs_whole_cohort: its codecs divide the coordinates among the clients that are asked, or what they send is
-            weighed by their probabilities, so that a round of a federation counts only if all of them answer.
-        one_over_L: the theorem that allows gamma <= 1/L, where that is all that is known of the step (``limits``).
-        exchanges: how many a round has at most; so much of what clients remember is kept that it can be broken off.
+        other_names: its aliases.
+        equal_weights: it is only right for equal client weights.
+        weighted_cohorts: its theorem on cohorts also holds for unequal client weights.
+        psi_on_cohorts: the server holds the sum of all clients' memory, so it can take a prox on cohorts too.
+        summed: the remembered vector whose weighted sum over all clients the server knows (``known_sum``); a lost one
+            is restored from the others.
+        needs_whole_cohort: a federation's round only counts if the whole cohort answers, because codecs divide the
+            coordinates among its clients, or their probabilities weigh what they send.
+        one_over_L: the theorem that allows gamma <= 1/L, if nothing else is known about the step (``limits``).
+        exchanges: the most exchanges in a round; memory is kept accordingly, so that a round can be undone.
     """
 
     name: str
@@ -89,11 +88,11 @@ class About:
 
 
 SMALLEST_P = 1e-8
-"""The smallest probability of communicating: below it a single round would hardly ever end."""
+"""The smallest probability of communicating: below it a round would hardly ever end."""
 LARGEST_K = 10**8
 """The largest number of local steps in a round, likewise."""
 Lyapunov: TypeAlias = Callable[[Array, Vectors, Vectors], float | None]
-"""A Lyapunov function of (x, server, memory); None where no solution is known."""
+"""A Lyapunov function of (x, server, memory); None without a known solution."""
 
 
 def _no_lyapunov(x: Array, server: Vectors, memory: Vectors) -> None:
@@ -118,7 +117,7 @@ class Claims:
 
 
 def from_solution(problem: Problem, psi: Callable[[Solution, Array, Vectors, Vectors], float | None]) -> Lyapunov:
-    """A Lyapunov function of (solution, x, server, memory); None where the solution is not known.
+    """A Lyapunov function of (solution, x, server, memory); None without a known solution.
 
     Args:
         problem: whose solution is meant.
@@ -153,8 +152,8 @@ class _FromAbout:
 class Method:
     """Two halves and what is known about them: a frozen dataclass whose fields are the paper's letters.
 
-    Only ``about``, a field ``gamma``, ``round`` and the client halves that it names are needed; everything else has a
-    default. Client halves are methods with the arguments ``(self, client, memory, K, *down)``.
+    Define ``about``, a field ``gamma``, ``round`` and the client halves that it names; everything else has a default.
+    Client halves are methods with the arguments ``(self, client, memory, K, *down)``.
     """
 
     __slots__ = ()
@@ -167,7 +166,7 @@ class Method:
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        # before @dataclass writes its own repr, which would print a thousand step sizes and every default
+        # dataclass's own repr would print a thousand step sizes and every default
         if "__repr__" not in vars(cls):
             cls.__repr__ = Method.__repr__  # type: ignore[method-assign]
         # @dataclass(slots=True) makes the class a second time, with the constructor that it wrote
@@ -204,14 +203,14 @@ class Method:
                 changed[f.name] = value
         return changed
 
-    # -- the box -------------------------------------------------------------------------------------------------------
+    # -- the algorithm -------------------------------------------------------------------------------------------------
     def start(self, problem: Problem, x0: Array) -> Vectors:
         """The server's vectors before the first round; methods on a graph have no server."""
         return {} if "graph" in self.handles else {"x": x0}
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         """One communication round: the server half."""
-        raise NotImplementedError(f"{type(self).__name__} has no server half: define round(self, server, exchange).")
+        raise NotImplementedError(f"{type(self).__name__} has no server half; define round(self, server, exchange).")
 
     # -- its parameters ------------------------------------------------------------------------------------------------
     @classmethod
@@ -221,7 +220,7 @@ class Method:
 
     @classmethod
     def paper_figure(cls, problem: Problem, *args: Any, **given: Any) -> Any:
-        """The setting of the paper's figures, where it differs from the theorem's; the arguments are those of it."""
+        """The setting of the paper's figures, where it differs from the theorem's; arguments as for ``theory``."""
         return cls.theory(problem, *args, **given)
 
     @classmethod
@@ -278,28 +277,28 @@ class Method:
 
     @property
     def pace(self) -> float:
-        """Communications per local step: p, or 1/K, or 1."""
+        """Communications per local step: p, 1/K or 1."""
         given = self.parameters()
         return float(given.get("p") or 1.0 / float(np.max(given.get("K") or 1)))
 
     def slowest_rate(self, problem: Problem) -> float | None:
-        """The slowest contraction per iteration that the parameters suggest, for telling that a run stalls; or None."""
+        """The slowest contraction per iteration that the parameters suggest, to detect stalling; or None."""
         p, rates = self.pace, [self.zeta(problem)]
         if problem.mu is not None:
             rates += [float(np.min(self.gamma)) * problem.mu, p * p]
         return min((r for r in rates if r is not None), default=None)
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
-        """Raise InputError for parameters the method cannot run with; return warnings for unsafe ones.
+        """Raise InputError for parameters that the method cannot run with; return warnings for unsafe ones.
 
         Args:
-            insist: run with steps that are refused otherwise.
+            insist: accept step sizes that are refused otherwise.
         """
         return self.check_steps(problem, insist)
 
     @classmethod
     def limits(cls, s: Setting) -> StepLimits | None:
-        """What is known about the step size; None where nothing is."""
+        """The known step limits; None if there are none."""
         return StepLimits.one_over_L(s.L, cls.about.one_over_L) if cls.about.one_over_L else None
 
     def check_steps(
@@ -308,20 +307,20 @@ class Method:
         """Check the parameters, and refuse or warn by ``limits``; with own steps gamma_i, client by client against L_i.
 
         ``L`` is a function where a problem may not know it. ``problem.L_kind == "global"`` counts as insisting: whoever
-        asks for the figures' L knows that it is smaller.
+        chooses the figures' L knows that it is smaller.
         """
         self.check_parameters()
         self.check_lengths(problem)
         gammas = np.atleast_1d(np.asarray(self.gamma, dtype=np.float64))
         if not problem.checks_steps:
-            return []  # there is nothing to compare with; whoever runs it says so
-        # with minibatches the A of expected smoothness takes the place of L
+            return []  # L is unknown
+        # with minibatches the A of expected smoothness replaces L
         exact = problem.batch is None
         one = problem.es_A if not exact else problem.L_max if L is None else L() if callable(L) else L
         smooth = np.full(1, one) if np.ndim(self.gamma) == 0 else problem.es_A_i
         worst = int(np.lexsort((gammas * smooth, gammas > 1.0 / smooth))[-1])  # exact at the boundary 1/L_i
         limits = self.limits(Setting.of(float(smooth[worst]), **given))
-        # the limits themselves stay those of max_i L_i, so that a warning names them
+        # warnings still name the limits for max_i L_i
         insist = insist or problem.L_kind == "global"
         return check_limits(self.name, float(gammas[worst]), limits, float(smooth[worst]), insist)
 
@@ -333,28 +332,25 @@ class Method:
                 raise InputError(f"{name} has {len(value)} entries for {problem.n} clients.")  # type: ignore[arg-type]
 
     def for_cohorts(self, cohorts: Participation, n: int) -> tuple[Any, list[str]]:
-        """The method on these cohorts of n clients, and warnings."""
+        """The method's form for these cohorts of n clients, and warnings."""
         return self, []
 
-    # -- what is claimed of it -----------------------------------------------------------------------------------------
+    # -- control variates and claims -----------------------------------------------------------------------------------
     def controls(self, server: Vectors, memory: Vectors) -> Array | None:
-        """The control variates h_i, one row per client; None for methods without."""
+        """The control variates h_i, one row per client; None for methods without them."""
         return memory.get("h")
 
     def audited(self, server: Vectors, memory: Vectors) -> Array | None:
-        """What the clients remember and ``excess`` adds up; the control variates by default."""
+        """The client vectors that ``excess`` adds up; the control variates by default."""
         return self.controls(server, memory)
 
     def known_sum(self, problem: Problem, server: Vectors) -> Array | None:
-        """What the clients' ``about.summed`` must add up to, weighted: zero for h by default; None where it is unknown.
-
-        For Scaffold it is c, which its server keeps.
-        """
+        """What the clients' ``about.summed`` must add up to, weighted: zero for h, c for Scaffold; None if unknown."""
         h = self.controls(server, {k: np.zeros(problem.d) for k in self.about.remembers})
         return None if h is None else -h
 
     def excess(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
-        """How far the h_i are from what must hold after every round, where a run looks; None where nothing must.
+        """How far the h_i are from what must hold after every round; None if nothing must.
 
         By default max |sum_i w_i h_i|, which must be zero without psi.
         """
@@ -377,7 +373,7 @@ class Method:
 
 
 def check_probability(name: str, value: float) -> None:
-    """A probability in (0, 1]."""
+    """Refuse anything but a probability in (0, 1]."""
     if isinstance(value, bool) or not (isinstance(value, (int, float, np.number)) and 0 < value <= 1):
         raise InputError(f"{name} = {value!r} must lie in (0, 1].")
     if value < SMALLEST_P:

@@ -1,1 +1,1 @@
-"""What is loaded when it is first needed: public names, compiled kernels, and kernels as files of machine code."""
+"""Things loaded on first use: public names, compiled kernels, and kernels as files of machine code."""

@@ -1,8 +1,8 @@
-"""Where compiled code is kept: a folder for each state of the sources, which several processes may share.
+"""The cache of compiled code: one folder per state of the sources, shared by processes.
 
-Numba looks at the source of a function alone, not at those of functions that it calls, and numbers its files without a
-lock (numba issue 4807). So the folder is named by the digest of all sources of a kernel, and one process at a time
-loads or compiles. Where other users may write, no code is read or written.
+Numba only checks the source of a function, not of those it calls, and numbers its files without a lock (numba issue
+4807). So the folder is named by the digest of all sources of a kernel, and one process at a time loads or compiles. If
+other users may write there, the cache is not used.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PROGRAM = Path(__file__).parents[1]
 
 
 def folder_of(sources: Iterable[str]) -> Path | None:
-    """The folder for code that is made from these files; None where no code may be kept."""
+    """The folder for code made from these files; None if no code may be kept."""
     digest = hashlib.sha256(f"{__version__} {_compiler()}".encode())
     for source in sorted(sources):
         digest.update(_digest(source))
@@ -54,24 +54,24 @@ def _digest(source: str) -> bytes:
 
 
 def may_keep_code(folder: Path) -> bool:
-    """Whether a folder is safe for code that will run; a warning where it is not."""
+    """Whether a folder is safe for code that will run; warns if not."""
     try:
         if is_safe(os.stat(folder), os.stat(_PROGRAM)):
             return os.access(folder, os.W_OK)
-    except OSError:  # a folder that does not exist and cannot be made
+    except OSError:  # it cannot be made
         return False
     warnings.warn(
-        f"{folder} may be written by other users, so no compiled code is kept there, and every process compiles anew; "
-        "take their right to write, or set NUMBA_CACHE_DIR to a folder of your own.",
+        f"other users can write to {folder}, so compiled code is not cached and every process compiles again; remove "
+        "their write permission, or set NUMBA_CACHE_DIR to a folder of your own.",
         stacklevel=2,
     )
     return False
 
 
 def is_safe(about: os.stat_result, program: os.stat_result) -> bool:
-    """Whether only those may write to a file or folder who could also change the program."""
+    """Whether only users who could also change the program may write to a file or folder."""
     user = os.geteuid() if hasattr(os, "geteuid") else about.st_uid
-    # many systems give every user a group of the same number, and this group the right to write
+    # many systems give each user a group of the same number with write permission
     groups = {about.st_uid} | ({program.st_gid} if program.st_mode & stat.S_IWGRP else set())
     return (
         about.st_uid in (0, user, program.st_uid)
@@ -81,7 +81,7 @@ def is_safe(about: os.stat_result, program: os.stat_result) -> bool:
 
 
 def read(path: Path) -> bytes | None:
-    """The code in a file, if it is complete and belongs to nobody else."""
+    """The code in a file, if it is complete and safe."""
     with suppress(OSError):
         if path.is_symlink() or not is_safe(os.stat(path), os.stat(_PROGRAM)):
             return None
@@ -92,7 +92,7 @@ def read(path: Path) -> bytes | None:
 
 
 def write(path: Path, code: bytes) -> None:
-    """Write all of the code or nothing, since others may read meanwhile; without the file the next process compiles."""
+    """Write all of the code or nothing, because others may be reading."""
     part = path.with_name(f"{path.name}.{os.getpid()}")
     with suppress(OSError):
         part.unlink(missing_ok=True)
@@ -102,13 +102,10 @@ def write(path: Path, code: bytes) -> None:
 
 @cache
 def compiler_lock() -> Any:
-    """Held by one thread of all processes that keep code in the same place; a thread may take it again.
-
-    Where no file can be locked, nobody waits.
-    """
+    """Held by one thread of all processes that share the cache; reentrant. Without file locks, nobody waits."""
     from filelock import FileLock, SoftFileLock
 
-    # a lock that is only a file would be left behind by a process that is killed
+    # a killed process would leave a plain lock file behind
     if FileLock is not SoftFileLock:
         with suppress(OSError):
             _root().mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""Compiled functions that load numba when the first of them is called, not when their module is imported.
+"""Compiled functions that load numba at the first call, not at import.
 
-Importing numba takes a third of a second and 15 MB; a program that only looks at results, or a server of a federation,
-compiles nothing. Where ``without_numba`` was called, kernels that the workers need are loaded as machine code.
+Importing numba takes a third of a second and 15 MB, which a program that only reads results, or a federation's server,
+need not spend. After ``without_numba``, workers load kernels as machine code.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _lean = threading.Event()
 
 
 class _Clock:
-    """Stands still while kernels are loaded or compiled, in whatever thread."""
+    """Stands still while kernels are loaded or compiled, in any thread."""
 
     def __init__(self) -> None:
         self.lock, self.compiling, self.stopped_at, self.stood = threading.RLock(), 0, 0.0, 0.0
@@ -38,7 +38,7 @@ _clock = _Clock()
 
 
 def running_seconds() -> float:
-    """A clock that stands still while kernels are loaded or compiled: runs and minimizations are measured by it."""
+    """The clock of runs and minimizations; it stands still while kernels are loaded or compiled."""
     with _clock.lock:
         return (_clock.stopped_at if _clock.compiling else time.perf_counter()) - _clock.stood
 
@@ -51,14 +51,14 @@ _thread = _Thread()
 
 
 def _compilation_starts() -> None:
-    """Of a kernel's compilation all processes do one at a time; those of users' own functions wait for nobody."""
+    """One process at a time compiles kernels; users' own functions do not wait."""
     from proxskip.lazy.code_cache import compiler_lock
 
     _clock.compilations(1)
     try:
         if _thread.in_kernel:
             compiler_lock().__enter__()
-    except BaseException:  # an interrupt while it waits: numba will not say that the compilation ended
+    except BaseException:  # interrupted while waiting: numba will not report the end
         _clock.compilations(-1)
         raise
 
@@ -79,7 +79,7 @@ def _announce() -> None:
 
 
 def without_numba() -> None:
-    """From now on take kernels from files of machine code where that is possible, unless numba is loaded already."""
+    """From now on take kernels from files of machine code if possible, unless numba is already loaded."""
     if "numba" not in sys.modules:
         _lean.set()
 
@@ -95,7 +95,6 @@ class Kernel:
         self.without_numba: dict[str, Callable[[Sequence[Any]], None] | None] = {}
 
     def __call__(self, *args: Any) -> Any:
-        """What the compiled function returns."""
         function = self.by_numba
         if function is None:
             if _lean.is_set() and (code := self._machine_code(args)) is not None:
@@ -110,7 +109,7 @@ class Kernel:
             _thread.in_kernel = False
 
     def make(self) -> Callable[..., Any]:
-        """The function as numba's, which compiles it for the types of arguments that it is called with."""
+        """Numba's function, which compiles for the types of its arguments."""
         with _ONE_AT_A_TIME:
             if self.by_numba is None:
                 _clock.compilations(1)
@@ -126,7 +125,7 @@ class Kernel:
         return self.by_numba
 
     def _linked(self) -> FunctionType:
-        """The function with numba's functions in the places of the kernels that it calls."""
+        """The function with numba's functions in place of the kernels it calls."""
         f = self.function
         around = f.__globals__ | {name: called.make() for name, called in self._calls()}
         linked = FunctionType(f.__code__, around, f.__name__, f.__defaults__, f.__closure__)
@@ -134,18 +133,18 @@ class Kernel:
         return linked
 
     def _calls(self) -> Iterator[tuple[str, Kernel]]:
-        """The kernels that this one calls, by the names by which it does."""
+        """The kernels that this one calls, by name."""
         for name in sorted(_names(self.function.__code__)):
             called = self.function.__globals__.get(name)
             if isinstance(called, Kernel) and called is not self:
                 yield name, called
 
     def _sources(self) -> set[str]:
-        """The files in which this kernel and those that it calls are written."""
+        """The source files of this kernel and those it calls."""
         return {self.function.__code__.co_filename}.union(*(called._sources() for _, called in self._calls()))
 
     def _machine_code(self, args: Sequence[Any]) -> Callable[[Sequence[Any]], None] | None:
-        """The kernel for such arguments without numba; None where that cannot be."""
+        """The kernel for such arguments without numba; None if that is impossible."""
         from proxskip.lazy import code_cache, machine_code
 
         types = machine_code.types_of(args)
@@ -165,13 +164,13 @@ def njit(borrows: bool = False, **options: Any) -> Callable[[Callable[..., Any]]
     """``numba.njit`` with these options, at the first call.
 
     Args:
-        borrows: the kernel makes no array and keeps none, so that nobody counts who uses one. Numba counts for each
-            view (``X[j]``) and each array of a tuple, by atomic operations for which threads wait for each other.
+        borrows: the kernel makes and keeps no array, so reference counts are not needed. Numba counts for each view
+            (``X[j]``) and each array of a tuple, by atomic operations on which threads wait for each other.
     """
     return lambda function: Kernel(function, options, borrows)
 
 
 def _names(code: CodeType) -> set[str]:
-    """The global names that a function uses, also in functions within it."""
+    """The global names that a function uses, including functions within it."""
     within = (constant for constant in code.co_consts if isinstance(constant, CodeType))
     return set(code.co_names).union(*map(_names, within))

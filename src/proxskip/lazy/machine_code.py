@@ -1,11 +1,11 @@
 """Compiled kernels as files of machine code, which a process can load and call without numba.
 
-Numba takes 0.6 s of CPU time and 30 MB before its first function runs, which is most of what a process costs that a
-federation starts for every message, or an actor of a cluster. These take the machine code that numba made once on this
-machine from a file, and llvmlite loads it: the same code, and the same bytes.
+Numba takes 0.6 s of CPU time and 30 MB before its first function runs, most of the cost of a process per Flower message
+or of a Ray actor. This module keeps the machine code that numba made once on this machine, and llvmlite loads it: the
+same code, and the same bytes.
 
-Only kernels that return nothing and allocate nothing can be kept. Files are named by what the code depends on besides
-its sources (``code_cache``): the types of its arguments and the processor.
+Only kernels that return and allocate nothing can be kept. Files are named by what the code depends on besides its
+sources (``code_cache``): the types of its arguments, and the CPU.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _FEW_BYTES = 64
 
 
 def types_of(args: Sequence[Any]) -> str | None:
-    """What the code of a kernel depends on, of its arguments; None if there is one that cannot be passed."""
+    """The types of the arguments, as text; None if one cannot be passed."""
     words = [_type_of(a) for a in args]
     return None if None in words else ",".join(map(str, words))
 
 
 def _type_of(a: Any) -> str | None:
-    """As far as numba tells types apart."""
+    """As far as numba distinguishes types."""
     if type(a) is np.ndarray and a.dtype.isnative and a.dtype.kind in "iuf" and a.flags.aligned:
         layout = "C" if a.flags.c_contiguous else "F" if a.flags.f_contiguous else "A"
         return f"{a.dtype.kind}{a.itemsize}{layout}{a.ndim}{'' if a.flags.writeable else 'r'}"
@@ -59,10 +59,10 @@ def _processor() -> str:
 
 
 def kept(path: Path | None, args: Sequence[Any], make: Callable[[], bytes]) -> Callable[[Sequence[Any]], None] | None:
-    """The kernel in this file, which is made first if need be; None if it would not work outside numba."""
+    """The kernel in this file, compiled first if needed; None if it would not work outside numba."""
     code = None if path is None else code_cache.read(path)
     if code is None:
-        with code_cache.compiler_lock():  # of many processes that start together one compiles, and the others wait
+        with code_cache.compiler_lock():  # one of several processes compiles, the others wait
             code = None if path is None else code_cache.read(path)
             if code is None:
                 code = make()
@@ -85,9 +85,9 @@ def _target() -> Any:
 
 
 def made_by_numba(function: Callable[..., Any], options: dict[str, Any], borrows: bool, args: Sequence[Any]) -> bytes:
-    """The machine code of a kernel for such arguments, without what numba needs to call it from Python.
+    """The machine code of a kernel for such arguments, without numba's Python wrapper.
 
-    Empty for a kernel that returns something, allocates, or can fail: its code would not work outside numba.
+    Empty for a kernel that returns something, allocates, or can fail: it would not work outside numba.
     """
     import llvmlite.binding as llvm
     import numba
@@ -118,11 +118,11 @@ def made_by_numba(function: Callable[..., Any], options: dict[str, Any], borrows
     return code
 
 
-_engines: list[Any] = []  # code lives as long as the engine that it is in
+_engines: list[Any] = []  # code lives as long as its engine
 
 
 def loaded(code: bytes, args: Sequence[Any]) -> Callable[[Sequence[Any]], None]:
-    """The code as a function of such arguments; the GIL is released while it runs."""
+    """The code as a function of such arguments; it releases the GIL."""
     import llvmlite.binding as llvm
 
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target())

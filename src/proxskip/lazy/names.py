@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first used, so that a part can be imported alone."""
+"""Names of a package that are imported on first use."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def lazy_names(
 
 
 def moved(old: str, new: str) -> Callable[[str], Any]:
-    """``__getattr__`` of a module that has another name now: its names are still there, with a warning, until 0.4."""
+    """``__getattr__`` of a renamed module: its names still work, with a warning, until 0.4."""
 
     def load(name: str) -> Any:
         value = getattr(importlib.import_module(new), name)

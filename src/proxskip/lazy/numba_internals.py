@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 RESULT_AND_EXCEPTION = (ctypes.c_void_p, ctypes.c_void_p)
-"""What comes before the arguments."""
+"""Passed before the arguments."""
 DESTRUCTOR = "define void @NRT_MemInfo_call_dtor(ptr %0) { ret void }"
-"""What numba calls when it frees an array of its own; the arrays here are the caller's."""
+"""Numba calls it to free its own arrays; here all arrays are the caller's."""
 
 
 def njit(function: Callable[..., Any], options: dict[str, Any], borrows: bool, folder: Path | None = None) -> Any:
@@ -46,7 +46,7 @@ def njit(function: Callable[..., Any], options: dict[str, Any], borrows: bool, f
 
 @cache
 def listen(starts: Callable[[], None], ends: Callable[[], None]) -> None:
-    """Have these called when a compilation, or the loading of a function, starts and ends."""
+    """Call these when a compilation, or the loading of a function, starts and ends."""
     try:
         from numba.core import event
     except ImportError:
@@ -71,7 +71,7 @@ def code_name(compiled: Any, types: tuple[Any, ...]) -> str:
 def passed(args: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
     """Types and values of the arguments as compiled code takes them.
 
-    An array is no owner (two words), size, item size, address, shape and strides.
+    An array is passed as no owner (two words), size, item size, address, shape and strides.
     """
     for a in args:
         if isinstance(a, np.ndarray):

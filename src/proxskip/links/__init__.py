@@ -1,1 +1,1 @@
-"""How clients are averaged: sums in client order, communication graphs, cohorts."""
+"""Between server and clients: codecs, cohorts, graphs, networks and sums."""

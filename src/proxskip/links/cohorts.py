@@ -23,7 +23,7 @@ class Participation(Protocol):
         """The clients of this round in increasing order, at least one."""
 
     def scheme_for(self, n: int) -> int:
-        """By which scheme of ``randomness`` cohorts of n clients are drawn; a run's folder keeps its own."""
+        """The scheme of ``randomness`` that draws cohorts of n clients; run folders record it."""
         return 1
 
     def constants(self, n: int) -> tuple[float, float]:
@@ -69,18 +69,17 @@ class Uniform:
     def draw(self, rng: np.random.Generator, n: int, round: int) -> Indices:
         if self.scheme_for(n) == 2:
             return subset(rng, n, self.c)
-        # sorted: sums are in client order whoever takes part
+        # sorted, because sums are in client order
         return np.sort(rng.permutation(n)[: self.c])
 
     def scheme_for(self, n: int) -> int:
         return self.scheme or (1 if n < FEW_CLIENTS else 2)
 
     def constants(self, n: int) -> tuple[float, float]:
-        """The constants of TAMUNA with s = c."""
         return theory.cohort_constants(n, {self.c: 1.0})
 
     def inclusion(self, n: int) -> tuple[Array, float]:
-        """c/n, and two at once a little less often than if they were independent."""
+        """c/n; pairs are a little rarer than if independent."""
         return np.full(n, self.c / n), 1.0 if n == 1 else n * (self.c - 1) / (self.c * (n - 1))
 
 
@@ -104,15 +103,15 @@ class Bernoulli:
         """Probabilities in (0, 1], one or n."""
         q = np.atleast_1d(self.probability)
         if np.ndim(self.probability) and len(q) != n:
-            raise InputError(f"there are {len(q)} probabilities of taking part for {n} clients.")
+            raise InputError(f"there are {len(q)} probabilities for {n} clients; give one, or one per client.")
         if not np.all((q > 0) & (q <= 1)):
             wrong = q[~((q > 0) & (q <= 1))][0]
-            raise InputError(f"the probability {wrong} of taking part must lie in (0, 1].")
-        if n * q.mean() < 1e-3:  # redrawing would take thousands of draws per round
-            raise InputError(f"with probability {q.mean():g} almost every cohort of {n} clients is empty.")
+            raise InputError(f"the probability {wrong} of a cohort must lie in (0, 1].")
+        if n * q.mean() < 1e-3:  # redrawing would take thousands of draws
+            raise InputError(f"with probability {q.mean():g} almost every cohort of {n} clients is empty; raise it.")
 
     def draw(self, rng: np.random.Generator, n: int, round: int) -> Indices:
-        if self.scheme_for(n) == 2:  # how many there are, and then who
+        if self.scheme_for(n) == 2:  # first the size, then the members
             size = 0
             while size == 0:
                 size = int(rng.binomial(n, float(self.probability)))  # type: ignore[arg-type]
@@ -124,14 +123,13 @@ class Bernoulli:
                 return cohort
 
     def scheme_for(self, n: int) -> int:
-        """The one that was given, or by the number of clients; own probabilities need a coin for each client."""
+        """The given one, or by the number of clients; own probabilities need a coin per client."""
         return 1 if isinstance(self.probability, tuple) else self.scheme or (1 if n < FEW_CLIENTS else 2)
 
     def constants(self, n: int) -> tuple[float, float]:
         if isinstance(self.probability, tuple):
             raise InputError(
-                "clients that take part with different probabilities need a method that corrects for it; use 5gcs, "
-                "or give one probability."
+                "this method does not support different probabilities per client; use 5gcs, or one probability."
             )
         return theory.cohort_constants(n, theory.binomial_sizes(n, self.probability))
 
@@ -158,9 +156,8 @@ class Given(Participation):
         return Given(tuple(tuple(int(i) for i in c) for c in cohorts))
 
     def check(self, n: int) -> None:
-        """Every cohort is non-empty and names existing clients, each once."""
         if not self.cohorts:
-            raise InputError("the list of cohorts is empty.")
+            raise InputError("the list of cohorts is empty; give at least one cohort.")
         for k, c in enumerate(self.cohorts):
             if not c or len(set(c)) != len(c) or min(c) < 0 or max(c) >= n:
                 raise InputError(
@@ -168,8 +165,8 @@ class Given(Participation):
                 )
 
     def apart(self, n: int) -> list[list[int]]:
-        """Groups of clients that never meet, directly or through others; there should be only one group."""
-        # Each group is labeled by its smallest client; a cohort joins the groups of its clients.
+        """Groups of clients that never meet, directly or through others; there should be only one."""
+        # a group is labeled by its smallest client; a cohort joins the groups of its clients
         group = list(range(n))
         for c in self.cohorts:
             joined = {group[i] for i in c}
@@ -180,21 +177,18 @@ class Given(Participation):
         return np.array(sorted(self.cohorts[round % len(self.cohorts)]), dtype=np.int64)
 
     def constants(self, n: int) -> tuple[float, float]:
-        """The constants of uniform cohorts of these sizes; no rate is claimed for other patterns."""
+        """Those of uniform cohorts of these sizes; no rate is claimed for other patterns."""
         sizes: dict[int, float] = {}
         for c in self.cohorts:
             sizes[len(c)] = sizes.get(len(c), 0.0) + 1.0 / len(self.cohorts)
         return theory.cohort_constants(n, sizes)
 
     def inclusion(self, n: int) -> tuple[Array, float]:
-        """A list is not random."""
-        raise InputError("cohorts from a list are not drawn at random; give a number of clients or probabilities.")
+        raise InputError("this method needs random cohorts, not a list; give a number of clients or a probability.")
 
 
 def as_participation(cohort: Any) -> Participation:
-    """A rule from None (everyone), a number of clients, a probability below 1 (or one each), a list of cohorts, or a
-    rule.
-    """
+    """The rule for None (everyone), a number of clients, a probability below 1 (or one each), or a list of cohorts."""
     if cohort is None:
         return Everyone()
     if isinstance(cohort, (Everyone, Uniform, Bernoulli, Given)):

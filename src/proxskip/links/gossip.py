@@ -1,7 +1,7 @@
-"""What a round of gossip may run along besides a fixed graph: links that wake or fail at random.
+"""Links that wake or fail at random, as an alternative to a fixed graph in a round of gossip.
 
-Every kind mixes rows (``mix``) and knows what a round costs: ``messages`` vectors go along an
-edge, with ``floats(d)`` numbers in them.
+Every kind mixes rows (``mix``) and knows the cost of a round: ``messages`` vectors along edges, with ``floats(d)``
+numbers in them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from proxskip.types import Array, Indices, InputError
 
 @dataclass(frozen=True, slots=True)
 class RandomLinks:
-    """The links of a graph, each awake with its own coin of probability p in every round; k of d numbers go along it.
+    """The links of a graph, each awake with probability p in every round and carrying k of d numbers.
 
-    Which links wake and which k coordinates each of them carries are drawn by both of its ends, so no index travels.
-    ``delta`` and ``lmax`` are those with which a gossip step whose sleeping links keep their weight at home obeys the
-    theorem of Decentralized Scaffnew: p delta, and (p lmax + 2 (1 - p) w)/(2 - 1/p) with the largest weight w. This was
-    derived for the library, and needs p > 1/2.
+    Both ends of a link draw whether it wakes and which k coordinates it carries, so no index travels. ``delta`` and
+    ``lmax`` are the constants for which a gossip step whose sleeping links keep their weight at home obeys the theorem
+    of Decentralized Scaffnew: p delta, and (p lmax + 2 (1 - p) w)/(2 - 1/p) with the largest weight w. Derived for this
+    library; needs p > 1/2.
     """
 
     graph: Graph
@@ -37,21 +37,21 @@ class RandomLinks:
 
     @property
     def lmax(self) -> float:
-        """In the place of lmax(I - W)."""
+        """Replaces lmax(I - W)."""
         if self.p <= 0.5:
             raise InputError(
-                f"links that fail with probability {1 - self.p:g} are too many for this method; use random-gossip."
+                f"this method does not tolerate links that fail with probability {1 - self.p:g}; use random-gossip."
             )
         return (self.p * self.graph.lmax + 2 * (1 - self.p) * largest_weight(self.graph)) / (2 - 1 / self.p)
 
     def draw(self, seed: int, round: int, d: int) -> AwakeLinks:
-        """Those of this round."""
+        """The awake links of this round."""
         rng = stream(seed, round, "links")
         i, j = np.nonzero(np.triu(self.graph.W, k=1))
         awake = rng.random(len(i)) < self.p
         i, j = i[awake], j[awake]
         mask = None
-        # the k smallest of d uniform numbers: every set of k coordinates is equally likely
+        # the k smallest of d uniform numbers
         if self.k is not None and self.k < d:
             u = rng.random((len(i), d))
             mask = u <= np.partition(u, self.k - 1, axis=1)[:, self.k - 1 : self.k]
@@ -60,7 +60,7 @@ class RandomLinks:
 
 @dataclass(frozen=True, slots=True)
 class AwakeLinks:
-    """The links of one round, from i to j, with their weights and the coordinates that each carries."""
+    """The links of one round from i to j, with their weights and the coordinates they carry."""
 
     i: Indices
     j: Indices
@@ -75,12 +75,12 @@ class AwakeLinks:
         return 2 * (len(self.i) * d if self.mask is None else int(np.count_nonzero(self.mask)))
 
     def mix(self, X: Array) -> Array:
-        """X_i + sum_j W_ij (X_j - X_i) over the awake links; what nobody sent stays as it is, to the last bit."""
+        """X_i + sum_j W_ij (X_j - X_i) over the awake links; what nobody sent stays the same to the last bit."""
         moved = self.weights[:, None] * (X[self.j] - X[self.i])
         if self.mask is not None:
             moved[~self.mask] = 0.0
         mixed = np.array(X, dtype=np.float64, order="C")
-        # add.at and not +=, since a client may be an end of several links
+        # add.at, because a client may have several links
         np.add.at(mixed, self.i, moved)
         np.subtract.at(mixed, self.j, moved)
         return mixed
@@ -94,7 +94,7 @@ Mixer: TypeAlias = Graph | AwakeLinks
 
 
 def links_of(graph: Graph) -> Links:
-    """A graph, or its links where they may fail."""
+    """The graph, or its random links if they may fail."""
     return RandomLinks(graph, 1.0 - graph.failure) if graph.failure else graph
 
 

@@ -1,8 +1,8 @@
 """Communication graphs with a mixing matrix W; a gossip step is  x_i = sum_j W_ij x_j,  ``graph.mix(X)``.
 
 ``W`` must be symmetric, doubly stochastic and connected. Its smallest eigenvalue may be negative, as for Metropolis
-weights on a ring: the method needs only ``tau <= p / (gamma * lmax)``. A matrix without one of the three properties
-usually gives a wrong answer without any other sign, so it is refused here, before the first step.
+weights on a ring: the method only needs ``tau <= p / (gamma * lmax)``. A matrix that lacks one of the three properties
+usually gives a wrong answer without warning, so it is refused here.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     import networkx
 
 TOLERANCE = 1e-12
-"""The error by rounding that is accepted in symmetry, row sums and non-negative weights; also the least delta."""
+"""The accepted rounding error of symmetry, row sums and non-negative weights; also the smallest delta."""
 NAMES = ("ring", "path", "star", "grid", "torus", "hypercube", "complete", "erdos-renyi", "regular")
 Step = tuple[Indices | slice, Indices, Array]
-"""Step k of mixing: the rows of W with a k-th entry, the column of that entry in each row, and its weight."""
+"""Step k of mixing: the rows of W with a k-th entry, its column in each row, and its weight."""
 MAX_DRAWS = 100
-"""How many random graphs are drawn, at most, to find a connected one."""
+"""The most random graphs drawn to find a connected one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """A communication graph with its mixing matrix, which is checked; the arrays are read-only.
+    """A communication graph with its mixing matrix, checked and read-only.
 
     Args:
         name: for summaries.
@@ -63,12 +63,10 @@ class Graph:
         _check_weights(W)
         _check_connected(W)
         if not 0 <= self.failure < 1:
-            raise InputError(
-                f"links that fail with probability {self.failure} never carry anything; take a probability in [0, 1)."
-            )
-        # In increasing order; the last one is 1, of the constant vector.
+            raise InputError(f"the failure probability {self.failure} of the links must lie in [0, 1).")
+        # in increasing order; the last one is 1
         eigenvalues = np.linalg.eigvalsh(W)
-        # an edge both ways, also where rounding has left one of the two weights zero
+        # an edge both ways, even if rounding left one of its weights zero
         linked = (W != 0) | (W.T != 0)
         rows = scipy.sparse.csr_array(W)
         derived: dict[str, Any] = {
@@ -88,18 +86,18 @@ class Graph:
             object.__setattr__(self, name, value)
         if self.delta < TOLERANCE:
             raise InputError(
-                f"the graph is connected by weights so small that delta = {self.delta:.1e}, and its parts "
-                "would silently keep their own answers; give the edges between them larger weights."
+                f"the graph is almost disconnected (delta = {self.delta:.1e}), so its parts would get different "
+                "answers; give the edges between them larger weights."
             )
 
     @property
     def sigma(self) -> float:
-        """The second largest modulus of an eigenvalue of W: the factor by which a gossip step reduces disagreement."""
+        """The second largest modulus of W's eigenvalues: the factor by which a gossip step reduces disagreement."""
         return max(1.0 - self.delta, self.lmax - 1.0, 0.0)
 
     @property
     def directed_edges(self) -> int:
-        """The cost of a gossip step in vectors: one along each edge in each direction."""
+        """The cost of a gossip step: one vector along each edge in each direction."""
         return 2 * self.edges
 
     messages = directed_edges
@@ -108,9 +106,9 @@ class Graph:
         return self.directed_edges * d
 
     def failing(self, p: float) -> Graph:
-        """The same graph whose links fail: each with probability p in every round, independently of all others.
+        """The same graph with links that fail independently, each with probability p in every round.
 
-        Both ends of a link notice that it failed, and keep its weight at home in that round.
+        Both ends notice a failed link, and keep its weight at home in that round.
 
         >>> graph("ring", 8).failing(0.2).name
         'ring, failing 0.2'
@@ -121,7 +119,7 @@ class Graph:
         """One gossip step on an ``(n, d)`` array: row i becomes ``sum_j W_ij X_j``, summed in the order of j."""
         if X.ndim != 2 or len(X) != self.n:
             raise InputError(f"the graph '{self.name}' mixes {self.n} rows, not an array of shape {X.shape}.")
-        # no sparse product here: compiled ones fuse multiply and add on some machines, which changes the last bit
+        # a compiled sparse product may fuse multiply and add, which changes the last bit
         mixed = np.zeros_like(X, dtype=np.float64, order="C")
         for at, heard, weights in self._steps:
             mixed[at] += weights * X[heard]
@@ -145,7 +143,7 @@ def mixing_matrix(graph: networkx.Graph, psd: bool = False) -> Array:
     linked = np.zeros((n, n), dtype=bool)
     for u, v in graph.edges():
         linked[place[u], place[v]] = linked[place[v], place[u]] = place[u] != place[v]
-    # Metropolis weights need only the degrees of two neighbors, so that clients could agree on them by themselves
+    # clients can agree on Metropolis weights themselves: they only need the degrees of two neighbors
     degree = linked.sum(axis=1)  # without the client itself
     shares = 1 + np.maximum.outer(degree, degree)
     W = np.where(linked, 1.0 / shares, 0.0)
@@ -178,12 +176,12 @@ def graph(name: str, n: int, *, seed: int = 0, psd: bool = False) -> Graph:
     if kind not in NAMES:
         raise InputError(f"there is no graph '{kind}'; use {', '.join(NAMES)}.")
     if n < 2:
-        raise InputError(f"a graph needs two clients or more, not n = {n}; one client has nobody to talk to.")
+        raise InputError(f"a graph needs at least two clients, not {n}.")
     if kind in ("erdos-renyi", "regular"):
         usual = 4.0 if kind == "regular" else min(1.0, 2 * math.log(n) / n)
         network = _random(kind, n, _number(name, number) if colon else usual, seed)
     elif colon:
-        raise InputError(f"the graph '{kind}' takes no number, so write '{kind}' in place of '{name}'.")
+        raise InputError(f"the graph '{kind}' takes no number; write '{kind}' instead of '{name}'.")
     else:
         network = _fixed(kind, n)
     return from_matrix(mixing_matrix(network, psd), name)
@@ -210,7 +208,7 @@ def as_graph(obj: Any, n: int, seed: int = 0) -> Graph:
     else:
         g = from_matrix(obj)
     if g.n != n:
-        raise InputError(f"the graph '{g.name}' links {g.n} clients, but there are {n}.")
+        raise InputError(f"the graph '{g.name}' has {g.n} nodes but there are {n} clients.")
     return g
 
 
@@ -219,14 +217,13 @@ def _fixed(kind: str, n: int) -> networkx.Graph:
     import networkx as nx
 
     if kind in ("grid", "torus"):
-        # The most square a by n/a rectangle.
         a = max(a for a in range(1, math.isqrt(n) + 1) if n % a == 0)
         if a == 1:
-            raise InputError(f"a {kind} has rows and columns, but {n} is a prime; take another number of clients.")
+            raise InputError(f"a {kind} cannot have a prime number of clients such as {n}; use another number.")
         return nx.grid_2d_graph(a, n // a, periodic=kind == "torus")
     if kind == "hypercube":
         if n.bit_count() != 1:
-            raise InputError(f"a hypercube needs a power of two, not n = {n}; take another number of clients.")
+            raise InputError(f"a hypercube needs a power of two clients, not {n}.")
         return nx.hypercube_graph(n.bit_length() - 1)
     makers = {"ring": nx.cycle_graph, "path": nx.path_graph, "complete": nx.complete_graph}
     return nx.star_graph(n - 1) if kind == "star" else makers[kind](n)
@@ -237,7 +234,7 @@ def _random(kind: str, n: int, number: float, seed: int) -> networkx.Graph:
     import networkx as nx
 
     if kind == "regular" and not (number in range(1, n) and n * number % 2 == 0):
-        raise InputError(f"no graph on {n} clients has degree {number:g}: it must be below n, with n * degree even.")
+        raise InputError(f"no graph on {n} clients has degree {number:g}: use one below n with n * degree even.")
     if kind == "erdos-renyi" and not 0 < number <= 1:
         raise InputError(f"the probability of an edge must lie in (0, 1], not {number:g}.")
     rng = python_generator(seed)
@@ -247,7 +244,7 @@ def _random(kind: str, n: int, number: float, seed: int) -> networkx.Graph:
         if nx.is_connected(network):
             return network
     enough = "a degree of 3 or more" if kind == "regular" else f"more than log(n)/n = {math.log(n) / n:.2g}"
-    raise InputError(f"none of {MAX_DRAWS} draws of '{kind}:{number:g}' on {n} clients was connected; take {enough}.")
+    raise InputError(f"none of {MAX_DRAWS} draws of '{kind}:{number:g}' on {n} clients was connected; use {enough}.")
 
 
 def _number(name: str, number: str) -> float:
@@ -258,13 +255,13 @@ def _number(name: str, number: str) -> float:
 
 
 def _rest(shares: Indices) -> float:
-    """``1 - sum_j 1/shares_j``, rounded only once, so that the complete graph has exactly 1/n everywhere."""
+    """``1 - sum_j 1/shares_j``, rounded only once, so the complete graph has exactly 1/n everywhere."""
     kinds, counts = np.unique(shares, return_counts=True)
     return float(1 - sum(Fraction(int(c), int(k)) for c, k in zip(counts, kinds, strict=True)))
 
 
 def _steps(indptr: Indices, indices: Indices, weights: Array) -> list[Step]:
-    """The CSR rows cut into steps: step k adds the k-th entry of every row that has one, in numpy's order."""
+    """The CSR rows cut into steps: step k adds the k-th entry of every row that has one."""
     entries = np.diff(indptr)
     steps: list[Step] = []
     for k in range(entries.max()):
@@ -275,7 +272,7 @@ def _steps(indptr: Indices, indices: Indices, weights: Array) -> list[Step]:
 
 
 def _dense(W: Any) -> Array:
-    """W, dense or sparse, as a new square array of floats."""
+    """W, dense or sparse, as a new square float array."""
     values = W.toarray() if hasattr(W, "toarray") else W
     try:
         if values is None or np.iscomplexobj(values):
@@ -291,26 +288,26 @@ def _dense(W: Any) -> Array:
 def _check_weights(W: Array) -> None:
     """Refuse a W that is not symmetric, non-negative and stochastic, and say where."""
     if len(W) < 2:
-        raise InputError(f"a graph needs two clients or more, not n = {len(W)}; one client has nobody to talk to.")
+        raise InputError(f"a graph needs at least two clients, not {len(W)}.")
     if not np.isfinite(W).all():
         i, j = np.argwhere(~np.isfinite(W))[0]
-        raise InputError(f"the mixing matrix holds W[{i}, {j}] = {W[i, j]}, but weights must be finite.")
+        raise InputError(f"W[{i}, {j}] = {W[i, j]} in the mixing matrix; weights must be finite.")
     i, j = np.unravel_index(W.argmin(), W.shape)
     if W[i, j] < -TOLERANCE:
-        raise InputError(f"the mixing matrix holds W[{i}, {j}] = {W[i, j]:.6g}, but no weight may be negative.")
+        raise InputError(f"W[{i}, {j}] = {W[i, j]:.6g} in the mixing matrix; no weight may be negative.")
     gap = np.abs(W - W.T)
     i, j = np.unravel_index(gap.argmax(), gap.shape)
     if gap[i, j] > TOLERANCE:
         raise InputError(
             f"the mixing matrix is not symmetric: W[{i}, {j}] = {W[i, j]:.6g}, W[{j}, {i}] = {W[j, i]:.6g}, "
-            f"{gap[i, j]:.2e} apart; give an edge one weight both ways, or the answer is silently wrong."
+            f"{gap[i, j]:.2e} apart; give each edge the same weight both ways, or the answer is wrong."
         )
     with np.errstate(over="ignore"):  # finite weights may sum to infinity, which is refused below
         sums = W.sum(axis=1)
     row = int(np.abs(sums - 1).argmax())
     if abs(sums[row] - 1) > TOLERANCE:
         raise InputError(
-            f"row {row} of the mixing matrix sums to {sums[row]:.15g} and not to one; "
+            f"row {row} of the mixing matrix sums to {sums[row]:.15g}, not one; "
             "set each W[i, i] to one minus the rest of its row."
         )
 
@@ -321,6 +318,6 @@ def _check_connected(W: Array) -> None:
     parts, _ = csgraph.connected_components(scipy.sparse.csr_array(W), directed=False)
     if parts > 1:
         raise InputError(
-            f"the graph is not connected: its {parts} parts would silently converge to their own answers, wrong for "
-            "the whole problem; add edges between them."
+            f"the graph is not connected: its {parts} parts would converge to different, wrong answers; add edges "
+            "between them."
         )

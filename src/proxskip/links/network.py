@@ -1,4 +1,4 @@
-"""The network between a server and its clients: how fast, how even, how reliable."""
+"""The network between a server and its clients: speed, spread and reliability."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_ATTEMPTS = 1_000
 
 
 class Traits(NamedTuple):
-    """What some clients are like, one entry each: seconds one way, bytes per second down and up, seconds a gradient."""
+    """Some clients' traits, one entry each: seconds one way, bytes per second down and up, seconds per gradient."""
 
     latency: Array
     down: Array
@@ -32,7 +32,7 @@ class Traits(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """The network between the server and its clients; ``Network.named("mobile")`` is one that has a name.
+    """The network between the server and its clients; ``Network.named("mobile")`` is a predefined one.
 
     Latency, bandwidths and gradient are one number, a ``Spread`` over the clients, or a sequence with one number each.
 
@@ -78,7 +78,7 @@ class Network:
         _fast("server", self.server)
         hours = np.atleast_1d(np.asarray(self.available, dtype=np.float64))
         if hours.shape not in ((1,), (24,)) or not np.all((hours > 0) & (hours <= 1)):
-            raise InputError("available must be a share of the clients in (0, 1], or 24 of them, one for each hour.")
+            raise InputError("available must be a share of the clients in (0, 1], or 24 shares, one per hour.")
         set_(self, "available", float(hours[0]) if len(hours) == 1 else tuple(float(a) for a in hours))
         for name in ("correlation", "lost_before", "lost_after"):
             if (share := nonnegative(name, getattr(self, name))) > 1:
@@ -86,15 +86,14 @@ class Network:
         nonnegative("extra", self.extra)
         if whole("patience", self.patience, 0) > MOST_ATTEMPTS:
             raise InputError(
-                f"patience = {self.patience} is too large: a run tries a round at most {MOST_ATTEMPTS:,} times, since "
-                "one that fails so often never closes."
+                f"patience = {self.patience} must be at most {MOST_ATTEMPTS:,}; such a round never closes."
             )
         if self.lost_before + self.lost_after >= 1:
-            raise InputError("lost_before and lost_after must add up to less than 1, or nobody is left.")
+            raise InputError("lost_before + lost_after must be below 1.")
         if self.deadline is not None:
             positive("deadline", self.deadline)
         elif self.lost_before or self.lost_after:
-            raise InputError("a server waits for lost clients until the deadline; give deadline, in seconds.")
+            raise InputError("with lost clients the server waits until a deadline; set deadline= in seconds.")
 
     @classmethod
     def named(cls, name: str, **changes: Any) -> Network:
@@ -127,15 +126,15 @@ class Network:
         return any(isinstance(v, (Spread, tuple)) for v in (self.latency, self.bandwidth, self.up, self.gradient))
 
     def exchange(self, down: float, up: float) -> float:
-        """Seconds of one exchange of ``down`` and ``up`` bytes with a median client."""
+        """Seconds of one exchange with a median client, of ``down`` and ``up`` bytes."""
         return 2 * median(self.latency) + down / median(self.bandwidth) + up / median(self.way_up)
 
     def check(self, n: int) -> None:
-        """Refuse lists that do not have one number for each of the n clients."""
+        """Refuse lists without one number per client."""
         for name in ("latency", "bandwidth", "up", "gradient"):
             amount = getattr(self, name)
             if isinstance(amount, tuple) and len(amount) != n:
-                raise InputError(f"{name} has {len(amount)} numbers for {n} clients.")
+                raise InputError(f"{name} has {len(amount)} numbers for {n} clients; give one each.")
 
     @property
     def way_up(self) -> Amount:
@@ -144,26 +143,26 @@ class Network:
 
     # -- draws ---------------------------------------------------------------------------------------------------------
     def traits(self, seed: int, clients: Indices) -> Traits:
-        """What these clients are like; a client is the same in every round."""
+        """The traits of these clients, the same in every round."""
         shares = self._shares(seed, clients) if self.uneven else np.full((4, len(clients)), 0.5)
-        # a link that is not asymmetric has one speed
+        # a symmetric link has one speed
         amounts = (self.latency, self.bandwidth, self.way_up, 0.0 if self.gradient is None else self.gradient)
         places = (shares[0], shares[1], shares[1 if self.up is None else 2], shares[3])
         return Traits(*(values(a, clients, s) for a, s in zip(amounts, places, strict=True)))
 
     def _shares(self, seed: int, clients: Indices) -> Array:
-        """Where each client lies in the four distributions."""
+        """Each client's place in the four distributions."""
         shares = np.clip(client_uniforms(seed, "traits", clients), 1e-9, 1 - 1e-9)
         if not self.correlation:
             return shares
-        # one normal number that all four have in common, in the direction of a slow client
+        # one normal number shared by all four, in the direction of a slow client
         common = scipy.special.ndtri(np.clip(client_uniforms(seed, "traits", clients, 1)[0], 1e-9, 1 - 1e-9))
         slow = np.array([[1.0], [-1.0], [-1.0], [1.0]]) * common
         mixed = math.sqrt(self.correlation) * slow + math.sqrt(1 - self.correlation) * scipy.special.ndtri(shares)
         return np.asarray(scipy.special.ndtr(mixed))
 
     def online(self, seed: int, clients: Indices, seconds: float) -> npt.NDArray[np.bool_]:
-        """Who of these can be reached at this time; it changes with the hour."""
+        """Who is reachable at this time; it changes every hour."""
         if self.available == 1.0:
             return np.ones(len(clients), dtype=bool)
         hour = int(seconds // HOUR)
@@ -172,7 +171,7 @@ class Network:
 
     # -- plain data ----------------------------------------------------------------------------------------------------
     def plain(self) -> dict[str, Any]:
-        """As plain data, for a run folder; what is infinite or not given is left out."""
+        """Plain data for a run folder, without infinite and missing values."""
         values = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
         return {k: v for k, v in values.items() if v is not None and v != math.inf and v != ""}
 

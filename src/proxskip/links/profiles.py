@@ -64,7 +64,7 @@ class Spread:
             raise InputError(f"p90 = {self.p90:g} must be at least the median, which is {self.median:g}.")
 
     def at(self, share: Array) -> Array:
-        """The values below which these shares of the clients are."""
+        """The quantiles for these shares of the clients."""
         sigma = math.log(self.p90 / self.median) / _NINE_IN_TEN
         return np.asarray(self.median * np.exp(sigma * scipy.special.ndtri(share)))
 
@@ -74,7 +74,7 @@ Amount: TypeAlias = float | Spread | Sequence[float]
 
 
 def values(amount: Amount, clients: Indices, share: Array) -> Array:
-    """The amounts of these clients; ``share`` says where each of them lies in a distribution."""
+    """The amounts of these clients; ``share`` is each one's place in a distribution."""
     if isinstance(amount, Spread):
         return amount.at(share)
     if isinstance(amount, float | int):

@@ -1,8 +1,8 @@
-"""What clients remember, one row for each that has taken part: a store that grows, and spills to a file.
+"""A store for the memory of clients that have taken part, which grows and spills to a file.
 
-With cohorts of a thousand out of a million clients most rows of an (n, d) array would stay as they began. ``RowStore``
-has no row for a client before it takes part. Beyond a limit its arrays move to unnamed files that are mapped into
-memory, which the system writes out and reads as it sees fit. ``RowView`` stands for the (n, d) array.
+With cohorts of a thousand out of a million clients, most rows of an (n, d) array would never change. ``RowStore`` has
+no row for a client before it takes part. Beyond a limit its arrays move to unnamed memory-mapped files. ``RowView``
+stands for the (n, d) array.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ import numpy as np
 from proxskip.types import Array, Indices, InputError, Vectors
 
 LIMIT = 2 << 30
-"""Bytes of rows that are kept in memory; what is beyond lies in files."""
+"""The most bytes of rows in memory; the rest lies in files."""
 FEWEST_ROWS = 64
 GROWTH = 1.5
-"""By how much a file grows at least when it is full."""
+"""The least growth of a full file."""
 ROWS_AT_A_TIME = 8192
-"""Rows that are read at once where all of them are looked at."""
+"""Rows read at once when all are read."""
 
 
 class RowStore:
-    """The rows of the clients that have taken part, by the names of what they remember.
+    """The rows of clients that have taken part, by name.
 
     Args:
-        initial: the row with which each client begins, by name.
-        folder: where the files are that hold the rows beyond the limit; by default where temporary files are.
+        initial: each client's first row, by name.
+        folder: for the files that hold rows beyond the limit; by default the folder for temporary files.
     """
 
     def __init__(self, n: int, d: int, initial: Vectors, folder: Path | None = None) -> None:
@@ -47,14 +47,14 @@ class RowStore:
 
     @staticmethod
     def of(names: Iterable[str], n: int, x0: Array, folder: Path | None = None) -> RowStore:
-        """For a run from x0: what clients remember begins at zero, and ``x`` at x0."""
+        """For a run from x0: rows start at zero, and ``x`` at x0."""
         initial = {k: x0 if k == "x" else np.zeros(len(x0)) for k in names}
         return RowStore(n, len(x0), initial, folder)
 
     # -- rows ----------------------------------------------------------------------------------------------------------
     def admit(self, clients: Indices) -> Indices:
-        """Where the rows of these clients are, which are about to change; who has none gets one."""
-        if clients is self.admitted[0]:  # again in the same round: they are logged and counted already
+        """Where the rows of these clients are, before they change; new clients get one."""
+        if clients is self.admitted[0]:  # again in the same round: already logged
             return self.admitted[1]
         places: Indices = self.place[clients]
         new = clients[places < 0]
@@ -73,7 +73,7 @@ class RowStore:
         self.place[new] = np.arange(self.used, end)
         self.clients[self.used : end] = new
         for name, row in self.initial.items():
-            if row.any():  # what was never written to is zero
+            if row.any():  # new rows are zero
                 self.arrays[name][self.used : end] = row
         self.used = end
 
@@ -81,45 +81,45 @@ class RowStore:
         """All clients' rows, those that never took part included."""
         return RowView(self, name)
 
-    # -- rounds that are broken off ------------------------------------------------------------------------------------
+    # -- undoing a round -----------------------------------------------------------------------------------------------
     def mark(self, keep: bool) -> None:
-        """A round begins; with ``keep``, ``rewind`` can bring back what it changes."""
+        """A round begins; with ``keep``, ``rewind`` can undo it."""
         self.log, self.admitted = [] if keep else None, (None, self.place[:0])
 
     def rewind(self) -> None:
-        """The rows as they were at ``mark``."""
+        """Restore the rows at ``mark``."""
         for places, rows in reversed(self.log or []):
             for name, v in rows.items():
                 self.arrays[name][places] = v
 
-    # -- room ----------------------------------------------------------------------------------------------------------
+    # -- growth --------------------------------------------------------------------------------------------------------
     def _grow(self, rows: int) -> None:
-        """Room for at least this many rows."""
+        """Make room for at least this many rows."""
         capacity = min(self.n, LIMIT // (8 * self.d * max(1, len(self.initial))))
-        if rows <= capacity:  # room for all that fits: a page is taken only once something is written to it
+        if rows <= capacity:  # all that fits: the system only provides pages that are written to
             self.arrays |= {name: np.zeros((capacity, self.d)) for name in self.initial}
         else:
             capacity = min(self.n, max(rows, FEWEST_ROWS, int(GROWTH * len(self.clients))))
-            for name in self.initial:  # one after another: old and new of only one are there at a time
+            for name in self.initial:  # one after another, so that only one exists twice
                 self.arrays[name] = self._mapped(name, capacity)
         self.clients = np.append(self.clients, np.zeros(capacity - len(self.clients), dtype=np.int64))
 
     def _mapped(self, name: str, rows: int) -> Array:
-        """The rows in a file without a name, which is gone when nobody uses it any more."""
+        """The rows in an unnamed file, which disappears once nobody uses it."""
         try:
             is_new = name not in self.files
             if is_new:
                 self.files[name] = tempfile.TemporaryFile(dir=self.folder)  # noqa: SIM115
                 weakref.finalize(self, self.files[name].close)
             if hasattr(os, "posix_fallocate"):
-                # room is taken now: a write to a mapped page for which there is none would end the process
+                # reserve the space now: writing to a mapped page on a full disk would kill the process
                 os.posix_fallocate(self.files[name].fileno(), 0, rows * self.d * 8)
             array = np.asarray(np.memmap(self.files[name], np.float64, "r+", shape=(rows, self.d)))
         except OSError as error:
             where = self.folder or tempfile.gettempdir()
             raise InputError(
-                f"no room in {where} for what {rows} clients remember ({error.strerror}); free the disk, or take "
-                "fewer rounds or smaller cohorts."
+                f"no space in {where} for the memory of {rows} clients ({error.strerror}); free some, or use fewer "
+                "rounds or smaller cohorts."
             ) from error
         if is_new:
             array[: self.used] = self.arrays[name][: self.used]
@@ -127,10 +127,10 @@ class RowStore:
 
 
 class RowView:
-    """The (n, d) array of what all clients remember under one name, without that array.
+    """Stands for the (n, d) array of all clients' memory under one name.
 
-    ``view[i]`` and ``view[[i, j]]`` are rows, and ``np.asarray(view)`` makes the array. Adding or
-    subtracting a number, or one row for all, gives another view. It shows the rows as they are now.
+    ``view[i]`` and ``view[[i, j]]`` are rows, and ``np.asarray(view)`` makes the array. Adding or subtracting a number,
+    or one row for all, gives another view. It always shows the current rows.
     """
 
     ndim = 2
@@ -140,7 +140,7 @@ class RowView:
         self.store, self.name, self.then = store, name, then
         self.shape = (store.n, store.d)
         self.sums: list[tuple[Array, Array, float]] = []
-        """Weights, the weighted sum with them, and the largest entry, so that a record adds up only once."""
+        """Weights, their weighted sum, and the largest entry, so that a record adds up only once."""
 
     def __len__(self) -> int:
         return self.store.n
@@ -152,16 +152,15 @@ class RowView:
 
     @property
     def clients(self) -> Indices:
-        """Who has taken part, in increasing order."""
+        """Clients that have taken part, in increasing order."""
         return np.flatnonzero(self.store.place >= 0)
 
     @property
     def elsewhere(self) -> Array:
-        """The row of everybody else."""
+        """The row of all other clients."""
         return np.asarray(self._finished(self.store.initial[self.name][None, :])[0])
 
     def rows(self, clients: Indices) -> Array:
-        """The rows of these clients."""
         places, first = self.store.place[clients], self.store.initial[self.name]
         if not self.store.used:
             return self._finished(np.tile(first, (len(places), 1)))
@@ -170,12 +169,12 @@ class RowView:
         return self._finished(rows)
 
     def parts(self) -> Iterator[Array]:
-        """All rows that there are, some at a time and in no order."""
+        """All existing rows, in blocks and in no order."""
         for lo in range(0, self.store.used, ROWS_AT_A_TIME):
             yield self._finished(self.store.arrays[self.name][lo : min(lo + ROWS_AT_A_TIME, self.store.used)])
 
     def largest(self) -> float:
-        """The largest absolute value of all entries; NaN if one is."""
+        """The largest absolute entry; NaN if one is."""
         if self.sums:
             return self.sums[0][2]
         others = [self.elsewhere[None, :]] if self.store.used < self.store.n else []
@@ -196,12 +195,11 @@ class RowView:
         return self.rows(np.arange(self.store.n)).astype(dtype or np.float64, copy=False)
 
     def tobytes(self) -> bytes:
-        """Those of the whole array."""
         return np.asarray(self).tobytes()
 
     def _and(self, operation: Any, other: Any) -> RowView:
         if np.ndim(other) > 1:
-            raise InputError(f"the memory of {self.store.n:,} clients is kept by rows; take the rows first: view[i].")
+            raise InputError(f"the memory of {self.store.n:,} clients is stored by rows; select rows first: view[i].")
         return RowView(self.store, self.name, (*self.then, (operation, other)))
 
     def __sub__(self, other: Any) -> RowView:

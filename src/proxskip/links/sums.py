@@ -1,4 +1,4 @@
-"""Weighted sums over clients, in client order, with the same bytes on every engine:  x = sum_i w_i x_i."""
+"""Weighted sums over clients in client order,  x = sum_i w_i x_i,  with the same bytes on every engine."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from proxskip.links.rows import RowView
 from proxskip.types import Array, Indices, InputError
 
 SUM_BLOCK = 256
-"""Rows are summed one after another in blocks of this many, and then the blocks are summed in order."""
+"""Rows are summed in order in blocks of this size, and then the blocks in order."""
 
 FEW_NUMBERS = 1 << 16
-"""Up to this many numbers, the time goes into calls of numpy, and not into sums."""
+"""Up to this many numbers, numpy calls take longer than the sums."""
 
 
 def weighted_sum(w: npt.ArrayLike, U: Any) -> Array:
@@ -35,19 +35,19 @@ def weighted_sum(w: npt.ArrayLike, U: Any) -> Array:
 
 
 def _block_sums(w: Array, U: Array) -> Array:
-    if 0 < U.size <= FEW_NUMBERS:  # one call of numpy for a block; ``accumulate`` adds in order, which ``sum`` does not
+    if 0 < U.size <= FEW_NUMBERS:  # one numpy call per block; ``accumulate`` adds in order, unlike ``sum``
         products = w[:, None] * U
         starts = range(0, len(U), SUM_BLOCK)
         return np.stack([np.add.accumulate(products[k : k + SUM_BLOCK], axis=0)[-1] for k in starts])
     blocks = np.zeros((-(-len(U) // SUM_BLOCK), U.shape[1]))
-    for k in range(min(SUM_BLOCK, len(U))):  # adds row k of every block at once, which keeps each block's order
+    for k in range(min(SUM_BLOCK, len(U))):  # add row k of every block at once
         w_k, U_k = w[k::SUM_BLOCK], U[k::SUM_BLOCK]
         blocks[: len(U_k)] += w_k[:, None] * U_k
     return blocks
 
 
 def _sum_of_view(w: Array, view: RowView) -> Array:
-    """The same bytes from rows of those who took part: rows of zeros change no sum, and are left out."""
+    """The same bytes from the rows of those who took part: rows of zeros change no sum."""
     for weights, total, _ in view.sums:
         if weights is w:
             return total
@@ -63,7 +63,7 @@ def _sum_of_view(w: Array, view: RowView) -> Array:
     rank = np.arange(len(clients)) - first[block]  # among those of its block
     for some in _by_rank(rank):
         rows = view.rows(clients[some])
-        largest = float(np.maximum(largest, np.abs(rows).max(initial=0.0)))  # which is NaN if one is
+        largest = float(np.maximum(largest, np.abs(rows).max(initial=0.0)))  # keeps NaN
         blocks[block[some]] += w[clients[some], None] * rows
     total = sum_in_order(blocks)
     view.sums.append((w, total, largest))
@@ -71,7 +71,7 @@ def _sum_of_view(w: Array, view: RowView) -> Array:
 
 
 def _by_rank(rank: Indices) -> Iterator[Indices]:
-    """The places of all 0, of all 1, and so on."""
+    """The places of all 0, then of all 1, and so on."""
     order = np.argsort(rank, kind="stable")
     ends = np.searchsorted(rank[order], np.arange(int(rank.max(initial=-1)) + 2))
     for lo, hi in pairwise(ends.tolist()):
@@ -79,7 +79,7 @@ def _by_rank(rank: Indices) -> Iterator[Indices]:
 
 
 def largest(U: Any) -> float:
-    """The largest absolute value of all entries."""
+    """The largest absolute entry."""
     return U.largest() if isinstance(U, RowView) else float(np.abs(U).max(initial=0.0))
 
 

@@ -1,1 +1,1 @@
-"""The loop around a round: exchange, ledger, measurements, verdicts, stop rules."""
+"""The loop around a round: exchange, ledger, measurements, stopping rules."""

@@ -1,11 +1,10 @@
-"""The audit: the control variates of a method must add up to what its theorem says, in a run and in a federation.
+"""The audit: the control variates of a method must add up to what its theorem says.
 
-A lost, doubled or altered update of one client leaves x finite and quiet, and the answer wrong. It shows in the sum of
-the h_i, which is zero after every round (with psi, minus a subgradient of psi at x; with psi(D x), h = -D'y), and for
-5gcs in that of the v_i, which is v. What rounding leaves there is at most some units of the largest h and of
-(p/gamma) x that there have been: h is updated with differences of x, and what was rounded off while they were large
-stays when they have become small. A run audits itself at every record (``Audit``), a federation's server every so many
-rounds (``protocol.audit``).
+A lost, doubled or altered update leaves x finite and the answer wrong. It shows in the sum of the h_i, which is zero
+after every round (with psi, minus a subgradient of psi at x; with psi(D x), h = -D'y), and for 5gcs in the sum of the
+v_i, which is v. Rounding leaves at most some units of the largest h and (p/gamma) x so far, because h is updated with
+differences of x. A run audits itself at every record (``Audit``), a federation's server every few rounds
+(``protocol.audit``).
 """
 
 from __future__ import annotations
@@ -21,24 +20,24 @@ from proxskip.problems.federated import Problem
 from proxskip.types import Array, Vectors
 
 TOLERANCE = 1e-12
-"""How large the sum may be, relative to the largest h and (p/gamma) x so far, in the first rounds."""
+"""The allowed sum in the first rounds, relative to the largest h and (p/gamma) x so far."""
 DOUBLE = float(np.finfo(np.float64).eps)
 ROUNDS_PER_TOLERANCE = 10_000
-"""Rounding adds up like a random walk: after this many rounds the tolerance is twice as large."""
+"""Rounding adds up like a random walk: the tolerance doubles after this many rounds."""
 
 
 def rounded_scale(method: Method, x: Array, h: Array | None = None) -> float:
-    """max |h| + (p/gamma) max |x|: the size of what is rounded, since h moves by (p/gamma) (x+ - xhat)."""
+    """max |h| + (p/gamma) max |x|: the size of the rounded terms, since h moves by (p/gamma) (x+ - xhat)."""
     rate = method.pace / float(np.min(method.gamma))
     return (0.0 if h is None else largest(h)) + rate * float(np.abs(x).max(initial=0.0))
 
 
 def allowed(scale: float, rounds: int, unit: float = DOUBLE) -> float:
-    """How large the sum may be.
+    """The largest sum that rounding explains.
 
     Args:
         scale: the largest ``rounded_scale`` so far.
-        unit: of rounding, of the vectors that clients remember.
+        unit: the unit roundoff of the clients' memory.
     """
     return TOLERANCE * (unit / DOUBLE) * scale * (1.0 + math.sqrt(rounds / ROUNDS_PER_TOLERANCE))
 
@@ -53,13 +52,13 @@ class Audit:
         self, method: Method, problem: Problem, x: Array, server: Vectors, memory: Vectors, rounds: int,
         unit: float = DOUBLE,
     ) -> tuple[float, float] | None:  # fmt: skip
-        """(The excess, what is allowed) if it is too large; None if all is well, or if there is nothing to audit."""
+        """(The excess, its limit) if the excess is too large; None if not, or if there is nothing to audit."""
         h = method.audited(server, memory)
         if h is None:
             return None
         now = rounded_scale(method, x, h)
         self.scale = max(self.scale, now) if math.isfinite(now) else self.scale
-        if rounds == 0:  # the first round may mend what it starts from
+        if rounds == 0:  # the first round may repair h0
             return None
         excess, most = method.excess(problem, x, server, memory), allowed(self.scale, rounds, unit)
         return None if excess is None or not excess > most else (excess, most)

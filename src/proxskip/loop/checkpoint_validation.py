@@ -1,4 +1,4 @@
-"""A checkpoint's seal says that its bytes are those that were written, not that a run wrote them: this checks what."""
+"""Checks that a checkpoint is one a run could have written; its seal only proves that its bytes are intact."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WRONG_DATA = (
 
 @contextmanager
 def of_a_run() -> Iterator[None]:
-    """Whatever goes wrong in here is the checkpoint's fault."""
+    """Blame the checkpoint for anything that goes wrong in here."""
     try:
         yield
     except InputError:
@@ -40,11 +40,11 @@ def of_a_run() -> Iterator[None]:
 
 
 def check_numbers(data: Any) -> None:
-    """Refuse plain data with a whole number that no 64-bit integer can be."""
+    """Refuse plain data with an integer beyond 64 bits."""
     for v in data.values() if isinstance(data, Mapping) else data if isinstance(data, list) else ():
         check_numbers(v)
     if isinstance(data, int) and not -(2**63) <= data < 2**63:
-        _refuse(f"it holds the number {data:.3g}" if abs(data) < 10**300 else "it holds a number of 300 digits")
+        _refuse(f"it holds the number {data:.3g}" if abs(data) < 10**300 else "it holds a number of 300 digits or more")
 
 
 def check(saved: Checkpoint, method: Method, problem: Problem, columns: tuple[str, ...]) -> None:
@@ -74,20 +74,20 @@ def check(saved: Checkpoint, method: Method, problem: Problem, columns: tuple[st
             _refuse(f"psi0 is {meta['psi0']!r}")
         _check_numbers("its ledger", counts["ledger"], Ledger.__dataclass_fields__)
         if set(SIM_COLUMNS) <= set(columns):
-            # before the first exchange nobody is the slowest
+            # no client is the slowest before the first exchange
             clock = {k: 0.0 if v is None and k.startswith("slowest") else v for k, v in meta["clock"].items()}
             _check_numbers("its clock", clock, (*SIM_COLUMNS, "attempt"))
 
 
 def rows_of(keep: Folder, method: Method, problem: Problem) -> RowsState | None:
-    """What the clients remember, from the parts of a checkpoint that has some."""
+    """The clients' memory from the parts of a checkpoint; None if it has no parts."""
     saved = keep.checkpoint
     assert saved is not None
     if "parts" not in saved.meta:
         return None
     with of_a_run():
         if saved.meta["parts"]["remembers"] != sparse_memory.lasting(method):
-            _refuse(f"clients of {method.name} remember something else")
+            _refuse(f"clients of {method.name} remember other vectors")
         rows = read_rows(keep.path, saved.meta["parts"], problem.n, saved.arrays["x0"])
         _check_owed(rows.numbers["owed"], saved.meta)
     return rows
@@ -95,11 +95,11 @@ def rows_of(keep: Folder, method: Method, problem: Problem) -> RowsState | None:
 
 def _check_owed(owed: Any, meta: Mapping[str, Any]) -> None:
     if np.any(owed > meta["line"]["outcomes"]) or np.any(owed < 0):
-        _refuse("a client is owed an outcome that there never was")
+        _refuse("a client waits for an outcome that never existed")
 
 
 def _check_numbers(what: str, numbers: Mapping[str, Any], names: Iterable[str] | None = None) -> None:
-    """All of these names, no number below zero, and whole ones but for ``FRACTIONS``."""
+    """Exactly these names, no negative number, and integers except for ``FRACTIONS``."""
     if names is not None and set(numbers) != set(names):
         _refuse(f"{what} has other fields")
     for name, value in numbers.items():

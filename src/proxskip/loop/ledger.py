@@ -1,8 +1,8 @@
 """The ledger of a run, and the meter that writes it: what each exchange moved, for all clients together.
 
-Going down, a message to a client holds the vectors of this exchange and, if the client took part in an earlier round
-whose outcome it has not heard, that outcome; a vector it needs for both is sent once. So Scaffnew with everybody costs
-one vector each way a round, and on cohorts at most two down. x0 is part of the first message.
+A message to a client holds this exchange's vectors and the outcome of an earlier round that the client has not heard; a
+vector needed for both is sent once. So Scaffnew with all clients costs one vector each way a round, on cohorts at most
+two down. x0 is part of the first message.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ class Ledger:
 
 
 class Meter:
-    """Counts every exchange in the ledger, and knows which outcome each client has yet to hear."""
+    """Counts every exchange in the ledger, and tracks which outcome each client has yet to hear."""
 
     def __init__(self, n: int, d: int) -> None:
         self.d = d
         self.ledger = Ledger()
-        # an outcome is not sent at once: a client hears it with its next message, which is when it is counted
+        # a client hears an outcome with its next message, which is when it is counted
         self.owed = np.zeros(n, dtype=np.int64)
-        """The number of the outcome that a client has yet to hear; 0 for none."""
+        """The number of the outcome that each client has yet to hear; 0 for none."""
         self.outcomes = 0
         self.outcome: tuple[Any, ...] = ()
-        """The last one."""
+        """The last outcome."""
         self.participated = np.zeros(n, dtype=np.int64)
-        """Rounds in which each client took part."""
+        """The rounds each client took part in."""
 
     def count(self, whom: Any, c: int, K: Any, down: tuple[Any, ...], numbers: int, work: Work) -> None:
-        """One exchange with c clients: their steps, what went down with some numbers each, and what came up."""
+        """Count one exchange with c clients: their steps, vectors and numbers sent down, and vectors sent up."""
         self._count_steps(K, c, work.gradients, work.steps)
         vectors = int(np.sum(self.vectors_down(whom, down)))
         floats = vectors * _length(down, self.d) + numbers * c
@@ -74,7 +74,7 @@ class Meter:
         self.ledger.exchanges += 1
 
     def count_gossip(self, n: int, K: int, mixed: Mixed, links: Mixer) -> None:
-        """One exchange of n clients along edges."""
+        """Count one exchange of n clients along edges."""
         self._count_steps(K, n, mixed.gradients, None)
         messages, floats = mixed.vectors * links.messages, mixed.vectors * links.floats(self.d)
         self.ledger.edge_messages += messages
@@ -82,13 +82,13 @@ class Meter:
         self.ledger.exchanges += 1
 
     def settled(self, whom: Any, outcome: tuple[Any, ...]) -> None:
-        """These clients are to hear this outcome."""
+        """Note that these clients have yet to hear this outcome."""
         self.outcomes += 1
         self.outcome = outcome
         self.owed[whom] = self.outcomes
 
     def vectors_down(self, whom: Any, down: tuple[Any, ...]) -> Indices:
-        """Vectors in the message to each of these clients: those of the exchange, and an outcome that it is owed."""
+        """Vectors in the message to each of these clients: the exchange's, and an outcome not yet heard."""
         owed, (fresh, late) = self.owed[whom], self._owed_vectors(down)
         return len(down) + np.where(owed == 0, 0, np.where(owed == self.outcomes, fresh, late))
 
@@ -97,10 +97,10 @@ class Meter:
         return np.float64(8.0) * (self.vectors_down(whom, down) * _length(down, self.d) + numbers)
 
     def _owed_vectors(self, down: tuple[Any, ...]) -> tuple[int, int]:
-        """Vectors of the last outcome that are not sent anyway, and those of an older one."""
-        # x+ of the last round is mostly the x of this one, and is sent once
+        """Vectors of the last outcome that are not sent anyway, and those of an older outcome."""
+        # x+ of the last round is usually the x of this one, and is sent once
         repeated = [any(o is v or _equal(o, v) for v in down) for o in self.outcome]
-        # outcomes of older rounds are not kept, but they have as many vectors as the last one
+        # older outcomes are not kept, but have as many vectors as the last one
         return repeated.count(False), max(1, len(self.outcome))
 
     def _count_steps(self, K: Any, c: int, gradients: int, taken: Indices | None) -> None:
@@ -115,26 +115,25 @@ class Meter:
         self.ledger.bytes_up += octets
         self.ledger.bits_up += bits
 
-    # -- rounds that do not count, and checkpoints ---------------------------------------------------------------------
-    def mark(self, asked: Any) -> Callable[[], None]:
-        """A round with these clients begins; what is returned forgets it."""
-        owed, participated = self.owed[asked].copy(), self.participated[asked].copy()
+    # -- undoing a round, and checkpoints ------------------------------------------------------------------------------
+    def mark(self, cohort: Any) -> Callable[[], None]:
+        """Begin a round with these clients; the function returned undoes it."""
+        owed, participated = self.owed[cohort].copy(), self.participated[cohort].copy()
         before, outcomes, outcome = vars(self.ledger).copy(), self.outcomes, self.outcome
 
         def undo() -> None:
             self.ledger, self.outcomes, self.outcome = Ledger(**before), outcomes, outcome
-            self.owed[asked], self.participated[asked] = owed, participated
+            self.owed[cohort], self.participated[cohort] = owed, participated
 
         return undo
 
     def state(self, fetch: Callable[[Any], Array]) -> dict[str, Any]:
-        """What a resumed run needs; ``fetch`` brings a vector of the server's here."""
+        """What a resumed run needs; ``fetch`` turns a server vector into a numpy array."""
         arrays: dict[str, Any] = {"owed": self.owed.copy(), "participated": self.participated.copy()}
         arrays |= {f"outcome{k}": fetch(v) for k, v in enumerate(self.outcome)}
         return {"arrays": arrays, "meta": {"ledger": asdict(self.ledger), "outcomes": self.outcomes}}
 
     def restore(self, arrays: Mapping[str, Any], meta: Mapping[str, Any]) -> None:
-        """Take back what ``state`` gave."""
         self.owed, self.participated = arrays["owed"].copy(), arrays["participated"].copy()
         self.outcome = tuple(arrays[k] for k in sorted(k for k in arrays if k.startswith("outcome")))
         self.ledger, self.outcomes = Ledger(**meta["ledger"]), int(meta["outcomes"])

@@ -1,4 +1,4 @@
-"""Listening to a run: callbacks, what they hear, and how they end it."""
+"""Callbacks: what they hear of a run, and how they end it."""
 
 from __future__ import annotations
 
@@ -30,38 +30,38 @@ class Record(dict[str, float]):
 
 
 class Callback:
-    """What listens to a run; define any of the three. ``raise StopIteration("why")`` in ``on_record`` ends the run.
+    """Listens to a run; define any of the three methods. ``raise StopIteration("why")`` in ``on_record`` ends the run.
 
-    A class of your own need not derive from this one.
+    Your own class need not derive from this one.
     """
 
     def on_run_start(self, config: dict[str, Any]) -> None:
-        """The run begins; ``config`` is what its spec.toml holds."""
+        """The run begins; ``config`` is the content of its spec.toml."""
 
     def on_record(self, step: int, metrics: Record) -> None:
-        """A record after ``step`` rounds; ``metrics.x`` is x there."""
+        """A record after ``step`` rounds; ``metrics.x`` is x."""
 
     def on_run_end(self, result: Result) -> None:
         """The run is over."""
 
 
 def heard_by(callbacks: Sequence[Any], name: str) -> list[Callable[..., None]]:
-    """This method of those callbacks that have it."""
+    """This method of the callbacks that have it."""
     return [act for c in callbacks if (act := getattr(c, name, None)) is not None]
 
 
 def check_callbacks(callbacks: Sequence[Any]) -> None:
-    """Refuse what listens to nothing."""
+    """Refuse objects that are not callbacks."""
     for c in callbacks:
         if isinstance(c, type) or not any(heard_by([c], f"on_{what}") for what in ("run_start", "record", "run_end")):
             name = c.__name__ if isinstance(c, type) else type(c).__name__
             raise InputError(
-                f"the callback {name} has no method of a callback; give it on_record(step, metrics), for example."
+                f"the callback {name} has none of on_run_start, on_record and on_run_end; define one of them."
             )
 
 
 def tell_record(callbacks: Sequence[Any], step: int, record: Record) -> str | None:
-    """Tell all of them; why the run is to end if one of them asks for that, else None."""
+    """Tell all callbacks; returns the reason if one of them ends the run, else None."""
     why = None
     for tell in heard_by(callbacks, "on_record"):
         try:

@@ -1,4 +1,4 @@
-"""The loop, written once: draw, exchange, settle, measure, stop, checkpoint."""
+"""The main loop of a run: draw, exchange, settle, measure, stop, checkpoint."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from proxskip.loop import measure, sparse_memory, watch
 from proxskip.loop.audit import Audit
 from proxskip.loop.ledger import Ledger
 from proxskip.loop.listen import Record, heard_by, tell_record
-from proxskip.loop.metered_exchange import Line
+from proxskip.loop.metered_exchange import MeteredExchange
 from proxskip.loop.run_spec import RunSpec
 from proxskip.loop.simulated_time import SIM_COLUMNS, Void
 from proxskip.problems.federated import Problem
@@ -35,7 +35,7 @@ from proxskip.results.trace import Trace
 from proxskip.types import Array, EngineInUse, InputError, Vectors
 
 MAX_UNPROVED = 20
-"""Records at which a tolerance may seem to hold, and rounding leave it open, before the run ends."""
+"""Records at which rounding may leave a tolerance undecided before the run ends."""
 COLUMNS = (
     "round",
     *(f for f in Ledger.__dataclass_fields__),
@@ -44,22 +44,22 @@ COLUMNS = (
 
 
 def columns_of(problem: Problem, timed: bool = False) -> tuple[str, ...]:
-    """The columns of a run's trace, ``timed`` over a simulated network or not: the clients' metrics come last."""
+    """The columns of a run's trace, with simulated times if ``timed``; the clients' metrics come last."""
     columns = COLUMNS + (SIM_COLUMNS if timed else ())
     taken = [name for name in problem.metrics if name in columns]
     if taken:
-        raise InputError(f"the metric {taken[0]} has the name of a column that every trace has; give it another.")
+        raise InputError(f"the metric {taken[0]} has the name of a trace column; rename it.")
     return columns + problem.metrics
 
 
 _IN_USE: WeakValueDictionary[int, Engine] = WeakValueDictionary()
-"""Engines that serve a run, by their id."""
+"""Engines in use, by id."""
 _CLAIM = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything of one and the same round: server, clients and counts."""
+    """Server, clients and counts after one and the same round."""
 
     round: int
     server: Vectors
@@ -70,7 +70,7 @@ class Snapshot:
 
 
 class Loop:
-    """One run: its state between rounds, and nothing that the state does not determine."""
+    """One run: its state between rounds."""
 
     def __init__(self, spec: RunSpec) -> None:
         assert spec.engine is not None
@@ -86,16 +86,16 @@ class Loop:
         self.interrupted = Event()
         self.audit = Audit()
         self.corrupted: str | None = None
-        self.stopped: str | None = None  # why a callback asked for the end, which may be an empty text
+        self.stopped: str | None = None  # why a callback ended the run; may be empty
         self.unproved = 0
         self.keep: folder.Folder | None = None
         self.store: RowStore | None = None
-        self.seen: Snapshot | None = None  # what the last record or checkpoint saw
-        self.broken: int | None = None  # the round that was broken off, where the engine cannot take it back
+        self.seen: Snapshot | None = None  # at the last record or checkpoint
+        self.broken: int | None = None  # the round that was broken off, if the engine cannot undo it
 
     @contextmanager
     def closed_on_error(self) -> Iterator[None]:
-        """Give threads and machines back if the run cannot begin; those of another run are left alone."""
+        """Release the engine if the run cannot begin, unless another run uses it."""
         try:
             yield
         except EngineInUse:
@@ -110,7 +110,7 @@ class Loop:
         """Open the engine for this run alone: two runs would overwrite each other's memory."""
         with _CLAIM:
             if id(self.engine) in _IN_USE:
-                raise EngineInUse("this engine serves another run; give every run that goes on at once its own engine.")
+                raise EngineInUse("this engine is in use by another run; give each concurrent run its own engine.")
             _IN_USE[id(self.engine)] = self.engine
         spec = self.spec
         self.engine.open(self.problem, memory, spec.seed)
@@ -118,8 +118,9 @@ class Loop:
         if store is not None:
             self.engine.keep_rows(store)
             self.notes += sparse_memory.left_out(self.method, self.problem)
-        exchanges = self.method.about.exchanges
-        self.line = Line(self.engine, self.problem, spec.seed, spec.asked, self.clock, exchanges, self.interrupted)
+        self.exchange = MeteredExchange(
+            self.engine, self.problem, spec.seed, spec.asked, self.clock, self.method.about.exchanges, self.interrupted
+        )
 
     def keep_in(self, keep: folder.Folder) -> None:
         """Write checkpoints and results to this folder."""
@@ -129,7 +130,7 @@ class Loop:
         keep.begin(self.state())
 
     def close(self) -> None:
-        """Give the engine and the folder back."""
+        """Release the engine and the folder."""
         try:
             self.engine.close()
         finally:
@@ -137,34 +138,34 @@ class Loop:
             if self.keep is not None:
                 self.keep.close()
 
-    # -- where it begins -----------------------------------------------------------------------------------------------
+    # -- start and restore ---------------------------------------------------------------------------------------------
     def start(self, x0: Array, h0: Array | None, dual: Vectors) -> None:
-        """The state before the first round; h0 is zero if it is None."""
+        """Set up the state before the first round; h0 = None means zeros."""
         store = sparse_memory.store_of(self.spec, h0, x0)
         self._open({} if store is not None else sparse_memory.all_rows(self.method, self.problem, x0, h0), store)
         server = self.method.start(self.problem, x0) | dual
-        self.server = {k: self.line.place(v) for k, v in server.items()}
+        self.server = {k: self.exchange.place(v) for k, v in server.items()}
         self.x0, self.h0 = x0, h0
         self.x = self.good = x0
         self._prepare_watch()
 
     def restore(self, saved: Any, rows: RowsState | None = None) -> None:
-        """The state of a checkpoint; ``rows`` where its parts hold what the clients remember."""
+        """Set up the state of a checkpoint; ``rows`` is the clients' memory if it lies in parts."""
 
         def part(name: str) -> dict[str, Any]:
             return {k[len(name) :]: v for k, v in saved.arrays.items() if k.startswith(name)}
 
         self._open(part("memory."), None if rows is None else rows.store)
-        server, meter = part("server."), self.line.meter
-        self.server = {k: self.line.place(v) for k, v in server.items()}
+        server, meter = part("server."), self.exchange.meter
+        self.server = {k: self.exchange.place(v) for k, v in server.items()}
         meter.restore(part("line.") | ({} if rows is None else dict(rows.numbers)), saved.meta["line"])
-        # the very objects of the server, so that a vector that is sent for two reasons is counted once, as before
+        # the server's own objects, so that a vector sent for two reasons is counted once, as before
         meter.outcome = tuple(
             next((self.server[k] for k, v in server.items() if np.array_equal(o, v)), o) for o in meter.outcome
         )
         if self.clock is not None:
             self.clock.restore(saved.meta["clock"])
-        # a run that was never interrupted would not have a record there
+        # an uninterrupted run has no record there
         self.trace = self._scheduled(Trace.from_arrays(part("trace.")))
         self.round, self.psi0 = int(saved.meta["round"]), saved.meta["psi0"]
         self.audit.scale = float(saved.meta["scale"])
@@ -185,11 +186,11 @@ class Loop:
         self.claims = self.method.claims(self.judged)
         if self.store is not None:
             self.claims = replace(self.claims, lyapunov=Claims().lyapunov)
-        # cohorts from a list, and those that a network leaves, are not drawn at random, which the theorem needs
+        # the theorem needs random cohorts, not those of a list or what a network leaves
         network = self.spec.network
         drawn = not isinstance(self.spec.asked, Given) and (network is None or network.reliable)
         self.claimed = self.claims.zeta if drawn else None
-        # clients that are away for hours make a run level for as long
+        # a run stands still while clients are away for hours
         self.judges_level = network is None or network.available == 1.0
         self.zeta = None if self.spec.unsafe else self.claimed
         noisy = self.problem.batch is not None and self.zeta is not None and self.claims.ball
@@ -197,7 +198,7 @@ class Loop:
 
     # -- the loop ------------------------------------------------------------------------------------------------------
     def go(self, callbacks: Sequence[Any]) -> Result:
-        """Rounds until something says stop."""
+        """Run rounds until a stopping rule holds."""
         try:
             for start in heard_by(callbacks, "on_run_start"):
                 start(self.config)
@@ -216,11 +217,11 @@ class Loop:
         return result
 
     def _kept(self, keep: folder.Folder, result: Result) -> Result:
-        """Write the result; where that fails it is returned all the same, with a warning."""
+        """Write the result; if that fails, warn and return it anyway."""
         try:
             keep.finish(result, self.state())
         except CheckpointError as error:
-            note = f"{error} The result is in memory alone."
+            note = f"{error} The result is only in memory."
             warnings.warn(note, UserWarning, stacklevel=5)
             self.notes.append(note)
             result.about["warnings"] = list(self.notes)
@@ -230,7 +231,7 @@ class Loop:
     def _rounds(self, callbacks: Sequence[Any]) -> tuple[Status, str]:
         if len(self.trace) == 0:
             self._record(callbacks)
-        elif not self.engine.rewinds:  # a round that is broken off falls back to what was resumed
+        elif not self.engine.rewinds:  # a broken-off round falls back to the resumed state
             self._see()
         while True:
             verdict = self._verdict()
@@ -240,10 +241,10 @@ class Loop:
                     verdict = self._verdict() or verdict
                 return verdict
             if self.engine.rewinds:
-                self.seen = None  # it is not needed to break off a round, and may be large
-            self.line.begin(self.round)
+                self.seen = None  # not needed to break off a round, and perhaps large
+            self.exchange.begin(self.round)
             try:
-                self.server = self.line.timed(self.method.round, self.server, self.line)
+                self.server = self.exchange.timed(self.method.round, self.server, self.exchange)
             except BrokenOff:
                 self._break_off()
                 continue
@@ -263,21 +264,21 @@ class Loop:
                 self.keep.save(self.state())
 
     def _break_off(self) -> None:
-        """Back to where the round began, or to what the last record or checkpoint saw."""
+        """Go back to the start of the round, or to the last record or checkpoint."""
         if self.engine.rewinds:
-            return self.line.undo()
+            return self.exchange.undo()
         seen = self.seen
         assert seen is not None
         self.broken, self.round, self.server = self.round, seen.round, dict(seen.server)
-        self.line.far = False  # what was seen is here
-        self.line.meter.restore(**seen.counts)
+        self.exchange.far = False  # the snapshot is in this process
+        self.exchange.meter.restore(**seen.counts)
         if self.clock is not None and seen.clock is not None:
             self.clock.restore(seen.clock)
         self.x = self.good = self._answer()
 
     def _void(self) -> tuple[Status, str] | None:
-        """Nobody is counted in this attempt; the verdict if there were too many of them in a row."""
-        self.line.undo(void=True)
+        """Nobody is counted in this attempt; returns the verdict after too many of them in a row."""
+        self.exchange.undo(void=True)
         assert self.clock is not None
         verdict = self.clock.given_up(self.round)
         if verdict is not None and self.trace.last()["round"] < self.round:
@@ -285,20 +286,20 @@ class Loop:
         return verdict
 
     def looks_finite(self, due: bool) -> bool:
-        """Take in the new x, an expensive one only when a record is due; False (and the last x) if it is not finite."""
-        # it lies elsewhere, or would have to be put together from the clients'
-        if not due and (self.line.far or "x" not in self.server):
-            return self.line.finite  # x is still that of the last record
-        self.line.wait()
+        """Take in the new x, an expensive one only if a record is due; False if it is not finite."""
+        # x lies on a device, or would have to be averaged over the clients
+        if not due and (self.exchange.far or "x" not in self.server):
+            return self.exchange.finite  # x stays that of the last record
+        self.exchange.wait()
         self.x = self._answer()
-        if self.line.finite and np.isfinite(self.x).all():
+        if self.exchange.finite and np.isfinite(self.x).all():
             self.good = self.x
             return True
         self.x = self.good
         return False
 
     def _verdict(self) -> tuple[Status, str] | None:
-        """Stop here? Tolerances are judged at records only, and a record is made before a run ends."""
+        """Whether and why to stop here. Tolerances are only judged at records, and a run ends with a record."""
         row = self.trace.last()
         fresh = row["round"] == self.round
         if fresh and self.watch.diverged(row["grad_norm"]):
@@ -312,28 +313,28 @@ class Loop:
             if not self.watch.is_rounding(row["grad_norm"], self.x):
                 window = self.watch.window or 0.0
                 return Status.STALLED, (
-                    f"the gradient norm {row['grad_norm']:.3g} has not fallen over the last {window:.0f} iterations, "
-                    "in which it should have fallen by a factor of 12; take a smaller gamma, or a method without bias."
+                    f"the gradient norm {row['grad_norm']:.3g} did not decrease over the last {window:.0f} iterations, "
+                    "where a factor of 12 was expected; use a smaller gamma, or a method without bias."
                 )
             if self.stop.has_tolerance:
                 return Status.PRECISION, (
-                    f"the gradient norm {row['grad_norm']:.3g} no longer falls, at the level of rounding; a smaller "
-                    "tolerance cannot be reached here."
+                    f"the gradient norm {row['grad_norm']:.3g} is at the level of rounding and no longer decreases; a "
+                    "smaller tolerance cannot be reached."
                 )
         if self.interrupted.is_set():
             more = "; resume it from its folder." if self.keep else "."
             if self.broken is not None and self.broken > self.round:
-                back = f"interrupted in round {self.broken + 1}; this is the run after {self.round} rounds"
-                return Status.INTERRUPTED, f"{back}, as its last record or checkpoint saw it{more}"
+                last = f"the result is that of the last record or checkpoint, after {self.round} rounds"
+                return Status.INTERRUPTED, f"interrupted in round {self.broken + 1}; {last}{more}"
             return Status.INTERRUPTED, f"interrupted after {self.round} rounds{more}"
         if self.stopped is not None:
             why = f": {self.stopped.rstrip('.')}." if self.stopped else "."
             return Status.STOPPED, f"stopped by a callback after {self.round} rounds{why}"
-        return self.stop.exhausted(self.round, self.line.ledger)
+        return self.stop.exhausted(self.round, self.exchange.ledger)
 
     def _proof(self) -> tuple[Status, str] | None:
-        """CONVERGED if the tolerances hold whatever rounding did, PRECISION if that cannot be known, None to go on."""
-        y = self.line.fetched(self.server).get("y")
+        """CONVERGED if the tolerances hold despite rounding, PRECISION if that cannot be known, None to go on."""
+        y = self.exchange.fetched(self.server).get("y")
         with np.errstate(all="ignore"):
             missed = self.stop.unproved(self.judged, self.x, y)
         if missed is None:
@@ -344,7 +345,7 @@ class Loop:
         return Status.PRECISION, f"{missed.sentence} after {self.round} rounds."
 
     def _scheduled(self, trace: Trace) -> Trace:
-        """Without the last record if it was made only because the run ended there."""
+        """The trace without a last record that was only made because the run ended there."""
         last = int(trace.last()["round"]) if len(trace) else 0
         kept = len(trace) - (0 if self._is_recorded(last) else 1)
         return Trace.from_arrays({k: v[:kept] for k, v in trace.to_arrays().items()})
@@ -353,30 +354,30 @@ class Loop:
         return r % (self.spec.every or max(1, -(-r // 100))) == 0
 
     def _see(self) -> Snapshot:
-        """What server and clients have after this round; fetched once."""
+        """The snapshot after this round, taken once."""
         if self.seen is None or self.seen.round != self.round:
-            self.seen = None  # the clients' memory may be large: not two copies at a time
-            self.line.wait()
+            self.seen = None  # the clients' memory may be large: avoid two copies
+            self.exchange.wait()
             clock = None if self.clock is None else self.clock.state()
-            counts = self.line.meter.state(self.line.fetch)
-            server, memory = self.line.fetched(self.server), self.engine.memory()
+            counts = self.exchange.meter.state(self.exchange.fetch)
+            server, memory = self.exchange.fetched(self.server), self.engine.memory()
             self.seen = Snapshot(self.round, server, memory, counts, clock)
         return self.seen
 
     def _record(self, callbacks: Sequence[Any]) -> None:
-        """Evaluate at the communicated x: off the meter and off the clock."""
+        """Evaluate at the communicated x, off the meter and off the clock."""
         seen = self._see()
         server, memory = seen.server, seen.memory
         self.x = self._answer()
         row = self._costs() | measure.measure(self.method, self.claims, self.judged, self.x, server, memory)
-        # a run resumed from its folder keeps the Lyapunov function of its own start
+        # a resumed run keeps the value of its own start
         if self.psi0 is None and self.round == 0 and np.isfinite(row["lyapunov"]):
             self.psi0 = row["lyapunov"]
         if self.zeta is not None and self.psi0 is not None:
             done = row["round" if self.claims.per_round else "iterations"]
             row["lyapunov_bound"] = (1.0 - self.zeta) ** done * self.psi0 + self.noise
         self.trace.append(row)
-        # without an L nobody can say beforehand whether a step is too large
+        # without L a step that is too large shows only now
         if not self.problem.knows_L and row["f"] < (np.inf if self.best is None else self.best[0]):
             self.best = row["f"], self.round, self.x.copy()
         self._look_at_sum(server, memory)
@@ -384,35 +385,35 @@ class Loop:
         self.stopped = why if self.stopped is None else self.stopped
 
     def _look_at_sum(self, server: Vectors, memory: Vectors) -> None:
-        """The audit: a broken sum of h ends the run, or is noted where the method mends it by itself."""
+        """Audit: a wrong sum of h ends the run, or is noted if the method repairs it."""
         unit = self.engine.rounding()
         breach = self.audit.breach(self.method, self.problem, self.x, server, memory, self.round, unit)
         if breach is None:
             return
-        what = "sum_i w_i h_i" if self.problem.psi is None else "the sum of the h_i, less what psi makes of it,"
+        what = "sum_i w_i h_i" if self.problem.psi is None else "the sum of the h_i plus a subgradient of psi"
         what = what if "h" in self.method.remembers else "sum_i w_i v_i - v"
-        fault = f"{what} is {breach[0]:.3g} after round {self.round}, where rounding leaves at most {breach[1]:.3g}"
-        if self.method.about.heals and self.line.everyone:
-            if not any("mends" in note for note in self.notes):
-                self.notes.append(f"{fault}: an update was lost, applied twice or changed; the method mends that.")
+        fault = f"{what} is {breach[0]:.3g} after round {self.round}, but rounding explains at most {breach[1]:.3g}"
+        if self.method.about.heals and self.exchange.everyone:
+            if not any("repairs" in note for note in self.notes):
+                self.notes.append(f"{fault}: an update was lost, applied twice or changed; the method repairs that.")
             return
-        self.corrupted = f"{fault}: an update was lost, applied twice or changed, and the answer would be wrong."
+        self.corrupted = f"{fault}: an update was lost, applied twice or changed, so the answer would be wrong."
 
     def _costs(self) -> dict[str, float]:
         """The ledger so far, as columns of the trace."""
-        row = self.line.ledger.row()
+        row = self.exchange.ledger.row()
         passes = row["grad_evals"] / (self.problem.N or self.problem.n)
         timed = {} if self.clock is None else self.clock.row()
         return row | {"round": self.round, "passes": passes} | timed
 
     def _answer(self) -> Array:
         if "x" in self.server:
-            return self.line.fetch(self.server["x"])
+            return self.exchange.fetch(self.server["x"])
         return weighted_sum(self.problem.weights, self._see().memory["x"])
 
-    # -- where it ends -------------------------------------------------------------------------------------------------
+    # -- checkpoints and the result ------------------------------------------------------------------------------------
     def state(self) -> folder.State:
-        """All that a resumed run needs."""
+        """Everything that a resumed run needs."""
         seen, rows = self._see(), None
         counts = dict(seen.counts["arrays"])
         arrays = {f"server.{k}": v for k, v in seen.server.items()}
@@ -430,9 +431,9 @@ class Loop:
 
     def _result(self, status: Status, message: str) -> Result:
         seen, row = self._see(), self.trace.last()
-        if row["round"] != self.round:  # a round that did not end well has no record: say what holds at the returned x
+        if row["round"] != self.round:  # a failed round has no record: measure at the returned x
             row = dict.fromkeys(self.trace.columns, np.nan) | self._costs() | measure.at_point(self.judged, self.x)
-        if self.clock is not None:  # attempts that were void since the last record take time too
+        if self.clock is not None:  # void attempts since the last record take time too
             row |= self.clock.row()
         h = self.method.controls(seen.server, seen.memory)
         cluster, happened = self.engine.report()
@@ -445,16 +446,13 @@ class Loop:
             about["forecast"] = floor
         return Result(
             self.x, status, bool(about["success"]), message, self.trace, h, seen.server, seen.memory,
-            self.line.meter.participated.copy(), tuple(self.notes), about,
+            self.exchange.meter.participated.copy(), tuple(self.notes), about,
         )  # fmt: skip
 
 
 @contextmanager
 def signals_caught(interrupted: Event) -> Iterator[None]:
-    """The first SIGINT or SIGTERM sets the event, a second one ends the program at once.
-
-    Signals can only be caught in the main thread.
-    """
+    """The first SIGINT or SIGTERM sets the event, a second one ends the program; only in the main thread."""
 
     def caught(number: int, frame: FrameType | None) -> None:
         if interrupted.is_set():

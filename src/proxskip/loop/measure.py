@@ -1,4 +1,4 @@
-"""What is measured at a communicated x: value, gap, residual, the sum of h, the Lyapunov function."""
+"""The measurements at a communicated x: value, gap, residual, sum of h, Lyapunov function."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from proxskip.types import Array, Vectors
 
 
 def residual(problem: Problem, x: Array, server: Vectors) -> float:
-    """How far x is from optimal: |grad f|, with psi the prox-gradient residual, with D that of (x, y)."""
+    """How far x is from optimal: |grad f|; with psi the prox-gradient residual, with D that of (x, y)."""
     if problem.D is None:
         return problem.residual(x, 1.0 / problem.L_global if problem.knows_L else 1.0)
     assert problem.psi is not None
@@ -22,7 +22,7 @@ def residual(problem: Problem, x: Array, server: Vectors) -> float:
 
 
 def at_point(problem: Problem, x: Array) -> dict[str, float]:
-    """f, gap and (but for psi(D x), which needs the dual point too) gradient norm at x alone."""
+    """f, gap and gradient norm at x alone; not the norm for psi(D x), which needs y too."""
     f = problem.value(x)
     row = {"f": f} if problem.D is not None else {"f": f, "grad_norm": residual(problem, x, {})}
     row |= problem.measured(x)
@@ -36,7 +36,7 @@ def measure(
     row = at_point(problem, x)
     if problem.D is not None:
         row["grad_norm"] = residual(problem, x, server)
-    # with psi the sum goes to -s with a subgradient s of psi instead of zero, and one client has no sum
+    # with psi the sum tends to minus a subgradient of psi, and one client has no sum
     if problem.psi is None and (excess := method.excess(problem, x, server, memory)) is not None:
         row["sum_h"] = excess
     psi = claims.lyapunov(x, server, memory)

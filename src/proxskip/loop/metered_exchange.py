@@ -1,8 +1,7 @@
-"""The metered exchange: every vector that moves between server and clients passes here, and is counted by the meter.
+"""The Exchange of a run: every vector between server and clients passes here and is counted.
 
-``Line`` is the Exchange: it stands between a method's server half and an engine, draws what is shared, and
-averages in client order. An engine only runs client halves (``Engine.run``) and tells clients outcomes
-(``Engine.tell``).
+``MeteredExchange`` stands between a method's server half and an engine: it draws what is shared, and averages in client
+order. The engine only runs client halves (``Engine.run``) and tells clients outcomes (``Engine.tell``).
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from proxskip.randomness import stream
 from proxskip.types import Array, Indices, InputError, Vectors
 
 
-class Line:
-    """The Exchange of a run; ``begin`` sets it to another round.
+class MeteredExchange:
+    """The Exchange of a run; ``begin`` sets it to the next round.
 
     Args:
         clock: the simulated time of a run over a network.
-        exchanges: how many a round of the method has at most.
-        interrupted: set by whoever wants the round under way to be broken off.
+        exchanges: the most exchanges in a round of the method.
+        interrupted: set it to break off the round under way.
     """
 
     def __init__(
@@ -48,16 +47,16 @@ class Line:
         self.cohort: Indices = self.all
         self.far = engine.is_far()
         self.scaled: tuple[Any, tuple[Array, ...]] = None, ()
-        """Weights of everybody that cannot change, and what ``_shares`` made of them."""
+        """Read-only weights of all clients, and their ``_shares``."""
         self.coins = stream(seed, 0, "server")
-        # of this round
+        # state of this round
         self.round = 0
         self.exchanges = 0
         self.ran = False
         """Whether any client has worked."""
         self.mixed: tuple[Array, ...] | None = None
         self.finite = True
-        """Whether all that was gossiped is finite, where that is at hand."""
+        """Whether all gossiped vectors are finite, as far as that is known."""
 
     @property
     def ledger(self) -> Ledger:
@@ -69,7 +68,7 @@ class Line:
         return 0 if self.clock is None else self.clock.attempt
 
     def begin(self, round: int) -> None:
-        """Draw this round's cohort and forget the last one's generator."""
+        """Draw the cohort of this round and reset its generator."""
         self.round, self.exchanges, self.ran, self.finite = round, 0, False, True
         vars(self).pop("rng", None)
         if not self.everyone:
@@ -82,7 +81,7 @@ class Line:
         self.meter.participated[self.whom] += 1
 
     def undo(self, void: bool = False) -> None:
-        """Forget the round under way, which was broken off, or is void; void rounds take simulated time."""
+        """Undo the round under way, because it was broken off or is void; a void round still takes simulated time."""
         if self.ran:
             self.engine.rewind()
         self.forget()
@@ -92,12 +91,12 @@ class Line:
 
     @cached_property
     def rng(self) -> np.random.Generator:
-        """This round's generator, keyed when it is first used."""
+        """This round's generator, keyed at its first use."""
         return stream(self.seed, self.round, "server", self.coins)
 
     @property
     def whom(self) -> Any:
-        """The cohort as an index, which is cheaper as a slice where it is everybody."""
+        """The cohort as an index; a slice, which is cheaper, if it is everyone."""
         return slice(None) if self.cohort is self.all else self.cohort
 
     # -- what a server half uses ---------------------------------------------------------------------------------------
@@ -147,7 +146,7 @@ class Line:
     def _leave_out_missing(
         self, clock: Clock, half: ClientHalf, K: Any, down: tuple[Array, ...], own: Mapping[str, Any]
     ) -> None:
-        """Leave only those in the cohort whom the network lets answer; the others do nothing, and keep what is owed."""
+        """Reduce the cohort to the clients that answer over the network; the others do nothing."""
         steps = K if np.ndim(K) == 0 else np.asarray(K)[self.cohort]
         sizes = self.meter.bytes_down(self.cohort, down, len(own))
         costs = clock.costs_of(half, down, own, self.cohort)
@@ -157,7 +156,7 @@ class Line:
         self.meter.participated[answering] += 1
 
     def _shares(self, weights: Array | None) -> tuple[Array, ...]:
-        """The cohort's weights, scaled to sum to one; those of the problem by default."""
+        """The cohort's weights, scaled to sum to one."""
         weights = self.problem.weights if weights is None else weights
         if weights is self.scaled[0] and self.cohort is self.all:
             return self.scaled[1]
@@ -171,16 +170,16 @@ class Line:
         self, half: ClientHalf, K: int | Sequence[int], down: tuple[Array, ...], own: Mapping[str, Any],
         weights: tuple[Array, ...] = (),
     ) -> Request:  # fmt: skip
-        """K and each client's own numbers, of the cohort."""
+        """The request, with K and each client's own numbers cut to the cohort."""
         n, exchange = self.problem.n, self.exchanges
         for name, v in own.items():
             if np.shape(v) != (n,):
-                raise InputError(f"{name} has shape {np.shape(v)}; give one number for each of {n} clients.")
+                raise InputError(f"{name} has shape {np.shape(v)}; give one number for each of the {n} clients.")
         numbers = {k: np.asarray(v, dtype=np.float64)[self.cohort] for k, v in own.items()}
         steps: Any = K
         if not isinstance(K, int):
             steps = int(K) if np.ndim(K) == 0 else np.asarray(K, dtype=np.int64)[self.cohort]  # type: ignore[call-overload]
-        # what the round changed before an exchange that the method does not declare cannot be taken back
+        # changes before an exchange that the method does not declare cannot be undone
         halt = self.interrupted if exchange < self.declared or not self.engine.rewinds else None
         self.ran, self.exchanges = True, exchange + 1
         return Request(
@@ -189,24 +188,24 @@ class Line:
 
     # -- what the loop uses --------------------------------------------------------------------------------------------
     def place(self, v: Array) -> Any:
-        """A vector of the server's where the engine wants it."""
+        """Move a server vector to where the engine wants it."""
         return self.engine.place(v) if self.far else v
 
     def fetch(self, v: Any) -> Array:
-        """A vector of the server's where numpy can read it."""
+        """A server vector as a numpy array."""
         return self.engine.fetch(v) if self.far else np.asarray(v)
 
     def fetched(self, vectors: Mapping[str, Any]) -> Vectors:
         return {k: self.fetch(v) for k, v in vectors.items()}
 
     def wait(self) -> None:
-        """Return when the engine's work is done, on the clock."""
+        """Wait on the clock until the engine's work is done."""
         if self.far:
             self.timed(self.engine.wait)
 
     def timed(self, act: Any, *args: Any) -> Any:
         """Run on the clock: only what passes here counts as seconds."""
         start = running_seconds()
-        answer = act(*args)
+        result = act(*args)
         self.ledger.seconds += running_seconds() - start
-        return answer
+        return result

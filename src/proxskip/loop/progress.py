@@ -1,4 +1,4 @@
-"""The progress of runs: a line that is written over in a terminal or a notebook, otherwise an occasional line."""
+"""Progress displays: a line rewritten in a terminal or notebook, an occasional line elsewhere."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ SECONDS_BETWEEN_LINES = 5.0
 """Elsewhere."""
 
 _ON_SCREEN: list[object] = []
-"""What is on the screen: a second line at the same time would tear the first."""
+"""What is on the screen: a second line would garble the first."""
 
 
 def in_notebook() -> bool:
-    """Whether this process is the kernel of a notebook."""
+    """Whether this process is a notebook kernel."""
     module = sys.modules.get("IPython")
     return module is not None and type(module.get_ipython()).__name__ == "ZMQInteractiveShell"
 
 
 def is_wanted(progress: bool | None) -> bool:
-    """Whether to show progress; None means in a terminal or a notebook, for one thing at a time."""
+    """Whether to show progress; None means in a terminal or notebook, one display at a time."""
     if progress is not None:
         return bool(progress)
     free = not _ON_SCREEN and threading.current_thread() is threading.main_thread()
@@ -40,7 +40,7 @@ def is_wanted(progress: bool | None) -> bool:
 
 @contextmanager
 def shown(label: str, progress: bool | None) -> Iterator[tuple[Progress, ...]]:
-    """The callback that shows a run's progress, if it is wanted."""
+    """The callback that shows a run's progress, if wanted."""
     if not is_wanted(progress):
         yield ()
         return
@@ -61,7 +61,7 @@ class StatusLine:
         self.rewrites = self.stream.isatty() or (stream is None and in_notebook())
         self.began = self.last_shown = time.monotonic()
         self.width = 0
-        """Characters that are on the screen and can be written over."""
+        """Characters on the screen that can be overwritten."""
 
     def __enter__(self) -> Self:
         return self
@@ -70,7 +70,7 @@ class StatusLine:
         self.close()
 
     def show(self, words: Sequence[str], now: float | None = None) -> None:
-        """Show some words, if it has taken long enough."""
+        """Show some words, if enough time has passed."""
         now = time.monotonic() if now is None else now
         pause = SECONDS_BETWEEN_UPDATES if self.rewrites else SECONDS_BETWEEN_LINES
         if self.quiet or now - self.began < SECONDS_BEFORE_FIRST or now - self.last_shown < pause:
@@ -94,7 +94,7 @@ class StatusLine:
 
 
 class Progress(StatusLine):
-    """The callback of a run that shows its progress on stderr."""
+    """Shows a run's progress on stderr; a callback."""
 
     stop: dict[str, float | None] = {}  # noqa: RUF012  replaced when the run begins
 
@@ -105,17 +105,17 @@ class Progress(StatusLine):
 
     # -- the callbacks of a run ----------------------------------------------------------------------------------------
     def on_run_start(self, config: dict[str, Any]) -> None:
-        """Read the limits from the configuration."""
+
         self.stop, self.config = dict(config["stop"]), config
         self.began = self.last_shown = time.monotonic()
         self.first: dict[str, float] = {}
 
     def on_record(self, step: int, metrics: dict[str, float]) -> None:
-        """Show the record if the run has taken long enough."""
-        # a resumed run starts at a later round, and its speed counts from there
+
+        # a resumed run starts at a later round: measure its speed from there
         if not self.first:
             self.first = dict(metrics)
-            # before anybody waits: how many rounds such cohorts need
+            # say in advance how many rounds such cohorts need
             floor = cohort_floor(self.config, metrics) if metrics.get("round") == 0 else None
             if floor is not None and not self.quiet:
                 print(floor, file=self.stream, flush=True)
@@ -128,7 +128,7 @@ class Progress(StatusLine):
 
     # -- words ---------------------------------------------------------------------------------------------------------
     def fraction(self, metrics: dict[str, float]) -> float | None:
-        """The used share of the limit that is nearest; None without a limit."""
+        """The used share of the nearest limit; None without a limit."""
         columns = {"rounds": "round", "iterations": "iterations", "seconds": "seconds"}
         parts = [metrics[column] / limit for k, column in columns.items() if (limit := self.stop.get(k))]
         return min(1.0, max(parts)) if parts else None
@@ -144,7 +144,7 @@ class Progress(StatusLine):
             f"{names[column]} {metrics[column]:.1e}",
             f"{speed:,.0f} rounds/s" if speed >= 10 else f"{speed:.2g} rounds/s",
         ]
-        # the rest takes as long per share of the limit as what was done since the start
+        # assume that the speed stays the same
         done, start = self.fraction(metrics), self.fraction(self.first)
         if done is not None and start is not None and done > start:
             words.append(f"{clock(elapsed * (1 - done) / (done - start))} left")
@@ -152,10 +152,10 @@ class Progress(StatusLine):
 
 
 class MinimizeProgress(StatusLine):
-    """The progress of ``minimize``: the certificate on its way to the tolerance."""
+    """Shows how the certificate of ``minimize`` approaches the tolerance."""
 
     def around(self, callback: Callable[..., Any] | None) -> Callable[..., Any]:
-        """The callback for ``minimize`` that shows each record, and then calls the given one."""
+        """A callback for ``minimize`` that shows each record and then calls the given one."""
 
         def both(row: dict[str, float], x: Any) -> None:
             words = f"iteration {row['iteration']:,.0f}", f"{row['nprox']:,.0f} proxes"
@@ -167,28 +167,27 @@ class MinimizeProgress(StatusLine):
 
 
 class OverallProgress(StatusLine):
-    """The progress of many experiments: what is running, how much is done, how long the rest takes."""
+    """Shows which of many experiments runs, how much is done, and how long the rest takes."""
 
     def __init__(self, quiet: bool = False, stream: TextIO | None = None) -> None:
         super().__init__(quiet=quiet, stream=stream)
 
     def __call__(self, text: str, done: float) -> None:
-        """Show it; the rest takes as long per share as what is done."""
         left = (time.monotonic() - self.began) * (1 - done) / done if done > 0 else None
         self.show([f"{text}; {100 * done:.0f} % done", *([] if left is None else [f"{clock(left)} left"])])
 
 
 class DownloadProgress(StatusLine):
-    """The progress of a download, for ``datasets.fetch``."""
+    """Shows the progress of a download, for ``datasets.fetch``."""
 
     def __call__(self, have: int, total: int | None) -> None:
-        """Called with the bytes that have arrived, and the total if it is known."""
+        """Called with the bytes that have arrived, and the total if known."""
         of = f" of {total / 1e6:.1f}" if total else ""
         self.show([f"{have / 1e6:.1f}{of} MB"])
 
 
 def clock(seconds: float) -> str:
-    """A duration as 12 s, 3:05 min or 1:20 h."""
+    """A duration such as 12 s, 3:05 min or 1:20 h."""
     s = round(seconds)
     if s < 60:
         return f"{s} s"
@@ -197,8 +196,8 @@ def clock(seconds: float) -> str:
 
 @contextmanager
 def stage(text: str, quiet: bool) -> Iterator[None]:
-    """Show what happens before the run if it takes long, such as reading a file."""
-    # a line only if the stage takes long; the timer must not keep the process alive
+    """Say what happens before the run, such as reading a file, if it takes long."""
+    # the timer must not keep the process alive
     stream = sys.stderr
     timer = threading.Timer(SECONDS_BEFORE_FIRST, lambda: print(text, file=stream, flush=True))
     timer.daemon = True

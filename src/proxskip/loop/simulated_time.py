@@ -1,12 +1,12 @@
-"""Simulated time: how long each exchange of a run takes over a network, and who is missing in it.
+"""Simulated time: how long each exchange takes over a network, and which clients are missing.
 
 An exchange is decided before any work is done. Client i answers after
 
     2 latency_i + down_i/bandwidth_i + gradients_i gradient_i + up_i/up_i's bandwidth   seconds,
 
-where no bandwidth exceeds its share of the server's. Those who cannot be reached, are lost, or are late are left out,
-and ``loop.closing`` says whether the rest commits or the round is void. Only those who are counted do the work, so that
-a method sees missing clients exactly as in a federation. Everything is drawn by (seed, round, attempt, client).
+where no bandwidth exceeds its share of the server's. Clients that are unreachable, lost or late are left out, and
+``loop.closing`` decides whether the round counts. Only counted clients work, so a method sees missing clients exactly
+as in a federation. Everything is drawn by (seed, round, attempt, client).
 """
 
 from __future__ import annotations
@@ -34,34 +34,34 @@ from proxskip.types import Array, Indices, InputError
 Flags = npt.NDArray[np.bool_]
 
 SIM_COLUMNS = ("sim_seconds", "sim_computing", "slowest_seconds", "slowest_client", "late", "lost", "void")
-"""Columns of a trace: seconds since the start, those in which the slowest client computed, the seconds and the number
-of the slowest client of the last round, and how many clients were late or lost, and attempts void, since the start."""
+"""Columns of a trace: seconds since the start, seconds in which the slowest client computed, time and number of the
+last round's slowest client, and late clients, lost clients and void attempts since the start."""
 MOST_HOURS = 168
-"""How long a server waits until enough of those that it asks can be reached: a week."""
+"""How long a server waits for enough reachable clients: a week."""
 
 
 class Void(Exception):
-    """Too few clients answered: the round is tried again."""
+    """Too few clients answered; the round is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
 class HalfCosts:
-    """What a client half costs: gradients ``fixed + per_step K``, the codecs of what it sends, and bytes besides."""
+    """The cost of a client half: ``fixed + per_step K`` gradients, its codecs, and additional bytes."""
 
     fixed: Any
-    """One number, or one for each client that is asked; ``per_step`` too."""
+    """One number, or one per client asked; so is ``per_step``."""
     per_step: Any
     route: Route = ()
     is_open: bool = False
     varies: bool = False
-    """Whether the gradients depend on the numbers that each client is sent."""
+    """Whether the gradients depend on each client's own numbers."""
     more_bytes: float = 0.0
 
     @staticmethod
     def of(
         half: ClientHalf, remembers: Sequence[str], d: int, shapes: Any, own: Mapping[str, float], passes: float
     ) -> HalfCosts:
-        """Found out by running the half on a client that does nothing, with one step and with two."""
+        """Measured by running the half on a client that does nothing, with one step and with two."""
         gradients = []
         for K in (1, 2):
             idle = IdleClient(passes=passes)
@@ -72,14 +72,14 @@ class HalfCosts:
         return HalfCosts(gradients[0] - per_step, per_step, route, idle.open, idle.has_where)
 
     def bytes_up(self, d: int, key: Key) -> float:
-        """Bytes of one client's answer; where codecs divide the coordinates, those of the first client."""
+        """Bytes of one client's answer; of the first client's, if codecs divide the coordinates."""
         bits = [64 * d if codec is None else codec.bits(d, replace(key, vector=v)) for codec, v in self.route]
         return self.more_bytes + float(sum(-(-b // 8) for b in bits))
 
 
 @dataclass
 class Exchanged:
-    """One exchange under way: who was asked, what they are like, and what does not depend on their steps."""
+    """One exchange under way: who was asked, their traits, and what does not depend on their steps."""
 
     asked: Indices
     traits: Traits
@@ -90,16 +90,16 @@ class Exchanged:
 
 
 def asked_by(method: Method, problem: Problem, cohort: Participation, network: Network | None) -> Participation:
-    """Whom the server asks where clients may be missing: as in a federation, and more of them with over-selection."""
+    """Whom the server asks if clients may be missing, with over-selection as in a federation."""
     if network is None:
         return cohort
     network.check(problem.n)
     if network.gradient is None:
         raise InputError(
-            "a run over a network needs the seconds of a local gradient; give Network(gradient=...), or name a network."
+            "the network has no time for a local gradient; pass Network(gradient=seconds), or a named network."
         )
     if "graph" in method.handles:
-        raise InputError(f"{method.name} has no server, and a network is one between a server and clients.")
+        raise InputError(f"{method.name} has no server, so it cannot run over a network; leave out network=.")
     if network.reliable or way_to_close(method, problem, None, cohort) == "everyone":
         return cohort
     if isinstance(cohort, Everyone):
@@ -110,7 +110,7 @@ def asked_by(method: Method, problem: Problem, cohort: Participation, network: N
 
 
 class Duration(NamedTuple):
-    """Seconds of an exchange: those in which the slowest client computes, and the others."""
+    """Seconds of an exchange: the slowest client's computation, and the rest."""
 
     computing: float
     waiting: float
@@ -119,11 +119,7 @@ class Duration(NamedTuple):
 def mean_exchange(
     clock: Clock, asked: Participation, costs: HalfCosts, steps: float, down: float, exchanges: int
 ) -> Duration:
-    """The mean over that many exchanges from now on, without any work: infinite where a round is given up.
-
-    Args:
-        costs, steps, down: of one exchange, as in ``Clock.ask``.
-    """
+    """The mean over the next exchanges, without doing the work; infinite if a round is given up."""
     done = 0
     while done < exchanges:
         try:
@@ -138,11 +134,11 @@ def mean_exchange(
 
 
 class Clock:
-    """The simulated time of one run."""
+    """The simulated time of a run."""
 
     def __init__(self, network: Network, problem: Problem, method: Method, seed: int, cohort: Participation) -> None:
         self.network, self.problem, self.method, self.seed = network, problem, method, seed
-        # with everybody in the method's form for that, nobody may be missing
+        # no client may be missing in the method's form for everyone
         asked = asked_by(method, problem, cohort, network)
         self.whole = isinstance(asked, Everyone)
         self.least = fewest(method, LEAST, problem.n)
@@ -159,7 +155,7 @@ class Clock:
 
     # -- an exchange ---------------------------------------------------------------------------------------------------
     def costs_of(self, half: ClientHalf, down: Sequence[Any], own: Mapping[str, Any], cohort: Indices) -> HalfCosts:
-        """What this half costs these clients with such vectors; found out once, unless it varies with their numbers."""
+        """The cost of this half for these clients; computed once, unless it depends on their own numbers."""
         name = (half.func if isinstance(half, partial) else half).__name__
         shapes = [v.shape for v in down]
 
@@ -181,11 +177,11 @@ class Clock:
     def ask(
         self, costs: HalfCosts, asked: Indices, steps: Any, down: Array | float, round: int, exchange: int = 0
     ) -> Indices:
-        """Who of these is counted; raises ``Void`` where the round does not count.
+        """The clients that are counted; raises ``Void`` if the round does not count.
 
         Args:
             steps: local steps, one number or one each.
-            down: bytes to each of them.
+            down: bytes sent to each client.
         """
         online, traits = self._reach(asked, exchange), self.network.traits(self.seed, asked)
         key = Key(self.seed, round, int(asked[0]), 0, len(asked), self.attempt, exchange)
@@ -193,16 +189,16 @@ class Clock:
         share = self.network.server / max(1, int(np.count_nonzero(online)))
         carried = 2 * traits.latency + down / np.minimum(traits.down, share) + up / np.minimum(traits.up, share)
         fault = client_uniforms(self.seed, "faults", asked, round, self.attempt)[exchange % 4]
-        # lost before or after the work: the server learns of neither, and waits
+        # lost before or after the work: the server cannot know, and waits
         stays = fault >= self.network.lost_before + self.network.lost_after
         alive = np.where(online, np.where(stays, 1, 0), -1)
-        # what a criterion ends is known after the work, which cannot then be done for fewer
+        # if a criterion ends the steps, their time is known only after the work of the whole cohort
         whole = self.whole or exchange > 0 or costs.is_open
         self.now = Exchanged(asked, traits, carried, alive, costs, whole)
         return self._close(self._gradients(steps, len(asked)), final=not costs.is_open)
 
     def done(self, steps: Any) -> None:
-        """The work is done; where a criterion ended the local steps, it is known only now how long they took."""
+        """After the work: add its time if a criterion ended the local steps."""
         if self.now is not None and self.now.costs.is_open:
             self._close(self._gradients(steps, len(self.now.asked)), final=True)
         self.now = None
@@ -213,7 +209,7 @@ class Clock:
         return np.broadcast_to(costs.fixed + costs.per_step * np.asarray(steps, dtype=np.float64), (c,))
 
     def _reach(self, asked: Indices, exchange: int) -> Flags:
-        """Who can be reached; a server begins when enough of those it asks are there."""
+        """Who is reachable; a server waits until enough clients are."""
         need = len(asked) if self.whole or exchange else min(self.least, len(asked))
         online = self.network.online(self.seed, asked, self.seconds)
         for _ in range(MOST_HOURS):
@@ -224,7 +220,7 @@ class Clock:
         return online
 
     def _close(self, gradients: Array, final: bool) -> Indices:
-        """The clients that are counted, in their order; the time goes on if this is ``final``."""
+        """The counted clients in their order; advances the time if ``final``."""
         now, deadline = self.now, self.network.deadline or math.inf
         assert now is not None
         working = gradients * now.traits.gradient if final else np.zeros(len(now.asked))
@@ -238,7 +234,7 @@ class Clock:
         if not final and good:
             return now.asked[in_time]
         filled = self.enough is not None and not now.whole and counted >= self.enough
-        # over once everybody who can be reached has answered, or enough have; else at the deadline
+        # over once all reachable clients or enough of them have answered, else at the deadline
         last = int(np.argmax(np.where(in_time, arrival, -1.0)))
         waits = not filled and bool(np.any((now.alive >= 0) & ~in_time))
         self.seconds += deadline if waits else float(arrival[last]) if counted else 0.0
@@ -257,12 +253,12 @@ class Clock:
         self.attempt = self.first_attempt = 0
 
     def given_up(self, round: int) -> tuple[Status, str] | None:
-        """How a run ends whose round was void too often; None to try again."""
+        """The end of a run whose round was void too often; None to try again."""
         tried = self.attempt - self.first_attempt
         if tried <= self.network.patience:
             return None
-        what = "one of the clients was missing each time" if self.whole else "too few clients answered each time"
-        return Status.STALLED, f"round {round} could not be closed in {tried} attempts: {what}."
+        what = "a client was missing each time" if self.whole else "too few clients answered each time"
+        return Status.STALLED, f"round {round} failed {tried} times in a row: {what}."
 
     def row(self) -> dict[str, float]:
         slowest = self.slowest_seconds, self.slowest_client
@@ -274,7 +270,7 @@ class Clock:
         return {**{k: v if v == v else None for k, v in self.row().items()}, "attempt": self.attempt}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Take back what ``state`` gave; a run that had given up tries again."""
+        """Restore ``state``; a run that had given up tries again."""
         values = [math.nan if saved[k] is None else float(saved[k]) for k in SIM_COLUMNS]
         self.seconds, self.computing, self.slowest_seconds, self.slowest_client = values[:4]
         self.late, self.lost, self.void = (int(v) for v in values[4:])

@@ -1,4 +1,4 @@
-"""Runs whose clients have a row of memory only once they have taken part: when that is so, and what follows from it."""
+"""Runs that keep a row of memory only for clients that have taken part."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from proxskip.problems.federated import Problem
 from proxskip.types import Array, Vectors
 
 LARGEST_WHOLE = 1 << 28
-"""Bytes that the clients' memory may have, all together, to be kept as whole arrays in a run on cohorts."""
+"""The most bytes of client memory that a run on cohorts keeps as full arrays."""
 
 
 def store_of(spec: RunSpec, h0: Array | None, x0: Array) -> RowStore | None:
-    """A store for a run on cohorts of many clients; None where all rows are kept."""
+    """The store of a run on cohorts of many clients; None if all rows are kept."""
     method, problem, engine = spec.method, spec.problem, spec.engine
     large = 8 * problem.n * problem.d * len(method.remembers) > LARGEST_WHOLE
     if not large or h0 is not None or isinstance(spec.asked, Everyone) or engine is None or not engine.keeps_rows():
@@ -25,12 +25,12 @@ def store_of(spec: RunSpec, h0: Array | None, x0: Array) -> RowStore | None:
 
 
 def lasting(method: Method) -> list[str]:
-    """What clients remember from one round to another."""
+    """The vectors that clients keep between rounds."""
     return [k for k in method.remembers if k not in method.about.passing]
 
 
 def all_rows(method: Method, problem: Problem, x0: Array, h0: Array | None) -> Vectors:
-    """What all clients remember at the start."""
+    """The memory of all clients at the start."""
     memory = {k: np.zeros((problem.n, problem.d)) for k in method.remembers}
     if "h" in memory and h0 is not None:
         memory["h"] = h0
@@ -40,7 +40,7 @@ def all_rows(method: Method, problem: Problem, x0: Array, h0: Array | None) -> V
 
 
 def left_out(method: Method, problem: Problem) -> list[str]:
-    """What such a run does not compute."""
+    """Notes on what such a run does not compute."""
     if method.claims(problem).lyapunov is Claims().lyapunov:
         return []
-    return ["the Lyapunov function is not computed: it needs the h_i of all clients at the solution at once."]
+    return ["the Lyapunov function is not computed: it needs the h_i of all clients at once."]

@@ -1,4 +1,4 @@
-"""When to stop: limits, and tolerances that must all hold; the same for ``run``, ``minimize`` and federations."""
+"""Stopping rules of ``run``, ``minimize`` and federations: limits, and tolerances that must all hold."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from proxskip.results.result import Status
 from proxskip.types import Array, InputError
 
 RUN_RULES = ("rounds", "iterations", "seconds", "tol", "target")
-"""The rules of a run, under the names that run folders keep them."""
+"""The rules of a run, as named in run folders."""
 MAX_ROUNDS = 1_000_000
-"""Rounds after which a run with nothing but a tolerance gives up."""
+"""The limit for runs that only have a tolerance."""
 MAX_GRADIENTS = 10_000_000
-"""Gradients after which ``minimize`` with nothing but a tolerance gives up."""
+"""The same for ``minimize``."""
 
 
 class Spent(Protocol):
-    """What limits are compared with: the ledger of a run, or a minimization under way."""
+    """What limits are compared with: a run's ledger, or a minimization under way."""
 
     @property
     def iterations(self) -> int: ...
@@ -36,16 +36,16 @@ class Spent(Protocol):
 
 
 class Unproved(NamedTuple):
-    """A measure that seems to meet its tolerance, where rounding leaves it open."""
+    """A measure that seems to meet its tolerance, but rounding leaves it undecided."""
 
     sentence: str
     hopeless: bool
-    """Whether rounding alone is beyond the tolerance."""
+    """Whether rounding alone exceeds the tolerance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """When to stop: whichever comes first of the limits, or all of the tolerances together.
+    """When to stop: at the first limit reached, or once all tolerances hold.
 
     Args:
         rounds, iterations, seconds: limits.
@@ -65,7 +65,7 @@ class Stop:
     def for_minimize(
         cls, tol: float, max_iter: int | None, max_grad: int | None, max_prox: int | None, seconds: float | None
     ) -> Stop:
-        """The rules of ``minimize``, checked under the names of its arguments."""
+        """The rules of ``minimize``, checked under its argument names."""
         for name, value in (("max_iter", max_iter), ("max_grad", max_grad), ("max_prox", max_prox)):
             if value is not None:
                 theory.whole(name, value)
@@ -76,18 +76,18 @@ class Stop:
             seconds=seconds,
             tol=theory.positive("tol", tol),
             gradients=max_grad or MAX_GRADIENTS,
-            proxes=None if max_prox is None else max_prox - 1,  # one is kept for the certificate
+            proxes=None if max_prox is None else max_prox - 1,  # one is reserved for the certificate
         )
 
     @property
     def rules(self) -> dict[str, Any]:
-        """The rules of a run by name, None for those that were not given."""
+        """The rules of a run by name, None for missing ones."""
         return {name: getattr(self, name) for name in RUN_RULES}
 
     def check(self, problem: Problem) -> None:
-        """A run needs at least one rule, and each of them must be positive."""
+        """Refuse a run without a rule, and rules that are not positive."""
         if self.gradients is not None or self.proxes is not None:
-            raise InputError("gradients and proxes are limits of minimize; limit a run by rounds or iterations.")
+            raise InputError("gradients= and proxes= are only for minimize; use rounds= or iterations=.")
         rules = {k: v for k, v in self.rules.items() if v is not None}
         if not rules:
             raise InputError("no stopping rule: pass rounds=, iterations=, seconds=, tol= or target=.")
@@ -99,11 +99,11 @@ class Stop:
             if not v > 0 and not (name == "rounds" and v == 0):
                 raise InputError(f"{name} = {v} must be positive.")
         if self.target is not None and problem.solution is None:
-            raise InputError("a target for f - f* needs the solution, which is unknown here; give tol instead.")
+            raise InputError("target= needs the solution, which is unknown here; use tol= instead.")
 
     @property
     def has_tolerance(self) -> bool:
-        """Whether a tolerance was asked for."""
+        """Whether there is a tolerance."""
         return self.tol is not None or self.target is not None
 
     def reached(self, row: dict[str, float]) -> bool:
@@ -112,20 +112,20 @@ class Stop:
         return self.has_tolerance and good and (self.target is None or row["gap"] <= self.target)
 
     def unproved(self, problem: Problem, x: Array, y: Array | None) -> Unproved | None:
-        """The first tolerance that may fail at x once rounding is allowed for; None if all hold."""
+        """The first tolerance that may fail at x because of rounding; None if all hold."""
         measures: list[tuple[str, float | None, Callable[[], accuracy.Bounded]]] = [
             ("the gradient norm", self.tol, lambda: accuracy.residual(problem, x, y)),
             ("f - f*", self.target, lambda: accuracy.gap(problem, x)),
         ]
         for name, tolerance, bounded in measures:
             if tolerance is not None and not (value := bounded()).most <= tolerance:
-                known = f"{name} is {value.value:.3g}, known up to {value.error:.2g},"
-                sentence = f"the tolerance {tolerance:.3g} cannot be told from rounding: {known}"
+                known = f"{name} is {value.value:.3g} with a rounding error of up to {value.error:.2g},"
+                sentence = f"the tolerance {tolerance:.3g} is below what rounding can confirm: {known}"
                 return Unproved(sentence, not value.error < tolerance)
         return None
 
     def limit(self, round: int, counts: Spent) -> str | None:
-        """The limit that is reached, such as ``400 rounds``; None if there is none."""
+        """The limit that is reached, such as ``400 rounds``, or None."""
         endless = self.iterations is None and self.seconds is None and self.gradients is None
         rounds = MAX_ROUNDS if self.rounds is None and endless else self.rounds
         spent = (
@@ -140,13 +140,13 @@ class Stop:
         return None
 
     def converged(self, round: int) -> tuple[Status, str]:
-        """The end of a run whose tolerances hold."""
-        return Status.CONVERGED, f"the tolerance holds after {round} rounds."
+        """The verdict on a run whose tolerances hold."""
+        return Status.CONVERGED, f"reached the tolerance after {round} rounds."
 
     def exhausted(self, round: int, counts: Spent) -> tuple[Status, str] | None:
-        """The end of a run that has reached a limit; None if it has reached none."""
-        if self.rounds is not None and round > self.rounds:  # resumed with a limit that is behind it
-            done = f"the run has had {round} rounds already, and the limit is {self.rounds}"
-            return Status.LIMIT, f"nothing was done: {done}."
+        """The verdict on a run that has reached a limit; None if it has not."""
+        if self.rounds is not None and round > self.rounds:  # resumed with a smaller limit
+            done = f"the run already has {round} rounds, more than the limit of {self.rounds}"
+            return Status.LIMIT, f"nothing to do: {done}."
         limit, missed = self.limit(round, counts), " without reaching the tolerance" if self.has_tolerance else ""
         return None if limit is None else (Status.LIMIT, f"reached the limit of {limit}{missed}.")

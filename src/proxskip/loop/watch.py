@@ -1,18 +1,18 @@
 """Divergence and stalling, without false alarms: ``RunWatch`` for runs, ``CertificateWatch`` for ``minimize``.
 
-``RunWatch`` sees the residual at records, which may be far apart, on clients that are not alike:
+``RunWatch`` sees the residual at records:
 
 * DIVERGED: a value is not finite, or the residual is 100 times larger than the method's transient can make it. By the
-  Lyapunov function h_0 = 0 may throw x off by (gamma/p) |h_0 - h*|, so that a warm start near x* is no divergence.
-* STALLED: over a window in which the theorem promises a contraction by exp(-2.5) the geometric mean of the residual in
-  the second half is 0.9 to 1.2 of that in the first. It needs a known mu and exact gradients. At the rounding floor a
-  tolerance cannot be reached (PRECISION), and a run without one goes on.
+  Lyapunov function h_0 = 0 may throw x off by (gamma/p) |h_0 - h*|, so a warm start near x* is no divergence.
+* STALLED: over a window in which the theorem promises a contraction by exp(-2.5), the geometric mean of the residual in
+  the second half is 0.9 to 1.2 of that in the first. Needs a known mu and exact gradients. At the level of rounding a
+  tolerance cannot be reached (PRECISION), and a run without one continues.
 
-``CertificateWatch`` sees a bound on the certificate after every prox of one function, and the best point is returned:
+``CertificateWatch`` sees a bound on the certificate after every prox of one function; the best point is returned:
 
 * DIVERGED: the bound is NaN, or 1e8 times the first one.
-* STALLED: over 30 bounds in a row none was 1 % below the best, for 10/(gamma mu) iterations (20,000 if mu is unknown)
-  and 30 % of the run; or an inner solver missed its tolerance 30 times meanwhile.
+* STALLED: none of 30 bounds in a row was 1 % below the best, for 10/(gamma mu) iterations (20,000 if mu is unknown) and
+  30 % of the run; or an inner solver missed its tolerance 30 times meanwhile.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from proxskip.results.trace import Trace
 from proxskip.types import Array
 
 STALL_WINDOW = 5.0
-"""Length of the window for stalling, in units of 1/zeta iterations."""
+"""The stalling window, in units of 1/zeta iterations."""
 LEVEL_FROM, LEVEL_TO = 0.9, 1.2
-"""Ratios of the residual's means over the two halves of the window between which it counts as level."""
+"""The residual is level if the ratio of its means over the window's halves lies between these."""
 RUN_BLOWN_UP = 100.0
-"""How far above its yardstick the residual of a run may rise."""
+"""How far the residual of a run may rise above its yardstick."""
 CERTIFICATE_BLOWN_UP = 1e8
-"""How far above the first bound on the certificate a later one may rise."""
+"""How far a bound on the certificate may rise above the first one."""
 STALLED_BOUNDS = 30
-"""Bounds (or failures of an inner solver) without progress before a minimization may count as stalled."""
+"""Bounds (or inner failures) without progress before a minimization may count as stalled."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunWatch:
-    """The verdicts on a run; set up once from the method, the problem and the start."""
+    """The limits that decide whether a run diverges or stalls; set up once at the start."""
 
     blown_up: float
     window: float | None
@@ -53,7 +53,7 @@ class RunWatch:
 
     @staticmethod
     def of(method: Method, problem: Problem, start: tuple[float, float], residual0: float) -> RunWatch:
-        """What this run may do at most, and how long it may take to fall.
+        """From the method, the problem and the start.
 
         Args:
             start: see ``start_of``.
@@ -72,15 +72,15 @@ class RunWatch:
 
     @staticmethod
     def knowing_nothing() -> RunWatch:
-        """Without an L there is no yardstick: only what is not finite has diverged."""
+        """Without L there is no yardstick: only values that are not finite have diverged."""
         return RunWatch(np.inf, None, 0.0, 0.0)
 
     def diverged(self, residual: float) -> bool:
-        """Whether the residual is no longer finite, or far beyond what the transient allows."""
+        """Whether the residual is not finite, or far beyond the transient."""
         return not bool(np.isfinite(residual)) or residual > self.blown_up
 
     def is_level(self, trace: Trace) -> bool:
-        """Whether the residual did not fall over the last window, although one before it is over too."""
+        """Whether the residual did not fall over the last window; there must be another one before it."""
         t = trace["iterations"]
         if self.window is None or t[-1] < 2 * self.window:
             return False
@@ -93,7 +93,7 @@ class RunWatch:
         return bool(LEVEL_FROM * before < now < LEVEL_TO * before)
 
     def is_rounding(self, residual: float, x: Array) -> bool:
-        """Whether a residual of this size may be nothing but rounding."""
+        """Whether a residual of this size may be rounding alone."""
         return bool(residual <= self.noise + self.L * float(np.linalg.norm(x)))
 
 
@@ -105,7 +105,7 @@ def start_of(problem: Problem, gradients: Array, h0: Array | None) -> tuple[floa
 
 
 def at_start(problem: Problem, x0: Array, h0: Array | None, in_blocks: bool) -> tuple[float, float]:
-    """``start_of`` at x0; ``in_blocks`` some clients at a time, for runs from h0 = 0 with very many."""
+    """``start_of`` at x0; ``in_blocks`` for very many clients, a few at a time, with h0 = 0."""
     if not in_blocks:
         return start_of(problem, problem.client_gradients(x0), h0)
     parts = (problem.weights[some] @ np.sum(G * G, axis=1) for some, G in problem.gradient_blocks(x0))
@@ -114,40 +114,40 @@ def at_start(problem: Problem, x0: Array, h0: Array | None, in_blocks: bool) -> 
 
 
 def not_finite(round: int) -> tuple[Status, str]:
-    """The verdict on a run whose round gave an x that is not finite."""
-    return Status.DIVERGED, f"the iterate of round {round} is not finite; the last finite x seen is returned."
+    """The verdict on a run whose x is not finite."""
+    return Status.DIVERGED, f"x is not finite after round {round}; the last finite x is returned. Use a smaller gamma."
 
 
 def grown(grad_norm: float, round: int) -> tuple[Status, str]:
-    """The verdict on a run whose residual is far beyond what the transient allows."""
-    return Status.DIVERGED, f"the gradient norm grew to {grad_norm:.3g} by round {round}; take a smaller gamma."
+    """The verdict on a run whose residual is far beyond the transient."""
+    return Status.DIVERGED, f"the gradient norm grew to {grad_norm:.3g} by round {round}; use a smaller gamma."
 
 
 def advice(method: Method, round: int, f: float, best_round: int) -> str:
-    """What to do about a run that diverged where nobody knows L, as on networks; the best x is returned."""
+    """The message of a run that diverged where L is unknown, as for networks; the best x is returned."""
     ways = ["a smaller gamma"]
     own = method.parameters()
     ways += ["a fixed number of local steps (K=)"] if own.get("K", 0) is None else []
     ways += ["chi below 1"] if own.get("chi", 0.0) in (None, 1.0) else []
     return (
-        f"diverged by round {round}: use {' or '.join(ways)}. x is the best that was recorded, of round {best_round} "
+        f"diverged by round {round}: use {' or '.join(ways)}. The best recorded x is returned, from round {best_round} "
         f"(f = {f:.4g})."
     )
 
 
 @dataclass(slots=True)
 class CertificateWatch:
-    """The verdicts on one minimization, from its bounds on the certificate so far."""
+    """Judges a minimization by its bounds on the certificate so far."""
 
     first: float = math.inf
     """The first bound."""
     ceiling: float = math.inf
-    """The bound above which the run counts as diverged."""
+    """A bound above it means divergence."""
     best: float = math.inf
     """The last bound that was 1 % below the best before it."""
     best_iteration: int = 0
     best_failures: int = 0
-    """Calls of an inner solver that had missed their tolerance by then."""
+    """Calls of an inner solver that had failed by then."""
     since: int = 0
     """Bounds seen since then."""
 
@@ -161,7 +161,7 @@ class CertificateWatch:
             self.best, self.best_iteration, self.best_failures, self.since = bound, iterations, inner_failures, 0
 
     def anew(self, iterations: int, inner_failures: int) -> CertificateWatch:
-        """For another method, which has to make progress of its own from here."""
+        """For another method, which must make its own progress from here."""
         return CertificateWatch(self.first, self.ceiling, best_iteration=iterations, best_failures=inner_failures)
 
     def diverged(self, bound: float) -> bool:
@@ -169,7 +169,7 @@ class CertificateWatch:
         return not bound <= self.ceiling  # true for NaN too
 
     def stalled(self, iterations: int, inner_failures: int, gamma: float, mu: float | None) -> bool:
-        """Whether the bounds did not fall for long enough; gamma mu is the rate that the theory is sure of."""
+        """Whether the bounds have not fallen for too long; gamma mu is the guaranteed rate."""
         if self.since < STALLED_BOUNDS:
             return False
         slowest = 20_000 if mu is None else 10.0 / (gamma * mu)
@@ -178,7 +178,7 @@ class CertificateWatch:
 
 
 def _pace(method: Method, problem: Problem) -> tuple[float, float | None]:
-    """(gamma L / p, the slowest contraction per iteration that the method's parameters suggest)."""
+    """(gamma L / p, the slowest contraction per iteration that the parameters suggest)."""
     gamma = np.atleast_1d(np.asarray(method.gamma, dtype=np.float64))
     slowest = method.slowest_rate(problem) if problem.mu is not None else None
     return float(gamma.max()) * problem.L_max / method.pace, slowest
@@ -187,7 +187,7 @@ def _pace(method: Method, problem: Problem) -> tuple[float, float | None]:
 def _dual_share(problem: Problem) -> float:
     """How much larger the residual of psi(D x) may become than its primal part.
 
-    Its dual part is at most about |D x|, in other units than gradients; x moves by some drift/mu.
+    Its dual part is at most about |D x|, in other units than gradients, and x moves by some drift/mu.
     """
     if problem.D is None:
         return 1.0

@@ -1,7 +1,7 @@
-"""Rounds between a server and clients that may fail: pure state machines, and the bytes that they exchange.
+"""Rounds between a server and clients that may fail: pure state machines, and the bytes they exchange.
 
-``Server.step`` and ``Client.step`` take a state and an event and return a state and messages. They hold no clock, no
-socket, no file and no randomness of their own, so Flower, a test and a simulator drive the same code. Any method whose
+``Server.step`` and ``Client.step`` take a state and an event and return a state and messages. They hold no clock,
+socket, file or randomness of their own, so Flower, a test and a simulator drive the same code. Every method whose
 halves go through ``interfaces`` runs here unchanged.
 
 One transaction is a ticket: a round, an audit of ``sum_i w_i h_i``, or a measurement. Its life:
@@ -9,11 +9,11 @@ One transaction is a ticket: a round, an audit of ``sum_i w_i h_i``, or a measur
     ask       the server sends vectors, and to each client the verdict on the last ticket that counted it
     answer    the client works on a copy of its memory, keeps the result as pending, and sends vectors up
     close     all answered, or the deadline came: the clients that answered are counted, or the ticket is void
-    verdict   with its next ask a client hears which ticket counted it last and what came of that ticket;
-              its pending work becomes its memory if that is the ticket it was made for, and is dropped otherwise
+    verdict   with its next ask a client hears which ticket counted it last and the outcome of that ticket;
+              its pending work becomes its memory if it belongs to that ticket, and is dropped otherwise
 
-A client therefore commits each ticket at most once, only if it was averaged, and with that ticket's own outcome.
-Drivers write a state to disk before the messages of that step leave.
+So a client commits each ticket at most once, only if it was averaged, and with that ticket's own outcome. Drivers write
+a state to disk before they send the messages of that step.
 """
 
 from typing import TYPE_CHECKING

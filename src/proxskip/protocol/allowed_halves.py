@@ -1,4 +1,4 @@
-"""Which halves a message may name, and the protocol's own: an audit's, a measurement's, a repair's."""
+"""The halves that a message may name: the method's, and the protocol's own for audits, measurements and repairs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REPORT, MEASURE, RECENTRE, ADOPT = ".report", ".measure", ".recentre", ".adopt"
 
 
 def allowed(method: Method) -> dict[str, Callable[..., Any]]:
-    """The method's halves by name: its public functions of (client, memory, ...), and nothing else."""
+    """The halves by name: the method's public functions of (client, memory, ...), and the protocol's own."""
     name = method.about.summed
     halves: dict[str, Callable[..., Any]] = {REPORT: partial(report, name), RECENTRE: partial(recentre, name)}
     halves |= {MEASURE: measure, ADOPT: partial(adopt, name)}
@@ -22,29 +22,29 @@ def allowed(method: Method) -> dict[str, Callable[..., Any]]:
 
 
 def report(name: str, client: Client, memory: Vectors, K: int) -> tuple[tuple[Array, ...], Vectors]:
-    """The vector that the server knows the sum of (h, or v of 5gcs) goes up."""
+    """Send the vector whose sum the server knows (h, or v of 5gcs)."""
     return (memory[name],), {}
 
 
 def measure(client: Any, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
-    """The local gradient at x goes up; the value goes with it."""
+    """Send the local gradient at x; the value goes with it."""
     return (client.measured_gradient(x),), {}
 
 
 def recentre(name: str, client: Client, memory: Vectors, excess: Array) -> Vectors:
-    """Subtract that by which the weighted mean over all clients is too large."""
+    """Subtract the excess of the weighted mean over all clients."""
     return {name: memory[name] - excess}
 
 
 def adopt(name: str, client: Client, memory: Vectors, h: Array) -> Vectors:
-    """Take over the vector that was lost here."""
+    """Take over a vector that this client lost."""
     return {name: h}
 
 
 def check_points(method: Method, half: str) -> None:
-    """Refuse noise for a half that sends anything but the point where its local steps led."""
+    """Refuse noise for a half that sends anything but the point its local steps reached."""
     if half not in method.about.sends:
         raise InputError(
-            f"{method.name} sends more than points in this form, and no noise is defined for that; "
-            'use scaffnew, local-gd, or scaffold with closing="everyone".'
+            f"noise cannot be added to what {method.name} sends in this form; use scaffnew, local-gd, or scaffold with "
+            'closing="everyone".'
         )

@@ -1,4 +1,4 @@
-"""What the server looks at: each update before it is used, the sum of the h, and the gradient at x."""
+"""The server's checks: each update before it is used, the sum of the h, and the gradient at x."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from proxskip.results.result import Status
 from proxskip.types import Array, InputError
 
 GROWTH, SPREAD = 1e3, 1e6
-"""An upload is rejected if it exceeds this multiple of the largest one before it, and the median of the others' now."""
+"""An upload is rejected if it exceeds these multiples of the largest before it and of the median of the others."""
 DIVERGED = 1e12
-"""How far |x| may grow before the run has diverged."""
+"""How far |x| may grow before the run counts as diverged."""
 
 
 def size(up: Sequence[Array]) -> float:
-    """The norm of an upload; infinite where it overflows."""
+    """The norm of an upload; infinite if it overflows."""
     with np.errstate(over="ignore"):
         return max((float(np.linalg.norm(v)) for v in up), default=0.0)
 
 
 def out_of_proportion(state: ServerState) -> dict[int, str]:
-    """The clients whose upload is far larger than what anybody sent before and what most others send now, and why."""
+    """The clients whose upload is far larger than all uploads before and most others now, with the reason."""
     assert state.call is not None
     sizes = {i: size(reply.up) for i, reply in state.answers.items()}
     before, all_sizes = state.sizes.get(state.call.half, 0.0), np.array(list(sizes.values()))
@@ -50,27 +50,27 @@ def out_of_proportion(state: ServerState) -> dict[int, str]:
                 now = float(np.median(np.delete(all_sizes, k))) if len(sizes) > 1 else 0.0
             if 0 < max(GROWTH * before, SPREAD * now) < mine:
                 reasons[i] = (
-                    f"its upload has the norm {mine:.3g}, that of the others {now:.3g}, and none was above {before:.3g}"
+                    f"its upload has norm {mine:.3g}, the others {now:.3g}, and none before exceeded {before:.3g}"
                 )
     return reasons
 
 
 def diverges(state: ServerState, x: Array) -> str | None:
-    """Why this x is none to go on from, in words."""
+    """The message if this x has diverged, else None."""
     norm, first = size([x]), state.first_x
     if state.round and first > 0 and norm > DIVERGED * first:
-        return f"|x| grew from {first:.3g} to {norm:.3g} by round {state.round}; take a smaller gamma."
+        return f"|x| grew from {first:.3g} to {norm:.3g} by round {state.round}; use a smaller gamma."
     return None
 
 
 def read(answer: Answer, round: int, route: Route, d: int, key: Key) -> tuple[tuple[Array, ...], str | None]:
-    """The vectors of an answer, through their codecs, and why they must not touch anything: None for sound ones."""
+    """The decoded vectors of an answer, and the reason to reject them: None for sound ones."""
     if len(answer.up) != len(route):
         return (), f"it holds {len(answer.up)} vectors instead of {len(route)}"
     vectors: list[Any] = []
     for k, (v, (codec, number)) in enumerate(zip(answer.up, route, strict=True)):
         if isinstance(v, bytes) is (codec is None):
-            return (), f"vector {k} has {len(v) * (1 if codec is None else 8)} bytes that are not of its format"
+            return (), f"the {len(v) * (1 if codec is None else 8)} bytes of vector {k} are in the wrong format"
         if isinstance(v, bytes) and codec is not None:
             mine = replace(key, vector=number)
             if len(v) != -(-codec.bits(d, mine) // 8):
@@ -88,12 +88,12 @@ def read(answer: Answer, round: int, route: Route, d: int, key: Key) -> tuple[tu
 
 
 def route_of(method: Method, call: Call, d: int, wire_codec: Codec | None) -> Route:
-    """How the vectors of this exchange travel: the half is run with a client that does nothing."""
+    """How the vectors of this exchange travel, from running the half on a client that does nothing."""
     half = allowed_halves.allowed(method).get(call.half)
     if half is None:
         raise InputError(
-            f'{method.name} asks its clients for "{call.half}", which is not one of its own functions of '
-            "(self, client, memory, ...); a message cannot name it."
+            f'{method.name} asks its clients for "{call.half}", which a message cannot name; define it as a public '
+            "method with the arguments (self, client, memory, ...)."
         )
     zeros = {k: np.zeros(d) for k in method.remembers}
     idle = IdleClient(wire_codec)
@@ -101,20 +101,20 @@ def route_of(method: Method, call: Call, d: int, wire_codec: Codec | None) -> Ro
 
 
 def excess(method: Method, problem: Problem, state: ServerState, cohort: Sequence[int], H: Array) -> Array:
-    """sum_i w_i h_i over these clients less what all of them must give: zero, or Scaffold's c for the c_i it keeps."""
+    """sum_i w_i h_i over these clients minus its target: zero, or Scaffold's c."""
     target: Array = np.asarray(method.known_sum(problem, state.vectors))
     return weighted_sum(problem.weights[list(cohort)], H) - target
 
 
 def audited(method: Method, problem: Problem, names: Sequence[str], state: ServerState) -> ServerState:
-    """All h that are not lost are here: restore those that are, or see that the sum is zero and set it to zero."""
+    """With all available h: restore the lost ones, or check the sum and set it to zero."""
     others = state.asked
     H = np.array([state.answers[i].up[0] for i in others]).reshape(-1, problem.d)
     total = excess(method, problem, state, others, H)
     state = state.but(audited=state.round, tried=state.round)
     name = method.about.summed
     if state.lost:
-        # exact for one client; several share what is missing, which keeps the sum right
+        # exact for one client; several share the missing part, which keeps the sum right
         h = -total / float(problem.weights[sorted(state.lost)].sum())
         state = state.adopt(sorted(state.lost), h)
         for i in sorted(state.lost):
@@ -125,25 +125,25 @@ def audited(method: Method, problem: Problem, names: Sequence[str], state: Serve
     if size <= allowed(state.scale, state.round):
         return state.but(broken=False)
     what = "sum_i w_i h_i" if name == "h" else f"sum_i w_i {name}_i - {name}"
-    # once may be a fault that is mended; twice is a client that does something else than it is told
+    # once may be a fault that is now repaired; twice is a client that does not follow the protocol
     if state.broken:
-        reason = f"{what} is {size:.3g} again after it was set to zero; a client does not commit what it is told."
+        reason = f"{what} is {size:.3g} again after it was set to zero: a client does not follow the protocol."
         return state.fail((Status.CORRUPTED, reason))
     state = state.count("recentred").note(f"{what} was {size:.3g} after round {state.round}; set to zero.")
     return state.commit(others, Outcome(allowed_halves.RECENTRE, (total,))).but(broken=True, scale=now)
 
 
 def measured(method: Method, problem: Problem, stop: Stop, state: ServerState) -> ServerState:
-    """The gradient norm (with psi the prox-gradient residual) and the value at x, of all clients together.
+    """The gradient norm (with psi the prox-gradient residual) and the value at x, of all clients.
 
-    The measurement of x0 sets the norm above which the run counts as diverged, where L and mu are known.
+    The measurement of x0 sets the norm above which the run counts as diverged, if L and mu are known.
     """
     (g,) = state.means[-1].vectors
     if len(state.asked) < problem.n:
         return state.but(measured=state.round, grad_norm=math.nan, f=math.nan)
     f = float(sum(problem.weights[i] * state.answers[i].value for i in state.asked))
     x = state.vectors["x"]
-    # the clients' gradients are known up to some units of rounding of what cancels in their sum
+    # rounding of the gradients, relative to the terms that cancel in their sum
     sizes = [float(np.linalg.norm(state.answers[i].up[0])) for i in state.asked]
     L = problem.L_max if all(map(knows_L, problem.clients)) else 0.0
     size = float(problem.weights[list(state.asked)] @ np.array(sizes)) + L * float(np.linalg.norm(x))
@@ -158,6 +158,6 @@ def measured(method: Method, problem: Problem, stop: Stop, state: ServerState) -
         state = state.but(ceiling=RunWatch.of(method, problem, start_of(problem, G, None), norm).blown_up)
     if norm > state.ceiling:
         return state.fail(grown(norm, state.round))
-    # a norm that may be nothing but rounding falls no further, and the tolerance is smaller still
+    # the norm is at the level of rounding, and the tolerance is below it
     hopeless = stop.tol is not None and stop.tol < residual.error and norm <= residual.error
     return state.but(reached=state.reached or stop.reached({"grad_norm": residual.most}), at_rounding=hopeless)

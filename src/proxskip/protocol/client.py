@@ -1,4 +1,4 @@
-"""The client's side: commit what was counted, drop what was not, work, and answer the same question the same way."""
+"""The client: commit counted work, drop the rest, work, and answer a repeated question with the same bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from proxskip.types import Array, InputError, Vectors
 
 @dataclass(frozen=True, slots=True)
 class PendingWork:
-    """Work done and sent but not known to be counted."""
+    """Work that was sent but is not yet known to be counted."""
 
     ticket: int
     exchange: int
@@ -29,14 +29,14 @@ class PendingWork:
     up: tuple[Array, ...]
     value: float
     asked: bytes
-    """The seal of the ask that it answers."""
+    """The seal of the ask."""
     coded: tuple[bytes | None, ...] = ()
-    """Of each vector of ``up``, the bytes in which it travels; None for one that travels as it is."""
+    """The encoded bytes of each vector of ``up``; None for a plain one."""
 
 
 @dataclass(frozen=True)
 class ClientState(Copied):
-    """All that a client must not lose; a driver keeps it on disk, and in place of nothing it starts ``fresh``."""
+    """Everything a client must not lose; a driver keeps it on disk."""
 
     run: bytes
     committed: int = 0
@@ -51,7 +51,7 @@ class ClientState(Copied):
         return ClientState(run)
 
     def arrays(self) -> dict[str, Array]:
-        """Its vectors, for a file."""
+        """The vectors, for a file."""
         arrays = {f"memory.{k}": v for k, v in self.memory.items()}
         if self.pending is not None:
             arrays |= {f"pending.{k}": v for k, v in self.pending.memory.items()}
@@ -70,7 +70,7 @@ class ClientState(Copied):
 
     @staticmethod
     def of(arrays: Mapping[str, Array], meta: Mapping[str, Any]) -> ClientState:
-        """What ``arrays`` and ``meta`` gave."""
+        """Rebuild from ``arrays`` and ``meta``."""
 
         def part(name: str) -> Vectors:
             return {k[len(name) :]: v for k, v in arrays.items() if k.startswith(name)}
@@ -91,7 +91,7 @@ class ClientState(Copied):
 
 
 def digest_of(committed: int, memory: Mapping[str, Array]) -> bytes:
-    """sha256 of what a client has committed; zeros before the first commit."""
+    """sha256 of the committed memory; zeros before the first commit."""
     if not committed:
         return bytes(32)
     digest = hashlib.sha256(committed.to_bytes(8, "little"))
@@ -106,12 +106,12 @@ class ClientNode:
     """One client of a federation.
 
     Args:
-        method: the same method that the server runs.
-        worker: its oracle.
-        itemsize: 8, or 4 to send float32; h is then updated from the vector as it was sent.
-        noise: ``noise(x, xhat)`` is sent in the place of xhat, the point to which local steps led from x, and h is
-            updated from it too. Gradients are then not told to a server that would measure.
-        limit: bytes of the largest message it reads or writes.
+        method: the server's method.
+        worker: the client's function and arithmetic.
+        itemsize: 8, or 4 to send float32; h is then updated from the vector as sent.
+        noise: ``noise(x, xhat)`` is sent instead of xhat, the point that local steps reached from x, and h is updated
+            from it too. The client then does not report gradients.
+        limit: the largest message in bytes.
     """
 
     method: Method
@@ -131,7 +131,7 @@ class ClientNode:
         return allowed_halves.allowed(self.method)
 
     def step(self, state: ClientState, raw: bytes) -> tuple[ClientState, list[bytes]]:
-        """What an ask does to the client, and its answer; anything that is not meant for it changes nothing."""
+        """Handle an ask and answer it; anything not meant for this client changes nothing."""
         try:
             ask = wire.decode(raw, self.worker.d, self.limit)
         except wire.WireError:
@@ -140,40 +140,40 @@ class ClientNode:
             return state, []
         p = state.pending
         if p is not None and p.ticket == ask.ticket:
-            if p.exchange == ask.exchange:  # asked again: the same answer, from what was kept
+            if p.exchange == ask.exchange:  # asked again: repeat the answer
                 same = wire.seal_of(raw) == p.asked
                 return state, [self._answer(state, ask, p if same else None, wire.OK if same else wire.AHEAD)]
             if p.exchange + 1 != ask.exchange:
                 return state, []
         elif ask.exchange:
-            return state, []  # its beginning was missed, and cannot be made up
+            return state, []  # its first exchange was missed
         else:
             state, status = self._heed(state, ask)
             if status:
                 return state, [self._answer(state, ask, None, status)]
         if self.noise is not None and ask.half == allowed_halves.MEASURE:
-            raise InputError("this client adds noise to what it sends, so it does not report its gradient.")
+            raise InputError("this client adds noise, so it does not report gradients; set measure=None at the server.")
         if ask.half not in self.allowed or (ask.settle and ask.settle not in self.allowed):
             return state, []
         return self._work(state, ask, wire.seal_of(raw))
 
     def _heed(self, state: ClientState, ask: Ask) -> tuple[ClientState, int]:
-        """The verdict on the last ticket that counted this client: commit it, or drop what is pending."""
+        """Act on the verdict on the last ticket that counted this client: commit, or drop pending work."""
         if ask.settle and ask.settle not in self.allowed:
             return state, wire.OK
         seen = state.but(seen=ask.ticket, pending=None)
         p, outcome = state.pending, ask.outcome
-        # the server was restored from an older state than the one that this client has heard from
+        # the server was restored from an older state than this client has seen
         if state.committed > ask.counted:
             return state.but(seen=ask.ticket), wire.AHEAD
         if ask.settle == allowed_halves.ADOPT and outcome and self.method.remembers:
-            # also where its number is committed: after an older copy of the server came back, that was another ticket
+            # even if its number is committed: an older copy of the server may have used it for another ticket
             return self._commit(seen, ask, self._start()), wire.OK
         if ask.counted == state.committed:
             return seen, wire.OK
         if not self.method.remembers:
             return seen.but(committed=ask.counted), wire.OK
-        # the digest tells this work from another attempt at the same ticket, by this client before it was restored
+        # the digest tells this work from an earlier attempt at the same ticket, before a restore
         mine = p is not None and p.ticket == ask.counted and wire.upload_digest(p.up) == ask.upload
         if p is None or not mine or outcome is None:
             return state.but(seen=ask.ticket), wire.LOST
@@ -185,7 +185,7 @@ class ClientNode:
         return state.but(committed=ask.counted, memory=memory, digest=digest_of(ask.counted, memory))
 
     def _work(self, state: ClientState, ask: Ask, seal: bytes) -> tuple[ClientState, list[bytes]]:
-        # a later exchange of a ticket goes on from the pending work of the earlier one, which is not committed yet
+        # a later exchange continues from the pending work of the earlier one
         before = {**self._kept(state), **(state.pending.memory if state.pending else {})}
         worker = self.worker
         worker.noise = None if ask.half == allowed_halves.REPORT else self.noise
@@ -222,5 +222,5 @@ class ClientNode:
 
 
 def _as_numbers(data: bytes) -> Any:
-    """Bytes as whole numbers of eight, which a state's file can hold."""
+    """Bytes as 64-bit integers, padded, for a state's file."""
     return np.frombuffer(data + bytes(-len(data) % 8), dtype="<u8")

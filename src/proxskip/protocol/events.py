@@ -1,4 +1,4 @@
-"""What can happen to the server."""
+"""The events that the server handles."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """The clients are there: open the first ticket."""
+    """The clients are connected: open the first ticket."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """The server was restored from disk: what was under way is void, and a new ticket does it again."""
+    """The server was restored from disk: what was under way is void and will be repeated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """Ask those once more who have not answered."""
+    """Ask again those who have not answered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """The time of this exchange is over."""
+    """The time for this exchange is up."""
 
     ticket: int
     exchange: int
@@ -30,7 +30,7 @@ class Deadline:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """Bytes came from a client; ``sender`` is who the transport says it is."""
+    """Bytes came from a client; ``sender`` is the transport's word."""
 
     raw: bytes
     sender: int

@@ -1,4 +1,4 @@
-"""The server half of a round in a federation: left while messages are on their way, and entered again."""
+"""The server half of a round in a federation: left while messages travel, and run again once they are back."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Own = Mapping[str, Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """What came of one exchange: who was averaged, and the means."""
+    """The result of one exchange: who was averaged, and the means."""
 
     cohort: tuple[int, ...]
     vectors: tuple[Array, ...]
@@ -31,7 +31,7 @@ class Mean:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An exchange that waits for its clients: K is one number for all, or one each."""
+    """An exchange that waits for its clients; K is one number for all, or one each."""
 
     half: str
     down: tuple[Array, ...]
@@ -40,17 +40,15 @@ class Call:
     own: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     def numbers(self, i: int) -> dict[str, float]:
-        """Client i's own numbers."""
         return {name: values[i] for name, values in self.own.items()}
 
     def steps(self, i: int) -> int:
-        """Client i's K."""
         return self.K if isinstance(self.K, int) else self.K[i]
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The end of a round: the server's vectors, and what its cohort is told."""
+    """The end of a round: the server's vectors, and the outcome for its cohort."""
 
     vectors: Vectors
     settle: str
@@ -63,13 +61,13 @@ class _Waits(Exception):
 
 
 class MeansSoFar:
-    """The Exchange of a federation's server half: it gives the means that came so far, and stops where there is none.
+    """The Exchange of a federation's server half: it returns the means so far, and stops at the first one missing.
 
-    ``Method.round`` is a pure function of the server's vectors, of a generator keyed by (seed, round) and of what its
-    exchanges give. So nothing is kept of a server half that was left: it is run again from its beginning.
+    ``Method.round`` is a pure function of the server's vectors, a generator keyed by (seed, round) and the means. So
+    nothing of a server half is kept: it is run again from its beginning.
 
     Args:
-        cohort: who was asked at first; after a mean, who was averaged, who may be fewer.
+        cohort: who was asked at first; after a mean, who was averaged.
     """
 
     def __init__(
@@ -89,14 +87,14 @@ class MeansSoFar:
             return mean.vectors
         steps = int(K) if isinstance(K, (int, np.integer)) else tuple(int(k) for k in K)
         w = self.problem.weights if weights is None else weights
-        if isinstance(half, partial):  # its numbers are the same for all clients, and travel like their own
+        if isinstance(half, partial):  # its keywords travel like the clients' own numbers
             own = {name: (v,) * self.problem.n for name, v in half.keywords.items()} | dict(own or {})
             half = half.func
         numbers = {name: tuple(float(v) for v in values) for name, values in (own or {}).items()}
         raise _Waits(Call(half.__name__, down, steps, w, numbers))
 
     def gossip(self, half: ClientHalf, graph: Links, K: int) -> None:
-        raise InputError("a method that gossips along a graph has no server; run scaffnew in a federation.")
+        raise InputError("gossip methods have no server; use scaffnew in a federation.")
 
     def settle(self, half: SettleHalf, *outcome: Array) -> None:
         self.settled = (half.__name__, outcome)
@@ -111,7 +109,7 @@ class MeansSoFar:
 
 
 def advance(method: Method, server: Vectors, exchange: MeansSoFar) -> Call | Done:
-    """Run the server half as far as its means reach."""
+    """Run the server half as far as the means reach."""
     try:
         with np.errstate(all="ignore"):
             vectors = method.round(server, exchange)

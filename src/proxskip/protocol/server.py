@@ -1,9 +1,9 @@
-"""The server's side: open a ticket, count those who answer in time, close it, and tell each client its verdict.
+"""The server: open a ticket, count the clients that answer in time, close it, and tell each client its verdict.
 
-A ticket is opened (``_open``) for what is due next (``_next``). Its exchanges are asked one after another
-(``_advance``). Every answer is judged when it arrives (``_arrived``). When nobody else can answer, or at the deadline,
-the exchange is closed (``_close``): its means are taken, and the ticket goes on or is committed; or it is void
-(``_void``). Tables in these methods say what happens next.
+``_next`` decides what a new ticket is for and ``_open`` opens it. ``_advance`` asks for its exchanges one after
+another, and ``_arrived`` judges every answer. When nobody else can answer, or at the deadline, ``_close`` takes the
+means (the ticket continues, or ``_commit`` ends it) or ``_void`` discards them. The tables in these methods say what
+happens next.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from proxskip.types import InputError
 
 Step = tuple[ServerState, list[Ask]]
 NO_COSTS = Ledger()
-"""A server stops by rounds and tolerance alone; whoever carries its messages counts them."""
+"""A server stops by rounds and tolerance only; its driver counts the messages."""
 
 
 @dataclass(frozen=True)
@@ -79,16 +79,16 @@ class Server:
     names: tuple[str, ...] = ()
     insist: bool = False
     unsafe: tuple[str, ...] = field(default=(), init=False)
-    """What ``Method.check`` warned of."""
+    """Warnings of ``Method.check``."""
 
     def __post_init__(self) -> None:
         closing = way_to_close(self.method, self.problem, self.closing, self.cohort)
         if "graph" in self.method.handles:
-            raise InputError(f"{self.method.name} has no server; run scaffnew in a federation.")
+            raise InputError(f"{self.method.name} has no server; use scaffnew in a federation.")
         if isinstance(self.method, Decaying):
-            raise InputError("a step size that decays is not known to the clients of a federation; give a fixed one.")
+            raise InputError("a federation needs a fixed step size; leave out decay.")
         if self.measure is None and self.stop.has_tolerance:
-            raise InputError("tol needs measurements, and measure=None makes none.")
+            raise InputError("tol= needs measurements; give measure= a number of rounds, or 0 for only at the end.")
         whole = isinstance(self.cohort, Everyone)
         who = self.cohort if not whole or closing == "everyone" else Uniform(self.problem.n)
         spec = RunSpec.of(
@@ -96,7 +96,7 @@ class Server:
         )
         names = self.names or tuple(f"client-{i}" for i in range(self.problem.n))
         if len(names) != self.problem.n:
-            raise InputError(f"there are {len(names)} names for {self.problem.n} clients.")
+            raise InputError(f"there are {len(names)} names for {self.problem.n} clients; give one each.")
         if len(set(names)) < len(names):
             twice = next(a for k, a in enumerate(names) if a in names[:k])
             raise InputError(f'two clients have the name "{twice}"; give each its own.')
@@ -106,12 +106,12 @@ class Server:
 
     @cached_property
     def stop(self) -> Stop:
-        """The rules of a run, as far as a server can judge them."""
+        """The stopping rules that a server can judge."""
         return Stop(rounds=self.rounds, tol=self.tol)
 
     @cached_property
     def has_h(self) -> bool:
-        """Whether clients remember an h (5gcs: v) whose weighted sum is known, and which does not heal by itself."""
+        """Whether clients keep an h (5gcs: v) whose weighted sum is known, and which does not heal by itself."""
         about = self.method.about
         if about.summed not in about.remembers or (self.problem.psi is not None and not about.psi_on_cohorts):
             return False
@@ -121,18 +121,18 @@ class Server:
         return self.method.known_sum(self.problem, start) is not None
 
     def start(self, run: bytes, x0: Any = None) -> ServerState:
-        """Before the first ticket.
+        """The state before the first ticket.
 
         Args:
-            run: 16 bytes that no other run has.
+            run: 16 bytes, unique to this run.
         """
         if len(run) != 16:
-            raise InputError(f"a run id has 16 bytes, not {len(run)}.")
+            raise InputError(f"a run id must have 16 bytes, not {len(run)}.")
         vectors = self.method.start(self.problem, checked_x0(self.problem, x0))
         return self._sized(ServerState.fresh(run, self.problem.n, vectors))
 
     def step(self, state: ServerState, event: Event) -> Step:
-        """What an event does to the server, and what it sends."""
+        """Handle an event; returns the new state and the messages to send."""
         if isinstance(event, Arrived):
             return self._arrived(state, event)
         if isinstance(event, Restarted):
@@ -148,8 +148,8 @@ class Server:
         return self._open(state)
 
     def _revived(self, state: ServerState) -> ServerState:
-        """Goes on where it ended, if clients were missing, or more rounds or a smaller tolerance are asked for now."""
-        # tolerance and rounds may be others than those of the run that was saved
+        """Reopen a run that stopped for lack of clients, or that now has more rounds or a smaller tolerance."""
+        # tolerance and rounds may differ from those of the saved run
         known = state.measured == state.round and self.stop.reached({"grad_norm": state.grad_norm})
         state = state.but(reached=state.reached and known, at_rounding=False)
         stuck = bool(state.failed and state.void)
@@ -173,7 +173,7 @@ class Server:
         return self._advance(state.but(asked=asked, left_out=frozenset()))
 
     def _next(self, state: ServerState) -> str:
-        """What the next ticket is for: the first line that holds.
+        """The purpose of the next ticket: the first line that holds.
 
         ==========================================================================================  =======
         an h is lost, and restoring it was not tried in this round, or cannot wait for another one  audit
@@ -196,7 +196,7 @@ class Server:
         return state.reached or state.at_rounding or self.stop.limit(state.round, NO_COSTS) is not None
 
     def verdict(self, state: ServerState) -> tuple[Status, str]:
-        """How the run ended, as ``run`` would say it."""
+        """How the run ended, in the words of ``run``."""
         if state.failed:
             known = Status.CORRUPTED if state.corrupted else Status.DIVERGED if state.diverged else Status.INTERRUPTED
             return known, state.failed
@@ -205,20 +205,20 @@ class Server:
         if state.at_rounding:
             return Status.PRECISION, (
                 f"the gradient norm {state.grad_norm:.3g} is at the level of rounding after {state.round} rounds; a "
-                "smaller tolerance cannot be reached here."
+                "smaller tolerance cannot be reached."
             )
         unfinished = Status.INTERRUPTED, f"interrupted after {state.round} rounds."
         return self.stop.exhausted(state.round, NO_COSTS) or unfinished
 
     def _wanted(self, state: ServerState, kind: str) -> tuple[int, ...]:
-        """Whom a ticket asks: all, or the cohort of a round, another one after it was void."""
+        """Whom a ticket asks: all clients, or a round's cohort, redrawn after a void attempt."""
         if kind != "round" or isinstance(self.cohort, Everyone):
             return tuple(range(self.problem.n))
         drawn = asked_in(self.cohort, self.seed, state.round, state.void, self.problem.n)
         return tuple(int(i) for i in drawn)
 
     def _advance(self, state: ServerState) -> Step:
-        """On to the exchange that is due, or to the end of the ticket.
+        """Ask for the next exchange, or end the ticket.
 
         =======  ================================================  ====================================================
         ticket   asks for                                          at its end
@@ -242,7 +242,7 @@ class Server:
         return self._ask(state, Call(allowed_halves.MEASURE, (state.vectors["x"],), 0, self.problem.weights))
 
     def _ask(self, state: ServerState, call: Call) -> Step:
-        self._route(call)  # found out now, so that a message costs nothing but its own size
+        self._route(call)  # cached now, before answers arrive
         state = state.but(call=call, exchange=len(state.means), answers=Answers(), left_out=frozenset())
         if not state.asked:
             return self._void(state)
@@ -251,7 +251,7 @@ class Server:
     def _asks(self, state: ServerState) -> list[Ask]:
         call = state.call
         assert call is not None
-        # the key travels only where a codec uses it: a question that is asked again must be the same question
+        # the key only travels if a codec uses it: a repeated ask must have the same bytes
         keyed = any(codec is not None and codec.keyed for codec, _ in self._route(call))
         asks = []
         for k, i in enumerate(state.asked):
@@ -270,7 +270,7 @@ class Server:
 
     # -- answers arrive ------------------------------------------------------------------------------------------------
     def _arrived(self, state: ServerState, event: Arrived) -> Step:
-        """What becomes of bytes that came: the first line that holds.
+        """How to treat received bytes: the first line that holds.
 
         ==============================================================  ==========
         no sound message of this version                                damaged
@@ -298,19 +298,19 @@ class Server:
             return state.count("duplicates"), []
         if answer.status != wire.OK:
             is_ahead = answer.status == wire.AHEAD
-            return self._lost(state, i, "has seen more than the server" if is_ahead else "has lost its memory")
+            return self._lost(state, i, "is ahead of the server" if is_ahead else "has lost its memory")
         up, reason = audit.read(answer, state.round, self._route(state.call), self.problem.d, self._key(state, i))
         if reason is not None:
             return self._settled(self._rejected(state, {i: reason}))
         if answer.base != state.counted[i]:
             return state.count("stale"), []
         if state.heard[i] == answer.base and state.digests[i] != answer.digest and self.has_h:
-            return self._lost(state, i, "answers from a memory that is not the one it had")
+            return self._lost(state, i, "answered from another memory than before")
         reply = Reply(up, answer.value, answer.base, answer.digest)
         return self._settled(state.but(answers=state.answers.plus(i, reply)))
 
     def _route(self, call: Call | None) -> Route:
-        """How the vectors of this exchange travel."""
+        """The codec of each vector of this exchange."""
         assert call is not None
         if call.half not in self._known:
             codec = Float32() if self.itemsize == 4 else None
@@ -322,19 +322,19 @@ class Server:
         return {allowed_halves.REPORT: ((None, 0),), allowed_halves.MEASURE: ((None, 0),)}
 
     def _key(self, state: ServerState, i: int) -> Key:
-        """What the codecs of client i's message are keyed with."""
+        """The key of the codecs of client i's message."""
         place = bisect_left(state.asked, i)
         return Key(self.seed, state.round, i, place, len(state.asked), state.void, state.exchange)
 
     def _lost(self, state: ServerState, i: int, what: str) -> Step:
-        remedy = "is restored from the others'" if self.has_h else "starts again from zero, which the prox form repairs"
+        remedy = "is restored from the others" if self.has_h else "restarts from zero, which the prox form repairs"
         name = self.method.about.summed
         state = state.count("lost").note(f"{self.names[i]} {what} at round {state.round}; its {name} {remedy}.")
         state = state.but(left_out=state.left_out | {i}, lost=state.lost | {i})
         return self._settled(state)
 
     def _settled(self, state: ServerState) -> Step:
-        """Close as soon as nobody else can answer."""
+        """Close the exchange once nobody else can answer."""
         if len(state.answers) + len(state.left_out) < len(state.asked):
             return state, []
         return self._close(state)
@@ -348,12 +348,12 @@ class Server:
         return state
 
     def _close(self, state: ServerState) -> Step:
-        """Take the means of those that answered, or void the ticket: ``closing.commits`` says which."""
+        """Take the means of the clients that answered, or void the ticket: ``closing.commits`` decides."""
         state = self._without_outliers(state.heed())
         call, cohort = state.call, tuple(i for i in state.asked if i in state.answers)
         assert call is not None
         is_round = state.kind == "round"
-        # the second exchange of a round has the cohort of its first, whose means are taken already
+        # the first exchange's means are final, so the second needs the same cohort
         whole = self.closing == "everyone" or not is_round or state.exchange > 0
         least = min(self.least, len(self._wanted(state, "round"))) if is_round else 1
         if not commits(len(state.asked), len(cohort), whole, least):
@@ -366,7 +366,7 @@ class Server:
         return self._advance(state.but(means=(*state.means, Mean(cohort, means)), asked=cohort))
 
     def _without_outliers(self, state: ServerState) -> ServerState:
-        """Leave out uploads that are out of all proportion, and say whose they are."""
+        """Leave out uploads that are out of proportion, and note whose they are."""
         outliers = audit.out_of_proportion(state)
         if not outliers:
             return state
@@ -376,14 +376,14 @@ class Server:
         return self._rejected(state, outliers).but(answers=answers)
 
     def _rejected(self, state: ServerState, reasons: Mapping[int, str]) -> ServerState:
-        """Leave out the updates of these clients, and say why."""
+        """Leave out the updates of these clients, and note why."""
         for i, reason in reasons.items():
             note = f"{self.names[i]}, round {state.round}: {reason}; the update was left out."
             state = state.count("rejected").note(note, about=f"{self.names[i]}, round", most=20)
         return state.but(left_out=state.left_out | reasons.keys())
 
     def _void(self, state: ServerState) -> Step:
-        """Nobody is counted. What follows:
+        """Count nobody. What follows:
 
         =======  ===========================================================================================
         round    it is tried again, and given up after ``patience`` attempts in a row
@@ -404,15 +404,15 @@ class Server:
         else:
             state = state.but(measured=state.round, grad_norm=math.nan, f=math.nan)
             if self._enough(state):
-                state = state.note(f"the gradient at the answer is not known: {few}.")
+                state = state.note(f"the gradient at the answer is unknown: {few}.")
         if vital and state.void > self.patience:
             last = f" ({state.notes[-1]})" if state.notes else ""
-            reason = f"{few}: round {state.round} could not be closed in {state.void} attempts{last}."
+            reason = f"{few}: round {state.round} failed {state.void} times in a row{last}."
             return state.fail((Status.INTERRUPTED, reason)), []
         return self._open(state)
 
     def _commit(self, state: ServerState, done: Done) -> Step:
-        """The round is done: these clients are counted, with this outcome, and nothing can change that."""
+        """Count these clients with this outcome, irrevocably."""
         cohort = state.means[-1].cohort
         if not all(np.isfinite(v).all() for v in done.vectors.values()):
             return state.fail(not_finite(state.round + 1)), []
@@ -431,21 +431,21 @@ class Server:
         return state.but(scale=max(state.scale, rounded_scale(self.method, state.vectors["x"])))
 
     def _absent(self, state: ServerState) -> tuple[str, ...]:
-        """Clients of which the answer knows nothing, or nothing recent."""
-        # a client that was there early is in the answer only through an h that is old by now
+        """Notes on clients about which the answer knows nothing, or nothing recent."""
+        # a client that left early only contributes an old h
         away = [self.names[i] for i in range(self.problem.n) if state.last[i] < state.round // 2]
-        notes = [f"the answer leaves out {', '.join(away)}: absent from the last half of the rounds."] if away else []
+        notes = [f"the answer leaves out {', '.join(away)}: absent from the second half of the rounds."] if away else []
         lost = [self.names[i] for i in sorted(state.lost)]
         notes += [f"{', '.join(lost)} could not be restored, because other clients were missing."] if lost else []
         return tuple(notes) if state.round else ()
 
 
 def _is_due(every: int, round: int, at_end: bool = False) -> bool:
-    """Whether something that happens every so many rounds is due; 0 is never."""
+    """Whether an action every so many rounds is due; 0 is never."""
     return bool(every) and (at_end or round % every == 0)
 
 
 def _is_in(i: int, cohort: Sequence[int]) -> bool:
-    """Whether client i is in this cohort, which is in increasing order."""
+    """Whether client i is in this sorted cohort."""
     place = bisect_left(cohort, i)
     return place < len(cohort) and cohort[place] == i

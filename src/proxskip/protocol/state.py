@@ -1,4 +1,4 @@
-"""What the server must not lose, and how it looks on disk."""
+"""The server's state, and its form on disk."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from proxskip.results.result import Status
 from proxskip.types import Array, Vectors
 
 NOTES = 1_000
-"""Sentences that a state holds."""
+"""The most notes that a state holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a ticket, for the clients that it counted."""
+    """The outcome of a ticket, for the clients it counted."""
 
     settle: str
     vectors: tuple[Array, ...]
 
 
 class Reply(NamedTuple):
-    """What an answer brings, with the last ticket that its client has committed, and the digest of its memory."""
+    """The content of an answer, the last ticket its client committed, and the digest of its memory."""
 
     up: tuple[Array, ...]
     value: float
@@ -37,18 +37,18 @@ class Reply(NamedTuple):
 
 
 class Answers(Mapping[int, Reply]):
-    """The replies of an exchange by client; one more takes the same time however many there are.
+    """The replies of an exchange by client; adding one takes constant time.
 
-    All that follow from each other share one dict, in which replies are numbered; those that came later are not seen.
+    Successors share one dict of numbered replies, and each ignores later ones.
     """
 
     def __init__(self, shared: dict[int, tuple[int, Reply]] | None = None, count: int = 0) -> None:
         self._shared, self._count = {} if shared is None else shared, count
 
     def plus(self, i: int, reply: Reply) -> Answers:
-        """With client i's reply; these answers stay as they are."""
+        """These answers and client i's reply, as a new object."""
         shared = self._shared
-        if len(shared) > self._count:  # another state went on from here with a reply of its own
+        if len(shared) > self._count:  # another state already added a reply
             shared = {j: shared[j] for j in self}
         shared[i] = self._count, reply
         return Answers(shared, self._count + 1)
@@ -67,10 +67,10 @@ class Answers(Mapping[int, Reply]):
 
 
 class Copied:
-    """Frozen dataclasses that are copied at every event."""
+    """Base of frozen dataclasses that are copied at every event."""
 
     def but(self, **changes: Any) -> Self:
-        """A copy with these fields changed; ``dataclasses.replace`` takes ten times as long."""
+        """A copy with these fields changed, ten times faster than ``dataclasses.replace``."""
         new = object.__new__(type(self))
         new.__dict__.update(self.__dict__, **changes)
         return new
@@ -122,23 +122,23 @@ class ServerState(Copied):
     at_rounding: bool = False
     """The tolerance is below rounding, and so is the gradient norm."""
     scale: float = 0.0
-    """The largest max |h| + (p/gamma) max |x| since sum_i w_i h_i was set to zero: its rounding stays in the sum."""
+    """The largest max |h| + (p/gamma) max |x| since sum_i w_i h_i was set to zero."""
     first_x: float = 0.0
-    """The larger of |x| at the start and after the first round: what a diverging x is compared with."""
+    """The larger of |x| at the start and after round 1, to detect divergence."""
     sizes: Mapping[str, float] = field(default_factory=dict)
-    """For each half, the largest norm of an upload that was counted."""
+    """For each half, the largest norm of a counted upload."""
     sum_h: float = math.nan
     grad_norm: float = math.nan
     f: float = math.nan
     ceiling: float = math.inf
-    """The gradient norm above which the run counts as diverged; known once x0 was measured."""
+    """The gradient norm above which the run counts as diverged; set when x0 is measured."""
     counts: Counts = field(default_factory=Counts)
     notes: tuple[str, ...] = ()
     over: bool = False
     failed: str = ""
     diverged: bool = False
     corrupted: bool = False
-    # what is under way, which a restart does again
+    # under way: a restart does it again
     kind: str = ""
     exchange: int = 0
     call: Call | None = None
@@ -146,7 +146,7 @@ class ServerState(Copied):
     means: tuple[Mean, ...] = ()
     answers: Answers = field(default_factory=Answers)
     left_out: frozenset[int] = frozenset()
-    """Clients whose answer to this exchange was left out."""
+    """Clients whose answer was left out."""
 
     @staticmethod
     def fresh(run: bytes, n: int, vectors: Vectors) -> ServerState:
@@ -154,30 +154,29 @@ class ServerState(Copied):
         return ServerState(run, vectors, (0,) * n, (0,) * n, (bytes(32),) * n, (bytes(32),) * n, (0,) * n, (-1,) * n)
 
     def count(self, what: str, by: int = 1) -> ServerState:
-        """One more of these."""
         return self.but(counts=self.counts.but(**{what: vars(self.counts)[what] + by}))
 
     def note(self, text: str, about: str = "", most: int = NOTES + 1) -> ServerState:
-        """A sentence for the result, unless there are too many already, in all or with the beginning ``about``."""
+        """Add a sentence for the result, up to ``most`` that start with ``about``, and ``NOTES`` in all."""
         if len(self.notes) > NOTES or sum(t.startswith(about) for t in self.notes) >= most:
             return self
         return self.but(notes=(*self.notes, text if len(self.notes) < NOTES else "further events are not listed."))
 
     def fail(self, verdict: tuple[Status, str]) -> ServerState:
-        """The run ends here."""
+        """End the run."""
         status, message = verdict
         ended = {"diverged": status is Status.DIVERGED, "corrupted": status is Status.CORRUPTED}
         return self.but(over=True, failed=message, asked=(), **ended)
 
     def heed(self) -> ServerState:
-        """Those who answered are known to have committed the ticket that they named."""
+        """Those who answered are known to have committed the ticket they named."""
         heard, digests = list(self.heard), list(self.digests)
         for i, reply in self.answers.items():
             heard[i], digests[i] = reply.committed, reply.digest
         return self.but(heard=tuple(heard), digests=tuple(digests))
 
     def commit(self, cohort: tuple[int, ...], outcome: Outcome) -> ServerState:
-        """This ticket counted these clients, with this outcome."""
+        """Count these clients in this ticket, with this outcome."""
         members = set(cohort)
         counted = tuple(self.ticket if i in members else t for i, t in enumerate(self.counted))
         mine = self.kind == "round"
@@ -186,12 +185,12 @@ class ServerState(Copied):
         uploads = tuple(
             wire.upload_digest(self.answers[i].up) if i in members else u for i, u in enumerate(self.uploads)
         )
-        # an outcome is kept until all clients that it counted are known to have committed it
+        # an outcome is kept until all its clients have committed it
         outcomes = self._owed(counted) | {self.ticket: outcome}
         return self.but(uploads=uploads, counted=counted, participated=participated, last=last, outcomes=outcomes)
 
     def adopt(self, clients: Iterable[int], h: Array) -> ServerState:
-        """These clients are to take over this h: a ticket of its own counts each."""
+        """Have these clients take over this h, each by a ticket of its own."""
         ticket, counted, outcomes = self.ticket, list(self.counted), dict(self.outcomes)
         for i in clients:
             ticket += 1
@@ -201,13 +200,13 @@ class ServerState(Copied):
         return state.but(outcomes=state._owed(state.counted))
 
     def _owed(self, counted: tuple[int, ...]) -> dict[int, Outcome]:
-        """The outcomes that somebody has yet to hear."""
+        """The outcomes that some client has yet to hear."""
         needed = {c for c, t in zip(counted, self.heard, strict=True) if c != t}
         return {t: o for t, o in self.outcomes.items() if t in needed}
 
     # -- on disk -------------------------------------------------------------------------------------------------------
     def arrays(self) -> dict[str, Any]:
-        """Its vectors, for a file."""
+        """The vectors, for a file."""
         arrays: dict[str, Any] = {f"server.{k}": v for k, v in self.vectors.items()}
         for t, o in self.outcomes.items():
             arrays |= {f"outcome.{t}.{k}": v for k, v in enumerate(o.vectors)}
@@ -221,7 +220,6 @@ class ServerState(Copied):
         floats = {k: repr(vars(self)[k]) for k in _FLOATS}
         return plain | floats | {
             "run": self.run.hex(),
-            "first_x": repr(self.first_x),
             "sizes": {half: repr(size) for half, size in self.sizes.items()},
             "settles": {str(t): f"{len(o.vectors)} {o.settle}" for t, o in self.outcomes.items()},
             "lost": {str(i): 1 for i in sorted(self.lost)},
@@ -231,18 +229,17 @@ class ServerState(Copied):
 
     @staticmethod
     def of(arrays: Mapping[str, Any], meta: Mapping[str, Any]) -> ServerState:
-        """What ``arrays`` and ``meta`` gave, with nothing under way."""
+        """Rebuild from ``arrays`` and ``meta``, with nothing under way."""
         outcomes = {}
         for t, text in meta["settles"].items():
             count, _, settle = text.partition(" ")
             outcomes[int(t)] = Outcome(settle, tuple(arrays[f"outcome.{t}.{k}"] for k in range(int(count))))
         per_client: Any = {k: tuple(int(v) for v in arrays[k]) for k in _PER_CLIENT}
         per_client |= {k: tuple(row.tobytes() for row in arrays[k].astype("<u8").reshape(-1, 4)) for k in _DIGESTS}
-        # version 0.1 saved no ceiling, and not how a run failed
+
         plain: Any = {k: meta.get(k, False) for k in _PLAIN} | {k: float(meta.get(k, math.inf)) for k in _FLOATS}
         return ServerState(
             run=bytes.fromhex(meta["run"]),
-            first_x=float(meta.get("first_x", 0.0)),  # version 0.1 kept neither
             sizes={half: float(size) for half, size in meta.get("sizes", {}).items()},
             vectors={k.removeprefix("server."): v for k, v in arrays.items() if k.startswith("server.")},
             outcomes=outcomes,
@@ -259,5 +256,5 @@ _PLAIN = (
     "ticket", "round", "void", "audited", "tried", "measured", "broken", "reached", "over", "failed", "diverged",
     "corrupted", "at_rounding",
 )  # fmt: skip
-_FLOATS = ("scale", "sum_h", "grad_norm", "f", "ceiling")
+_FLOATS = ("scale", "first_x", "sum_h", "grad_norm", "f", "ceiling")
 _DIGESTS = ("digests", "uploads")

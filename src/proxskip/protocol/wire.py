@@ -53,7 +53,7 @@ OWN = struct.Struct("<24sd")
 COUNT = 72
 """Where the number of vectors stands."""
 LIMIT = 1 << 30
-"""Bytes of the largest message with its numbers in float64, unless a caller says less."""
+"""The default limit: bytes of a message with its numbers in float64."""
 VECTORS = 8
 ASK, ANSWER = 1, 2
 OK, LOST, AHEAD = 0, 1, 2
@@ -62,12 +62,12 @@ _NAME = re.compile(rb"[.a-z][a-z0-9_I]{0,22}")
 
 
 class WireError(InputError):
-    """Received bytes are not a message; the sentence says why."""
+    """Received bytes are not a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What the server wants of one client, with the verdict on the last ticket that counted it."""
+    """The server's question to one client, with the verdict on the last ticket that counted it."""
 
     run: bytes
     ticket: int
@@ -80,7 +80,7 @@ class Ask:
     counted: int
     settle: str = ""
     outcome: tuple[Array, ...] | None = None
-    """None where the server knows that the client has committed the counted ticket."""
+    """None if the client is known to have committed the counted ticket."""
     upload: bytes = bytes(32)
     own: Mapping[str, float] = field(default_factory=dict)
     attempt: int = 0
@@ -90,7 +90,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one client sends up."""
+    """One client's answer."""
 
     run: bytes
     ticket: int
@@ -100,13 +100,13 @@ class Answer:
     base: int
     digest: bytes
     up: tuple[Array | bytes, ...]
-    """A plain vector as an array; one that went through a codec as the codec's bytes."""
+    """A plain vector as an array, an encoded one as bytes."""
     value: float = 0.0
     status: int = OK
 
 
 def encode(message: Ask | Answer, limit: int = LIMIT) -> bytes:
-    """The bytes of a message; refused with its size where they exceed the limit."""
+    """The bytes of a message; refused if they exceed the limit."""
     return _encode_ask(message, limit) if isinstance(message, Ask) else _encode_answer(message, limit)
 
 
@@ -115,7 +115,7 @@ def _encode_ask(m: Ask, limit: int) -> bytes:
         _name(name.encode())
     vectors, down, outcome = _shared(m)
     if len(m.own) > VECTORS:
-        raise InputError(f"a message holds at most {VECTORS} numbers of a client's own.")
+        raise InputError(f"a message holds at most {VECTORS} numbers per client; send fewer.")
     d, parts = len(vectors[0]) if vectors else 0, [_plain(v) for v in vectors]
     head = HEAD.pack(
         MAGIC, VERSION, ASK, 0, OK, m.run, m.ticket, m.round, m.counted, 0.0, m.exchange, m.client, m.K, d,
@@ -151,18 +151,18 @@ def _sealed(head: bytes, own: bytes, parts: list[bytes], d: int, limit: int) -> 
     size = HEADER + len(own) + max(sum(map(len, parts)), len(parts) * d * 8)
     if size > limit:
         raise InputError(
-            f"a message of {size} bytes is over the limit of {limit}; raise the limit or shrink the model."
+            f"a message of {size} bytes exceeds the limit of {limit}; raise the limit or shrink the model."
         )
     return b"".join((head, _seal(head, own, *parts), own, *parts))
 
 
 def _shared(ask: Ask) -> tuple[list[Array], bytes, bytes]:
-    """Each different vector once, and where the half and the outcome find theirs."""
+    """Each different vector once, and the places of the half's and the outcome's vectors."""
     vectors: list[Array] = []
 
     def place(v: Array) -> int:
         for k, u in enumerate(vectors):
-            # compared as bits: -0.0 is not 0.0 here, and NaN is NaN
+            # compared bitwise: -0.0 differs from 0.0, and NaN equals NaN
             if u is v or np.array_equal(u.view(np.int64), v.view(np.int64)):
                 return k
         vectors.append(v)
@@ -172,13 +172,13 @@ def _shared(ask: Ask) -> tuple[list[Array], bytes, bytes]:
     outcome = b"" if ask.outcome is None else bytes(place(v) for v in ask.outcome)
     if len(vectors) > VECTORS or max(len(down), len(outcome)) > VECTORS:
         raise InputError(f"a message holds at most {VECTORS} vectors.")
-    # no outcome at all is not the same as one without vectors
+    # no outcome differs from an outcome without vectors
     heard = bytes([NONE - 1]) if ask.outcome is None else b""
     return vectors, down.ljust(8, b"\xff"), (outcome + heard).ljust(8, b"\xff")
 
 
 def decode(raw: bytes, d: int, limit: int = LIMIT) -> Ask | Answer:
-    """The message in these bytes, whose vectors have length d; WireError with the reason where there is none."""
+    """The message in these bytes, with vectors of length d; WireError with the reason if there is none."""
     if not isinstance(raw, (bytes, bytearray, memoryview)):
         raise WireError(f"a message is bytes, not {type(raw).__name__}.")
     if len(raw) > limit:
@@ -189,11 +189,11 @@ def decode(raw: bytes, d: int, limit: int = LIMIT) -> Ask | Answer:
     (magic, version, kind, coded, status, run, ticket, round, last, value, exchange, client, K, length, vectors, own,
      zeros, down, outcome, half, settle, digest, attempt, place, asked, *lengths, end) = HEAD.unpack(head)  # fmt: skip
     if magic != MAGIC or version != VERSION or kind not in (ASK, ANSWER) or (zeros + end).strip(b"\0"):
-        raise WireError("the header is not that of a message of this version.")
+        raise WireError("the header is not that of a message of this version; install the same proxskip on both sides.")
     if vectors > VECTORS or own > VECTORS or status > AHEAD or (kind == ASK and coded) or coded >> vectors:
         raise WireError(f"the header says {vectors} vectors, {own} numbers and status {status}.")
     if kind == ANSWER and (K or own or attempt or place or asked or (down + outcome + half + settle).strip(b"\0")):
-        raise WireError("the header of an answer holds what only an ask has.")
+        raise WireError("the header of an answer holds fields of an ask.")
     start = HEADER + own * OWN.size
     if len(raw) != start + sum(lengths[:vectors]) or any(lengths[vectors:]):
         raise WireError(f"the message has {len(raw)} bytes and its header says {start + sum(lengths)}.")
@@ -204,7 +204,7 @@ def decode(raw: bytes, d: int, limit: int = LIMIT) -> Ask | Answer:
         raise WireError(f"{vectors} vectors of length {max(length, d)} are over the limit of {limit} bytes in float64.")
     payload = memoryview(raw)[HEADER:]
     if _seal(head, payload) != seal_of(raw):
-        raise WireError("the checksum does not fit the message.")
+        raise WireError("the checksum does not match the message.")
     if plain and length != d:
         raise WireError(f"its vectors have length {length} instead of {d}.")
     rows = _rows(raw, start, lengths[:vectors], coded)
@@ -234,12 +234,12 @@ def _own(payload: memoryview, count: int) -> dict[str, float]:
 
 
 def seal_of(raw: bytes) -> bytes:
-    """The sha256 in a message that was decoded."""
+    """The sha256 of a decoded message."""
     return bytes(raw[HEAD.size : HEADER])
 
 
 def upload_digest(up: tuple[Array, ...]) -> bytes:
-    """sha256 of what a client sent up, as the other side reads it."""
+    """sha256 of what a client sent, as the server reads it."""
     digest = hashlib.sha256()
     for v in up:
         digest.update(np.ascontiguousarray(v).tobytes())
@@ -257,12 +257,12 @@ def _seal(head: bytes, *payload: bytes | memoryview) -> bytes:
 def _name(padded: bytes) -> str:
     name = padded.rstrip(b"\0")
     if not _NAME.fullmatch(name):
-        raise WireError("the header holds a name that no half has.")
+        raise WireError("the header holds an invalid name of a half.")
     return name.decode("ascii")
 
 
 def _picked(rows: tuple[Array | bytes, ...], places: bytes) -> tuple[Array, ...]:
     used = places.rstrip(b"\xff")
     if any(k >= len(rows) for k in used):
-        raise WireError("the header points beyond the vectors that came.")
+        raise WireError("the header refers to a vector that is missing.")
     return tuple(rows[k] for k in used)  # type: ignore[misc]  # an ask's vectors are plain

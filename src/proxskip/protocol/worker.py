@@ -19,11 +19,11 @@ from proxskip.problems.oracles import in_double
 from proxskip.types import Array, Oracle, Vectors
 
 Noise = Callable[[Array, Array], Array]
-"""``noise(x, xhat)``, to be sent in the place of xhat, the point to which local steps led from x."""
+"""``noise(x, xhat)``, sent instead of xhat, the point that local steps reached from x."""
 
 
 class Worker:
-    """Client i: its oracle, and the bytes that the cpu engine would compute for it.
+    """Client i: its function, with the bytes that the cpu engine would compute for it.
 
     Args:
         oracle: the local function; minibatches need one with rows (``minibatch_gradient`` and ``N``).
@@ -43,7 +43,7 @@ class Worker:
         self._begin(Key(seed, 0, i))
 
     def _begin(self, key: Key) -> None:
-        """A new half: its minibatches and its vectors are numbered from zero."""
+        """Start a half: number its minibatches and vectors from zero."""
         member = np.zeros(1, np.int64)
         self.cohort = Cohort(self.engine, member, Request(no_half, member, key.round))
         self.key = key
@@ -52,10 +52,10 @@ class Worker:
     def run(
         self, half: ClientHalf, memory: Vectors, K: int, key: Key, down: tuple[Array, ...], own: dict[str, float]
     ) -> Any:
-        """What goes up, and what is remembered.
+        """What goes up, and the new memory.
 
         Args:
-            key: of the exchange; its round keys the minibatches, all of it the codecs.
+            key: of the exchange: its round keys the minibatches, all of it the codecs.
         """
         self._begin(key)
         with np.errstate(all="ignore"):
@@ -64,34 +64,32 @@ class Worker:
         return result
 
     def settle(self, half: SettleHalf, memory: Vectors, outcome: tuple[Array, ...]) -> Vectors:
-        """What is remembered once the outcome is known."""
+        """The new memory once the outcome is known."""
         with np.errstate(all="ignore"):
             return half(self, memory, *outcome)
 
     def coded(self, v: Array) -> bytes | None:
-        """The bytes in which this vector travels; None for one that travels as it is."""
+        """The encoded bytes of this vector; None for a plain one."""
         return next((data for sent, data in self.sent if sent is v), None)
 
-    # -- what a client half can do -------------------------------------------------------------------------------------
+    # -- the Client of a half ------------------------------------------------------------------------------------------
     def descend(self, x: Array, h: Array | float, gamma: float, K: int, **options: Any) -> Any:
-        """The local steps of ``interfaces.Client.descend``; noise for privacy is added to where they lead."""
+        """Local steps; noise for privacy is added to the point they reach."""
         reached = self.cohort.descend(x, h, gamma, K, **options)
         point, *rest = (v[0] for v in (reached if isinstance(reached, tuple) else (reached,)))
-        if self.noise is not None:  # before h is computed, so that h is a function of what was sent
+        if self.noise is not None:  # before h is computed, so that h depends on what is sent
             point = self.noise(x, point)
         return (point, *rest) if rest else point
 
     def gradient(self, x: Array, where: Any = None) -> Array:
-        """The full local gradient, where it is wanted."""
         (row,) = self.cohort.gradient(x, where)
         return np.asarray(row)
 
     def own(self, values: Any) -> Any:
-        """This client's entry."""
         return values[self.i] if isinstance(values, tuple) or np.ndim(values) else values
 
     def measured_gradient(self, x: Array) -> Array:
-        """The full local gradient for a measurement: in double precision, whatever the precision of the data."""
+        """The full local gradient for a measurement, in double precision whatever the data."""
         self.gradients += self.rows
         return checked_gradient(in_double(self.oracle), x, self.i)
 
@@ -107,5 +105,4 @@ class Worker:
         return self.sent[-1][0]
 
     def value(self, x: Array) -> float:
-        """The local value."""
         return float(in_double(self.oracle).value(x))

@@ -6,7 +6,7 @@ Needs the extra ``torch``: ``pip install "proxskip[torch]"``.
 try:
     import torch as _torch  # noqa: F401
 except ImportError:
-    raise ImportError('proxskip.torch needs PyTorch; install it with: pip install "proxskip[torch]"') from None
+    raise ImportError('proxskip.torch needs PyTorch; install it with pip install "proxskip[torch]".') from None
 
 from typing import TYPE_CHECKING
 
@@ -21,5 +21,5 @@ if TYPE_CHECKING:
 
 __all__ = ["Model", "Scaffnew", "SynchronizationError", "Trained", "init_process_group", "split", "train"]
 
-# ranks under torchrun do without
+# ranks under torchrun do not need it
 __getattr__, __dir__ = lazy_names(__name__, {"proxskip.torch.training": "Trained split train"})

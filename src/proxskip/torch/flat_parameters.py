@@ -1,4 +1,4 @@
-"""The parameters of a network as one vector, with its control variate and its place in the round."""
+"""A network's parameters as one vector, with its control variate and its place in the round."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class FlatParameters:
     def __init__(self, optim: Any) -> None:
         trainable = [(q, g) for g, group in enumerate(optim.param_groups) for q in group["params"] if q.requires_grad]
         if not trainable:
-            raise InputError("the local optimizer has no trainable parameters; give it some.")
+            raise InputError("the local optimizer has no trainable parameters; pass it the model's parameters.")
         self.params, self.groups = [q for q, _ in trainable], [g for _, g in trainable]
         devices = {q.device for q in self.params}
         if len(devices) > 1:
-            raise InputError(f"the parameters are on {len(devices)} devices; give each process one device.")
+            raise InputError(f"the parameters are on {len(devices)} devices; use one device per process.")
         if any(q.is_complex() for q in self.params):
-            raise InputError("a parameter is complex; give it as two real ones.")
+            raise InputError("a parameter is complex; replace it by two real ones.")
         self.shapes = [local(q).shape for q in self.params]
         self.sizes = [s.numel() for s in self.shapes]
         self.x = self.flat()
@@ -49,7 +49,7 @@ class FlatParameters:
         return torch.cat([v.to(precise) for v in parts])
 
     def views(self, v: Tensor) -> list[Tensor]:
-        """The part of each parameter in a flat vector, in its shape."""
+        """Each parameter's part of a flat vector, in its shape."""
         return [part.view(s) for part, s in zip(v.split(self.sizes), self.shapes, strict=True)]
 
     def put(self, v: Tensor) -> None:
@@ -58,41 +58,41 @@ class FlatParameters:
             local(q).copy_(part)
 
     def stands_at_x(self) -> bool:
-        """Whether the parameters are x, in their precision."""
+        """Whether the parameters equal x, in their precision."""
         pairs = ((local(q), part) for q, part in zip(self.params, self.views(self.x), strict=True))
         return all(torch.equal(q, part.to(q.dtype)) for q, part in pairs)
 
     def stands_where_saved(self) -> bool:
-        """Whether the parameters are those that belong to the state that was loaded."""
+        """Whether the parameters belong to the loaded state."""
         return digest(self.flat()) == self.saved_at if self.local_step else self.stands_at_x()
 
     def shift(self, keep_raw: bool) -> None:
-        """Take h off the gradients, and add the raw ones to c where they are needed."""
+        """Subtract h from the gradients, and add the raw ones to c if needed."""
         for q, h, c in zip(self.params, self.views(self.h), self.views(self.c), strict=True):
             if not q.requires_grad:
-                continue  # frozen since: it stays where it is, and so does its h
+                continue  # frozen later: it stays, and so does its h
             if q.grad is None:
-                q.grad = torch.zeros_like(q)  # unused in this step, so its gradient is zero, and h still acts
+                q.grad = torch.zeros_like(q)  # unused in this step: a zero gradient, but h still acts
             g = local(q.grad)
             if g.is_sparse:
-                raise InputError("a gradient is sparse; make the embedding with sparse=False.")
+                raise InputError("a gradient is sparse; create the embedding with sparse=False.")
             if keep_raw:
                 c += g
             g -= h.to(g.dtype)
 
     def count(self, groups: list[dict[str, Any]], stepped: bool) -> None:
-        """One more local step, with today's learning rates."""
+        """Count a local step with the current learning rates."""
         self.local_step += 1
         self.taken += stepped
         for g in self.lr_sum:
             self.lr_sum[g] += float(groups[g]["lr"])
 
     def mean_lrs(self) -> list[float]:
-        """The mean learning rate of each parameter group over the local steps of this round."""
+        """The mean learning rate of each group over this round's local steps."""
         return [s / self.local_step for s in self.lr_sum.values()]
 
     def over_lr(self, v: Tensor) -> Tensor:
-        """v / lr, each parameter with the mean learning rate of its group; 0 where that is 0: nothing moved there."""
+        """v / lr with each group's mean learning rate; 0 where that is 0."""
         mean = dict(zip(self.lr_sum, self.mean_lrs(), strict=True))
         parts = zip(v.split(self.sizes), self.groups, strict=True)
         return torch.cat([part / mean[g] if mean[g] else torch.zeros_like(part) for part, g in parts])
@@ -105,24 +105,23 @@ class FlatParameters:
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
     def state(self) -> dict[str, Any]:
-        """Everything but the parameters themselves, as tensors and numbers."""
+        """Everything but the parameters, as tensors and numbers."""
         numbers = {"round": self.round, "local_step": self.local_step, "taken": self.taken}
         numbers["saved_at"] = digest(self.flat()) if self.local_step else 0
         lrs = torch.tensor(list(self.lr_sum.values()), dtype=torch.float64)
         return {"x": self.x.clone(), "h": self.h.clone(), "c": self.c.clone(), "lr_sum": lrs, **numbers}
 
     def check(self, state: Any) -> None:
-        """Refuse what ``load`` could not take."""
+        """Refuse a state that ``load`` cannot take."""
         complete(state, "x", "h", "c", "lr_sum", "round", "local_step", "taken")
         sizes = {"x": self.x.numel(), "h": self.x.numel(), "c": self.x.numel(), "lr_sum": len(self.lr_sum)}
         for name, size in sizes.items():
             saved = state[name]
             if not isinstance(saved, Tensor) or saved.shape != (size,):
                 count = saved.numel() if isinstance(saved, Tensor) else "no"
-                raise InputError(f"the saved {name} has {count} numbers, and this network {size}.")
+                raise InputError(f"the saved {name} has {count} numbers but this network has {size}; load its own.")
 
     def load(self, state: dict[str, Any]) -> None:
-        """What ``state`` gave."""
         for name in ("x", "h", "c"):
             getattr(self, name).copy_(state[name])
         self.round, self.local_step, self.taken = (int(state[k]) for k in ("round", "local_step", "taken"))
@@ -131,7 +130,7 @@ class FlatParameters:
 
 
 def local_steps(seed: int, round: int, p: float | None, period: int | None) -> int:
-    """The local steps of a round: the same on all ranks, drawn or fixed."""
+    """The local steps of a round, drawn or fixed; the same on all ranks."""
     if p is None:
         assert period is not None
         return period
@@ -140,14 +139,14 @@ def local_steps(seed: int, round: int, p: float | None, period: int | None) -> i
 
 
 def complete(state: Any, *names: str) -> None:
-    """Refuse a state without one of these."""
+    """Refuse a state that lacks one of these."""
     missing = [name for name in names if not isinstance(state, dict) or name not in state]
     if missing:
-        raise InputError(f"the checkpoint is incomplete ({missing[0]} is missing); load all that state_dict returned.")
+        raise InputError(f"the checkpoint lacks {missing[0]}; load everything that state_dict returned.")
 
 
 def digest(*parts: Tensor | str) -> int:
-    """A number that differs where the parts do."""
+    """A number that differs if the parts do."""
     whole = hashlib.sha256()
     for v in parts:
         whole.update(v.encode() if isinstance(v, str) else v.cpu().view(torch.uint8).numpy())
@@ -155,5 +154,5 @@ def digest(*parts: Tensor | str) -> int:
 
 
 def local(v: Tensor) -> Tensor:
-    """The part of a tensor on this rank: all of it, unless FSDP has sharded it."""
+    """This rank's part of a tensor: all of it, unless FSDP has sharded it."""
     return v.to_local() if DTensor is not None and isinstance(v, DTensor) else v

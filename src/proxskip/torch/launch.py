@@ -1,4 +1,4 @@
-"""Joining the process group of a job under torchrun, also after a restart."""
+"""Joins the process group of a job under torchrun, also after a restart."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from proxskip.types import InputError
 
 
 def init_process_group(backend: str | None = None, **options: Any) -> None:
-    """As ``torch.distributed.init_process_group`` under torchrun, with a fresh start after each of its restarts.
+    """``torch.distributed.init_process_group`` under torchrun, with a fresh store after each restart.
 
-    With PyTorch 2.13 and gloo the workers of ``torchrun --max-restarts`` otherwise find the addresses of the processes
-    that died in the launcher's store, and cannot connect.
+    With PyTorch 2.13 and gloo, workers of ``torchrun --max-restarts`` otherwise find the addresses of dead processes in
+    the launcher's store, and cannot connect.
 
     Args:
         backend: as in PyTorch.

@@ -1,4 +1,4 @@
-"""Scaffnew around any optimizer of PyTorch: local steps with a control variate, then one all-reduce."""
+"""Scaffnew around any PyTorch optimizer: local steps with a control variate, then one all-reduce."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONTROLS = ("step", "gradient", "none")
 
 
 _Note = namedtuple("_Note", "astray settings shapes loaded rank ranks rounds place x")
-"""What a rank tells the others when they meet, in numbers."""
+"""What a rank tells the others in ``meet``, in numbers."""
 
 
 class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
@@ -73,11 +73,11 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         super().__init__(optim.param_groups, optim.defaults)
         self.wire = Wire(group, codec, seed)
         self.flat = FlatParameters(optim)
-        self._settings = f"{p} {period} {control} {chi} {seed} 1 {codec}"  # 0.2 had a number of fragments there
+        self._settings = f"{p} {period} {control} {chi} {seed} 1 {codec}"  # the 1 is 0.2's number of fragments
         self._met = self._loaded = False
         self._whose = (self.wire.rank, self.wire.n)
 
-    # The learning rates and the state live in the local optimizer, so that schedulers and checkpoints reach them there.
+    # learning rates and state live in the local optimizer, where schedulers and checkpoints reach them
     @property
     def param_groups(self) -> list[dict[str, Any]]:
         """Those of the local optimizer."""
@@ -116,13 +116,13 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         """Refused: the ranks would not agree on what they average."""
         if any(param_group is g for g in self.optim.param_groups):
             return  # the base class adds the groups of the local optimizer one by one
-        raise InputError("parameters cannot join later; create the optimizer again with all of them.")
+        raise InputError("parameters cannot be added later; create the optimizer again with all of them.")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         self.optim.zero_grad(set_to_none)
 
     def __getstate__(self) -> Any:
-        """Refused: a copy would lose the process group and the tie to the parameters."""
+        """Refused: a copy would lose the process group and the parameters."""
         raise InputError("the optimizer cannot be pickled or copied; save what its state_dict() returns.")
 
     # -- steps ---------------------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
                 ``step`` would not come to the average.
         """
         if self.control == "step":
-            _check_plain(self.optim)  # a scheduler may turn momentum on
+            _check_plain(self.optim)  # a scheduler may have turned momentum on
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -158,19 +158,19 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def _average(self) -> None:
-        """Communicate; up to the last check nothing is changed."""
+        """Communicate; nothing is changed before the last check."""
         f = self.flat
         vectors = [f.flat() - f.x]
         if self.control == "gradient":
-            vectors.append(f.c / max(f.taken, 1) - f.h)  # h sums to zero, so that its mean is the mean of c
+            vectors.append(f.c / max(f.taken, 1) - f.h)  # h sums to zero, so this has the mean of c
         self._compare_rates()
         if _trainable(self.optim) - {id(q) for q in f.params}:
-            raise InputError("parameters were unfrozen and would not be averaged; create the optimizer again.")
+            raise InputError("parameters were unfrozen after creation; create the optimizer again to average them too.")
         means, sents = self.wire.average(vectors, f.round)
         if not all(bool(torch.isfinite(m).all()) for m in means):
             raise SynchronizationError(
-                f"the average of round {f.round} is not finite, so a rank diverged; nothing of this round was "
-                "committed: take a smaller learning rate, or a smaller chi."
+                f"the average of round {f.round} is not finite, so a rank diverged; the round was not committed. Use a "
+                "smaller learning rate or chi."
             )
         if self.control == "gradient":
             f.h += sents[1] - means[1]
@@ -182,11 +182,11 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         f.restart()
 
     def _compare_rates(self) -> None:
-        """Refuse learning rates that differ between the ranks: the sum of h would not stay zero, or x be the same."""
+        """Refuse learning rates that differ between ranks: h would not sum to zero, or x would differ."""
         outer = [] if self.outer is None else [float(g["lr"]) for g in self.outer.param_groups]
         mine = torch.tensor([*self.flat.mean_lrs(), *outer], dtype=torch.float64, device=self.flat.x.device)
         if any(not torch.equal(other, mine) for other in self.wire.gather(mine)):
-            raise InputError("the ranks have different learning rates; give all of them the same schedule.")
+            raise InputError("the ranks have different learning rates; use the same schedule on all of them.")
 
     def _move(self, mean: Tensor) -> None:
         f = self.flat
@@ -207,24 +207,24 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
     # -- who is there --------------------------------------------------------------------------------------------------
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def meet(self) -> None:
-        """Compare notes with the other ranks, and mend what differs; the first ``step`` does it by itself.
+        """Compare notes with the other ranks, and repair what differs; the first ``step`` calls it.
 
-        Where all ranks go on from their own states of one round, nothing changes. Otherwise all take over the x of the
+        If all ranks continue from their own states of one round, nothing changes. Otherwise all take over the x of the
         rank that is furthest (the first of several) and begin a round there: ranks without a state or with an older
-        one, with other parameters, or with states that were saved by other ranks or by another number of them. h keeps
-        what each rank knows (nothing, on a new one), and its mean is then taken off, so that it sums to zero again.
+        one, with other parameters, or with states saved by other ranks or another number of them. Each rank keeps its h
+        (a new one has none), minus the mean, so that h sums to zero again.
         """
         notes = self._notes(astray=not self._met and not self._is_ready())
-        # told to all ranks, or the others would wait for the one that raises
+        # raised on all ranks, or the others would wait for the one that raises
         if any(note.astray for note in notes):
             raise InputError(
-                "the parameters of a rank are not those of its checkpoint; load the state of the model, too, of the "
-                "same rank and step."
+                "the parameters of a rank do not match its checkpoint; also load the model's state of the same rank "
+                "and step."
             )
         settings, shapes = {note.settings for note in notes}, {note.shapes for note in notes}
         for different, what in ((settings, "settings of the optimizer"), (shapes, "shapes of the parameters")):
             if len(different) > 1:
-                raise InputError(f"the {what} differ between the ranks; make them equal.")
+                raise InputError(f"the {what} differ between the ranks; use the same everywhere.")
         self._met = True
         loaded = [note.loaded for note in notes]
         everyone = {(r, self.wire.n) for r in range(self.wire.n)} == {(note.rank, note.ranks) for note in notes}
@@ -233,35 +233,35 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         if everyone and one_round and one_x and (not any(loaded) or self._sums_to_zero()):
             return
         if self.outer is not None and not one_round:
-            self.outer.state.clear()  # its momentum must be the same on all ranks, and a new one has none
+            self.outer.state.clear()  # its momentum must be the same on all ranks
         self._take_over([2 * note.rounds + note.loaded for note in notes])
         if any(loaded) and not self._loaded:
             warnings.warn(
-                f"rank {self.wire.rank} joins at round {self.rounds} without a control variate; the "
-                "others' sum to zero without it from now on.",
+                f"rank {self.wire.rank} joins at round {self.rounds} with a zero control variate; those of all ranks "
+                "were shifted to sum to zero.",
                 stacklevel=3,
             )
         elif all(loaded) and self.wire.rank == 0:
             warnings.warn(
-                f"the checkpoints do not fit these {self.wire.n} ranks; all begin a round at the same x, and the mean "
-                "of the control variates was taken off, so that they sum to zero.",
+                f"the checkpoints do not match these {self.wire.n} ranks; all begin a round at the same x, with the "
+                "control variates shifted to sum to zero.",
                 stacklevel=3,
             )
         self._loaded, self._whose = True, (self.wire.rank, self.wire.n)
 
     def _is_ready(self) -> bool:
-        """Get ready to begin or to go on; False where the parameters are not those of the state that was loaded."""
+        """Prepare to begin or continue; False if the parameters do not belong to the loaded state."""
         f = self.flat
         if not self._loaded and not f.round and not f.local_step:
-            f.x.copy_(f.flat())  # the model may have got other weights since
+            f.x.copy_(f.flat())  # the model may have new weights
         elif f.local_step and f.saved_at is None:
-            # a state of 0.2 does not tell which parameters it belongs to, but knows x
+            # a state of 0.2 has no digest of its parameters, but knows x
             f.restart()
             f.put(f.x)
         return not self._loaded or f.stands_where_saved()
 
     def _notes(self, astray: bool) -> list[_Note]:
-        """What each rank has, in the order of the ranks; the same on all of them."""
+        """The notes of all ranks in order; the same on all of them."""
         f, outer = self.flat, None if self.outer is None else len(self.outer.param_groups)
         mine = _Note(
             astray=int(astray),
@@ -282,13 +282,13 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         h = self.flat.h
         total, size = self.wire.sum(h.clone()).norm(), self.wire.sum(h.abs()).norm()
         wrong = int(total > torch.finfo(h.dtype).eps ** 0.5 * size)
-        # what follows is collective, so that all ranks must come to the same answer
+        # all ranks must agree, because collective calls follow
         answers = self.wire.gather(torch.tensor([wrong], device=h.device))
         return not any(int(v) for v in answers)
 
     def _take_over(self, how_far: list[int]) -> None:
-        """Everybody at the x of the furthest rank, at the beginning of a round, with h summing to zero."""
-        # the furthest rank has seen everything that was committed
+        """Put all ranks at the x of the furthest one, at the beginning of a round, with h summing to zero."""
+        # the furthest rank has seen every committed round
         leader, f = how_far.index(max(how_far)), self.flat
         f.round = int(self.wire.spread(torch.tensor([f.round], device=f.x.device), leader))
         self.wire.spread(f.x, leader)
@@ -312,16 +312,16 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """What ``state_dict`` gave; load the model's parameters as well. The run goes on bit by bit."""
         if not isinstance(state_dict, dict) or "settings" not in state_dict:
-            raise InputError("the checkpoint is of another optimizer; give what the state_dict of this one returned.")
+            raise InputError("the checkpoint is from another optimizer; load what this one's state_dict returned.")
         complete(state_dict, "optim", "outer", "fragments", "bytes_sent")
         if state_dict["settings"] != self._settings or (state_dict["outer"] is None) != (self.outer is None):
             raise InputError(
-                f"the checkpoint is of an optimizer with other settings ({state_dict['settings']}) than this one "
-                f"({self._settings}); make it with the same."
+                f"the checkpoint has other settings ({state_dict['settings']}) than this optimizer "
+                f"({self._settings}); create it with the same."
             )
         if len(state_dict["fragments"]) != 1:
-            raise InputError(f"the checkpoint has {len(state_dict['fragments'])} parts of the parameters, not 1.")
-        # all of it is looked at before anything changes
+            raise InputError(f"the checkpoint has {len(state_dict['fragments'])} fragments, and only 1 is supported.")
+        # check everything before anything changes
         (saved,) = state_dict["fragments"]
         self.flat.check(saved)
         for optim, name in ((self.optim, "optim"), (self.outer, "outer")):
@@ -330,7 +330,7 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
             try:
                 optim.load_state_dict(state_dict[name])
             except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
-                raise InputError(f"the {name} of the checkpoint does not fit this optimizer ({error}).") from None
+                raise InputError(f"the {name} of the checkpoint does not match this optimizer ({error}).") from None
         self.wire.bytes_sent = int(state_dict["bytes_sent"])
         self._whose = state_dict.get("rank", self.wire.rank), state_dict.get("ranks", self.wire.n)
         self.flat.load(saved)
@@ -348,9 +348,9 @@ def check_settings(
 ) -> None:
     """Refuse settings that cannot work."""
     if not isinstance(optim, Optimizer) or isinstance(optim, (ScaffnewOptimizer, torch.optim.LBFGS)):
-        raise InputError(f"{type(optim).__name__} cannot be the local optimizer; give one that takes single steps.")
+        raise InputError(f"{type(optim).__name__} cannot be the local optimizer; use one that takes single steps.")
     if (p is None) == (period is None):
-        raise InputError("give p, the probability of a communication, or period, the number of local steps.")
+        raise InputError("pass either p=, the probability of communicating, or period=, the number of local steps.")
     if p is not None:
         theory.probability("p", p)
     if period is not None:
@@ -369,9 +369,8 @@ def check_settings(
 def _check_plain(optim: Any) -> None:
     if type(optim) is not torch.optim.SGD or any(g["momentum"] or g["maximize"] for g in optim.param_groups):
         raise InputError(
-            'control="step" reads the gradient off the steps, so it needs SGD without momentum, also after a scheduler '
-            'has acted (OneCycleLR: cycle_momentum=False); use control="gradient" with '
-            f"{type(optim).__name__}."
+            'control="step" needs SGD without momentum, also with a scheduler (OneCycleLR: cycle_momentum=False); use '
+            f'control="gradient" with {type(optim).__name__}.'
         )
 
 
@@ -380,8 +379,8 @@ def _trainable(optim: Any) -> set[int]:
 
 
 def _check_outer(optim: Any, outer: Any) -> None:
-    """Refuse an outer optimizer that would leave parameters where they were."""
+    """Refuse an outer optimizer over other parameters."""
     if outer is optim:
-        raise InputError("outer is the local optimizer itself; make another one over the same parameters.")
+        raise InputError("outer is the local optimizer itself; create another one over the same parameters.")
     if outer is not None and _trainable(outer) != _trainable(optim):
-        raise InputError("outer has other parameters than the local optimizer; make it over the same ones.")
+        raise InputError("outer has other parameters than the local optimizer; create it over the same ones.")

@@ -1,4 +1,4 @@
-"""What one all-reduce carries: vectors as they are, or encoded, with their bytes counted."""
+"""The content of one all-reduce: plain or encoded vectors, with their bytes counted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SIGN, _EXPONENT, _MANTISSA = 0x80000000, 0xFF, 0x7FFFFF
 
 
 class SynchronizationError(RuntimeError):
-    """Ranks could not be averaged, and nothing of the round was committed; the message is one sentence."""
+    """The ranks could not be averaged, and nothing of the round was committed."""
 
 
 class Wire:
@@ -41,10 +41,10 @@ class Wire:
         self.n = 1 if alone else dist.get_world_size(group)
         self.rank = 0 if alone else dist.get_rank(group)
         if self.rank < 0:
-            raise InputError("this rank is not a member of the group; give each rank a group that it belongs to.")
+            raise InputError("this rank is not in the group; pass a group that it belongs to.")
 
     def average(self, vectors: list[Tensor], round: int) -> tuple[list[Tensor], list[Tensor]]:
-        """The mean of each vector over the ranks, and this rank's own ones as the others read them.
+        """The mean of each vector over the ranks, and this rank's own vectors as the others read them.
 
         Args:
             round: keys the random rounding of "natural".
@@ -67,7 +67,7 @@ class Wire:
         return list(mean.split(sizes)), list(sent.split(sizes))
 
     def gather(self, v: Tensor) -> list[Tensor]:
-        """The v of every rank, in their order."""
+        """Every rank's v, in order."""
         if self.n == 1:
             return [v]
         everyone = [torch.empty_like(v) for _ in range(self.n)]
@@ -76,14 +76,14 @@ class Wire:
         return everyone
 
     def spread(self, v: Tensor, source: int) -> Tensor:
-        """v of the rank ``source`` of the group, on all ranks."""
+        """Rank ``source``'s v, on all ranks."""
         if self.n > 1:
             with _sentence():
                 dist.broadcast(v, group=self.group, group_src=source)
         return v
 
     def sum(self, v: Tensor) -> Tensor:
-        """The sum of v over the ranks, in its place."""
+        """The sum of v over the ranks, in place."""
         if self.n > 1:
             with _sentence():
                 dist.all_reduce(v, group=self.group)
@@ -98,11 +98,11 @@ def check_codec(codec: str) -> None:
 
 
 def encode(v: Tensor, codec: str, seed: int, rank: int, round: int) -> Tensor:
-    """v as bytes: "bfloat16", or "natural" with its random rounding keyed by seed, rank and round.
+    """v as bytes: "bfloat16", or "natural" with random rounding keyed by seed, rank and round.
 
     Natural compression (Horvath et al., 2019, arXiv:1905.10988) sends sign and exponent, randomly rounded. The mantissa
-    is the probability of the next power of two, which makes it unbiased; zeros stay zeros, and subnormal numbers become
-    0 or the smallest normal one. What is not a number is read as infinity.
+    is the probability of the next power of two, so it is unbiased; zeros stay zeros, and subnormal numbers become 0 or
+    the smallest normal one. NaN is read as infinity.
     """
     if codec == "bfloat16":
         return v.to(torch.bfloat16).view(torch.uint8)
@@ -110,13 +110,13 @@ def encode(v: Tensor, codec: str, seed: int, rank: int, round: int) -> Tensor:
     words = codec_words(v.numel(), "rounding", seed, round, 1 + rank)
     draw = (words >> np.uint64(41)).astype(np.int32)  # 23 bits, as many as the mantissa has
     up = (bits & _MANTISSA) > torch.from_numpy(draw).to(v.device)
-    # inf and nan have the largest exponent already, and both are read as inf
+    # inf and nan have the largest exponent, and both are read as inf
     exponent = (((bits >> 23) & _EXPONENT) + up).clamp(max=_EXPONENT)
     return torch.cat([exponent.to(torch.uint8), _packed(bits < 0)])
 
 
 def decode(payload: Tensor, codec: str, like: Tensor) -> Tensor:
-    """What ``encode`` wrote of a vector of this length, in this dtype."""
+    """The vector that ``encode`` wrote, with this length and dtype."""
     if codec == "bfloat16":
         return payload.view(torch.bfloat16).to(like.dtype)
     d = like.numel()
@@ -139,11 +139,11 @@ def _unpacked(packed: Tensor, d: int) -> Tensor:
 
 @contextmanager
 def _sentence() -> Iterator[None]:
-    """Turns what a backend raises when a rank is gone into one sentence."""
+    """Turn a backend's error about a missing rank into one sentence."""
     try:
         yield
     except (RuntimeError, OSError) as error:
         raise SynchronizationError(
-            "the ranks could not be averaged, so a rank died, hangs or left; nothing of this round was committed, "
-            f"restart from the last checkpoint ({str(error).splitlines()[0][:200]})."
+            "the ranks could not be averaged: a rank died, hangs or left. This round was not committed; restart from "
+            f"the last checkpoint ({str(error).splitlines()[0][:200]})."
         ) from error

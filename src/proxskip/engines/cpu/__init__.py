@@ -1,1 +1,1 @@
-"""The CPU engine: compiled kernels, packed shards, and whole cohorts as one stack."""
+"""The CPU engine."""

@@ -1,4 +1,4 @@
-"""A whole cohort of the CPU engine as one client, its vectors as stacks."""
+"""A cohort on the CPU engine: all its members as one client."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ class Cohort(Sender):
         self.engine, self.members, self.request = engine, members, request
 
     def keys(self, vector: int) -> Sequence[Key]:
-        """One for each member."""
         e, number0 = self.engine, self.engine.number0
         return [key_of(self.request, e.seed, number0 + int(i), j, vector) for j, i in enumerate(self.members)]
 
@@ -38,7 +37,6 @@ class Cohort(Sender):
         anchor: Anchor | None = None,
         until: Any = None,
     ) -> Any:
-        """The local steps of ``interfaces.Client.descend``, for every member."""
         engine, shape = self.engine, (len(self.members), self.engine.problem.d)
         steps = np.full(shape[0], K, dtype=np.int64)
         gammas = np.full(shape[0], gamma if type(gamma) is float else np.ravel(gamma), dtype=np.float64)
@@ -68,10 +66,10 @@ class Cohort(Sender):
     def _one_by_one(
         self, X: Array, H: Array, gammas: Array, K: Indices, pull: Any, momentum: Any, anchor: Any, until: Any
     ) -> Any:
-        """Work for which there is no kernel: member after member, as on the reference engine, spread over threads."""
+        """Steps without a kernel: member by member, as on the reference engine, spread over threads."""
         e, n, first = self.engine, len(X), np.broadcast_to(self.step, (len(X),))
         clients = [OneClient(e.problem, int(i), e.seed, self.request, j, e.number0) for j, i in enumerate(self.members)]
-        # lazy vectors are computed here: the threads below could not wait for others to do it
+        # compute lazy vectors now: the threads below cannot wait for each other
         options: dict[str, Any] = {"momentum": numbers(momentum, n)}
         if pull is not None:
             centres = np.broadcast_to(self.plain(pull[1]), X.shape)
@@ -99,7 +97,7 @@ class Cohort(Sender):
         return np.stack(ends)
 
     def plain(self, v: Any) -> Any:
-        """A vector as an array; a lazy one is computed."""
+        """A vector as an array; computes a lazy one."""
         if not isinstance(v, Lazy):
             return v
         if v.kind == KEPT:
@@ -108,7 +106,6 @@ class Cohort(Sender):
         return v.value if v.kind != LINE else self.engine.compute(v, self.members)
 
     def gradient(self, x: Array, where: Any = None) -> Array:
-        """The members' full gradients, one row each; zeros where they are not wanted."""
         x = np.broadcast_to(self.plain(x), (len(self.members), self.engine.problem.d))
         wanted = np.ones(len(x), bool) if where is None else np.broadcast_to(np.ravel(where), (len(x),)) != 0
         self.gradients += int(self.engine.rows[self.members[wanted]].sum())
@@ -116,7 +113,6 @@ class Cohort(Sender):
         return gradients
 
     def own(self, values: Any) -> Any:
-        """The members' entries as a column, or their rows."""
         numbers = self.engine.number0 + self.members
         if isinstance(values, tuple):
             return np.array([values[i] for i in numbers.tolist()])[:, None]

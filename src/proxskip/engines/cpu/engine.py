@@ -1,4 +1,4 @@
-"""The CPU engine: the whole cohort as one stack, its local steps spread over threads, compiled where they can be."""
+"""The CPU engine: a whole cohort as one stack, its local steps spread over threads and compiled where possible."""
 
 from __future__ import annotations
 
@@ -30,50 +30,49 @@ from proxskip.problems.federated import Problem
 from proxskip.types import Array, Indices, InputError, Vectors
 
 LAZY = 1 << 18
-"""Entries of a cohort's stack from which its halves are computed in one kernel, see ``engines.cpu.lazy``."""
+"""Numbers in a cohort's stack from which one kernel computes its halves; see ``engines.cpu.lazy``."""
 
-# Threads are started one after another. On t of them what takes one W takes W / t + c t, least for t = sqrt(W / c).
+# Starting t threads takes c t, so that work W takes W / t + c t, least for t = sqrt(W / c).
 ENTRIES_PER_START = 3e4
-"""Entries of a matrix, or numbers of a stack, that a thread takes in the time c that starting one takes."""
+"""Matrix entries or stack numbers that a thread processes in the time c."""
 ENTRIES_PER_PIECE = 2.5e5
-"""Entries of the smallest piece of work: those who finish early take another one."""
+"""Entries of the smallest piece of work."""
 SHORT_WORK = 2e7
-"""Entries, about, of one call of a kernel (a few hundredths of a second), before a thread looks for interrupts."""
+"""Entries of one kernel call (some 10 ms), after which a thread checks for interrupts."""
 
 
 class CpuEngine(NearEngine):
-    """Clients on threads. The same trajectory, bit for bit, for any number of threads."""
+    """Clients on threads, with the same bytes for any number of threads."""
 
     name = "cpu"
     together = True
     atomic = True
     weights: tuple[Array, ...] = ()
-    """With which the request under way wants sums of what goes up."""
+    """The weights of the request under way."""
 
     def __init__(self, threads: int | None = None) -> None:
         if threads is not None and threads < 1:
             raise InputError(f"threads = {threads} must be at least 1.")
         self.threads = threads or available_cores()
         self.pool: ThreadPoolExecutor | None = None
-        self.abandoned = threading.Event()  # set while threads are to leave work that nobody waits for any more
+        self.abandoned = threading.Event()  # tells threads to leave work that nobody waits for
 
     def open(
         self, problem: Problem, memory: Vectors, seed: int, number0: int = 0, census: Census | None = None
     ) -> None:
-        """Pack the shards for the kernels, where there is one for them, and compile it before the clock runs.
+        """Pack the shards for the kernels, and compile before the clock runs.
 
         Args:
-            number0, census: where these are only some of a problem's clients, the number of the first among all, and
-                the census of all.
+            number0, census: for a part of a problem's clients, the number of the first one, and the census of all.
         """
         super().open(problem, memory, seed)
         self.number0 = number0
         self.rows = problem.rows_each
         self.shards = pack(problem, census, number0)
-        # oracles of unknown make may share buffers, so they run one after another unless they say that they need not
+        # unknown oracles may share buffers, so they run in turn unless they declare otherwise
         self.shareable = problem.is_thread_safe
-        self.writes_down = False  # whether the half under way gets vectors that are yet to be computed
-        self.on_stacks: set[Any] = set()  # the code of halves that do more than + - * /
+        self.writes_down = False  # whether the half under way gets lazy vectors
+        self.on_stacks: set[Any] = set()  # code of halves that use more than + - * /
         if self.threads > 1 and self.pool is None:
             self.pool = ThreadPoolExecutor(self.threads - 1, "proxskip")
         if self.shards is not None:
@@ -81,29 +80,26 @@ class CpuEngine(NearEngine):
             self.descend(np.zeros(1, np.int64), nothing, nothing, np.zeros(1), np.zeros(1, np.int64), 0)
 
     def run(self, request: Request) -> Work:
-        """The half on the whole cohort."""
         self.weights = request.weights
         work: Work = self._written_down(request.half, request.cohort, partial(super().run, request))
         return work
 
     def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Any, ...]) -> None:
-        """The half on the whole cohort."""
         self._written_down(half, cohort, partial(super().tell, half, cohort, outcome))
 
     def _written_down(self, half: Callable[..., Any], cohort: Indices, act: Callable[[], Any]) -> Any:
-        """Run a half; that of a large cohort is written down, or is run again on plain stacks if it cannot be."""
+        """Run a half; for a large cohort on lazy vectors, or again on plain stacks if it does not support them."""
         code, d = _code_of(half), self.problem.d
         # a stack of single numbers reads as a column
         self.writes_down = d > 1 and len(cohort) * d >= LAZY and code not in self.on_stacks
         if self.writes_down:
-            with suppress(TypeError, AttributeError):  # nothing has changed; if it was another error, it comes again
+            with suppress(TypeError, AttributeError):  # nothing has changed yet; any other error comes again
                 return act()
             self.on_stacks.add(code)
             self.writes_down = False
         return act()
 
     def client(self, members: Indices, request: Request, place: int) -> Cohort:
-        """The whole cohort."""
         return Cohort(self, members, request)
 
     def descend(
@@ -118,10 +114,10 @@ class CpuEngine(NearEngine):
         halt: threading.Event | None = None,
         pull: float = 0.0,
     ) -> Array:
-        """All local steps of all members of compiled shards, from x0 (a row each, or one for all), as a new stack.
+        """All local steps of all members from x0 (a row each, or one for all), as a new stack.
 
-        Each member is on one thread, or large ones' blocks of rows on all. Minibatches are numbered from step0 on (one
-        number, or one per member). ``BrokenOff`` soon after ``halt`` is set. ``pull`` is added to the l2 term.
+        Each member is on one thread, or large ones' blocks of rows on all. Minibatches are numbered from step0 (one
+        number, or one per member). Raises ``BrokenOff`` soon after ``halt`` is set. ``pull`` is added to the l2 term.
         """
         assert self.shards is not None
         shards = self.shards if pull == 0.0 else with_pull(self.shards, pull)
@@ -146,7 +142,7 @@ class CpuEngine(NearEngine):
         return X.astype(np.float64, copy=False)
 
     def _by_blocks(self, shards: Rows | Tiles, members: Indices, K: Indices) -> bool:
-        """Whether threads share the members' blocks: better balanced, but they wait for each other at every step."""
+        """Whether threads share the members' blocks: better balanced, but they wait for each other in every step."""
         if self.threads == 1 or shards.most_blocks == 1:
             return False
         load = K * shards.work[members]
@@ -157,9 +153,9 @@ class CpuEngine(NearEngine):
     def _in_calls(
         self, steps: Callable[[int, Indices], RangeTask], members: Indices, K: Indices, halt: threading.Event | None
     ) -> None:
-        """All steps of the members on threads, in calls of about SHORT_WORK with a look for interrupts between them.
+        """All steps of the members on threads, in calls of about SHORT_WORK with a check for interrupts in between.
 
-        The steps of a member depend on its x and their number alone, so that the bytes are those of one call.
+        A step depends only on x and its number, so the bytes are those of one call.
 
         Args:
             steps: ``steps(done, count)`` is a task that takes the next count[j] steps of member j.
@@ -185,14 +181,14 @@ class CpuEngine(NearEngine):
             raise BrokenOff
 
     def has_anchors(self) -> bool:
-        """Whether there is a kernel for the steps of L-SVRG: for minibatches that are read row by row."""
+        """Whether there is a kernel for L-SVRG: only for minibatches read row by row."""
         return isinstance(self.shards, Rows) and self.shards.batch > 0
 
     def descend_anchored(
         self, members: Indices, x0: Array, H: Array, gamma: Array, K: Indices, anchor: Any, count: Sender,
         request: Request,
     ) -> tuple[Array, Array, Array]:  # fmt: skip
-        """The steps with the gradients of L-SVRG, counted."""
+        """Local steps with L-SVRG's gradients, counted."""
         assert isinstance(self.shards, Rows)
         shards, shape, moved = self.shards, (len(members), self.problem.d), np.zeros(len(members), np.int64)
         X, w, gw = (np.array(np.broadcast_to(v, shape), dtype=shards.dtype, order="C") for v in (x0, *anchor[:2]))
@@ -209,10 +205,10 @@ class CpuEngine(NearEngine):
         return X.astype(np.float64, copy=False), w.astype(np.float64, copy=False), gw.astype(np.float64, copy=False)
 
     def each(self, work: Any, n: int, numbers: float = math.inf) -> None:
-        """``work(j, j + 1)`` for each of n members, who read so many numbers; on threads if their oracles allow it."""
+        """``work(j, j + 1)`` for each of n members that read so many numbers; on threads if the oracles allow it."""
 
         def quietly(j: int, k: int) -> None:
-            with np.errstate(all="ignore"):  # a thread does not inherit the loop's
+            with np.errstate(all="ignore"):  # threads do not inherit it
                 work(j, k)
 
         threads = min(self.threads, n) if math.isinf(numbers) else self._threads_for(numbers)
@@ -232,14 +228,13 @@ class CpuEngine(NearEngine):
         return gradients
 
     def _entries(self, members: Indices) -> float:
-        """Entries of the members' matrices; infinitely many where nobody knows."""
+        """Entries of the members' matrices; infinite if unknown."""
         return math.inf if self.shards is None else float(self.shards.work[members].sum())
 
     def judge(self, problem: Problem) -> Problem:
-        """The open problem with the values and gradients of its clients computed on threads."""
         if self.shards is None or not problem.by_client:
             return problem
-        from proxskip.problems.sharded import Elsewhere  # not before: a worker never needs it
+        from proxskip.problems.sharded import Elsewhere  # a worker never needs it
 
         return Elsewhere.of(problem, self)
 
@@ -254,12 +249,12 @@ class CpuEngine(NearEngine):
         return values, gradients
 
     def _share(self, work: Any, n: int, numbers: float) -> None:
-        """``work(lo, hi)`` for ranges of n rows, together this many numbers, on as many threads as that is worth."""
+        """``work(lo, hi)`` for ranges of n rows with this many numbers, on as many threads as is worthwhile."""
         parts = self._threads_for(numbers)
         self._spread(work, [(k * n // parts, (k + 1) * n // parts) for k in range(parts)])
 
     def _spread(self, work: Any, ranges: list[tuple[int, int]], threads: int | None = None) -> None:
-        """``work(lo, hi)`` for all ranges, on this thread and others, each of which takes the next one that is left."""
+        """``work(lo, hi)`` for all ranges, on this thread and others, each taking the next range."""
         todo, failed = deque(ranges), {}
 
         def go() -> None:
@@ -275,15 +270,14 @@ class CpuEngine(NearEngine):
         helpers: list[Future[None]] = []
 
         def ends_of_helpers() -> list[BaseException | None]:
-            """Waits for those that began; nobody waits for one that comes too late."""
-            return [helper.exception() for helper in helpers if not helper.cancel()]
+            return [helper.exception() for helper in helpers if not helper.cancel()]  # waits for those that began
 
         try:
             if self.pool is not None:
                 helpers += [self.pool.submit(go) for _ in ranges[1 : threads or self.threads]]
             go()
             errors = ends_of_helpers()
-        except BaseException:  # an interrupt: the others must not go on unseen
+        except BaseException:  # an interrupt: stop the other threads too
             self.abandoned.set()
             todo.clear()
             ends_of_helpers()
@@ -292,19 +286,17 @@ class CpuEngine(NearEngine):
         for error in errors:
             if error is not None:
                 raise error
-        if failed:  # ranges are taken in their order, so that this is the first that fails, whoever does it
+        if failed:  # the first failure, whichever thread had it
             raise failed[min(failed)]
 
     def _threads_for(self, work: float) -> int:
-        """Threads that are worth it for this many entries of a matrix or numbers of a stack."""
+        """The number of threads that is worthwhile for this many entries or numbers."""
         return max(1, min(self.threads, int(math.sqrt(work / ENTRIES_PER_START))))
 
     def keeps_rows(self) -> bool:
-        """It can."""
         return True
 
     def rows_of(self, members: Indices) -> Indices:
-        """Where the rows of these members are."""
         return members if self.store is None else self.store.place[members]
 
     def _of(self, at: Indices) -> Any:
@@ -314,7 +306,7 @@ class CpuEngine(NearEngine):
         return super()._of(at)
 
     def _store(self, at: Indices, up: Any, memory: Any) -> tuple[Any, ...]:
-        """Do what the half wrote down: what goes up into sums or stacks, what is remembered into its place."""
+        """Run the half's program: what goes up into sums or stacks, memory into its place."""
         shape = (len(at), self.problem.d)
         threads = self._threads_for(shape[0] * shape[1])
         one_each = -(-shape[0] // SUM_BLOCK) >= threads  # a block is summed by one thread
@@ -337,7 +329,7 @@ class CpuEngine(NearEngine):
         return tuple(v if callable(v) else np.ascontiguousarray(as_stack(v, shape)) for v in sent)
 
     def compute(self, v: Lazy, members: Indices) -> Array:
-        """One lazy stack at once."""
+        """Compute one lazy stack now."""
         stack = np.empty((len(members), self.problem.d))
         sheet = Sheet(self.problem.d, self.rows_of(members))
         sheet.store(v, stack, kept=False)
@@ -345,25 +337,22 @@ class CpuEngine(NearEngine):
         return stack
 
     def sum(self, w: Array, U: Array) -> Array:
-        """Block after block, the blocks spread over threads."""
         blocks = np.empty((-(-len(U) // SUM_BLOCK), U.shape[1]))
         w, U = np.ascontiguousarray(w), np.ascontiguousarray(U)
         self._share(lambda lo, hi: kernels.block_sums(lo, hi, w, U, SUM_BLOCK, blocks), len(blocks), U.size)
         return sum_in_order(blocks)
 
     def sums(self, rows: Sequence[Array], up: Sequence[Any]) -> tuple[Any, ...]:
-        """Those that ``run`` has taken, and the others."""
         return tuple(s for U in up for s in (U() if callable(U) else (self.sum(w, U) for w in rows)))
 
     def close(self) -> None:
-        """End the threads."""
         if self.pool is not None:
             self.pool.shutdown()
             self.pool = None
 
 
 def _code_of(half: Any) -> Any:
-    """What stays the same where a method makes its half anew in every round."""
+    """A key that stays the same if a method makes its half anew in every round."""
     while isinstance(half, partial):
         half = half.func
     return half.__code__ if isinstance(half, (FunctionType, MethodType)) else type(half)

@@ -1,4 +1,4 @@
-"""Compiled local steps of linear models: all K steps of a client in one call, the GIL released.
+"""Compiled local steps of linear models: all K steps of a client in one call, with the GIL released.
 
 Every kernel does, for each client j in [lo, hi) of the cohort,
 
@@ -7,13 +7,14 @@ Every kernel does, for each client j in [lo, hi) of the cohort,
 which is the local step of the method (``docs/idea.md``).
 
 * Sparse shards, full gradients: *tiles*. Rows are sorted by length and read eight at a time, columns four entries at a
-  time; the margins read rows, the gradient gathers columns, nothing is scattered. Rows without entries are left out and
-  equal rows are merged. A minibatch of most of the rows is a full gradient whose other rows have weight zero.
+  time; margins read rows, the gradient gathers columns, and nothing is scattered. Empty rows are dropped and equal rows
+  merged. A minibatch of most rows is a full gradient whose other rows have weight zero.
 * Sparse shards with few entries per column, and small minibatches: row after row, scattered.
 * Dense shards: four rows at a time, margins and gradient in one pass.
 
 A client's arithmetic depends on its own shard alone. ``shards`` packs the data, with unsigned indices because numba
-checks a signed one at every access.
+checks signed ones at every access. To add a loss, extend ``slope`` and ``slopes``; to add a layout, write a
+``descend_*`` kernel and its class in ``shards``.
 """
 
 import math
@@ -30,41 +31,41 @@ ROWS_PER_TILE, ENTRIES_PER_TILE = 8, 4
 LOGISTIC, SQUARED = 0, 1
 """Losses of one margin per row."""
 DENSE, SPARSE, SOFTMAX = 0, 1, 2
-"""Kinds of shards that are read row by row."""
-# ``reassoc`` lets the compiler vectorize sums, in an order that is fixed when it compiles; ``contract`` lets it fuse
-# multiply-adds. Without "nnan" and "ninf", NaN and infinity keep their meaning.
+"""Kinds of shards read row by row."""
+# "reassoc" lets the compiler vectorize sums in a fixed order, "contract" lets it fuse multiply-adds. Without "nnan" and
+# "ninf", NaN and infinity keep their meaning.
 _FAST = {
     "nogil": True,
     "cache": True,
     "borrows": True,
     "error_model": "numpy",
     "fastmath": {"reassoc", "contract", "nsz", "arcp", "afn"},
-    # a kernel that is called, not inlined, is another copy in the process that compiles than in those that load it
+    # a called kernel would have other code in the compiling process than in those that load it
     "forceinline": True,
 }
 # for ``slopes``: reassociation would cancel the magic number that rounds there
 _IN_ORDER = {**_FAST, "fastmath": {"contract"}}
 SAFE_MARGIN = 690.0
-"""Margins below it in size need no clamp: exp neither overflows nor underflows."""
+"""Smaller margins need no clamp: exp neither overflows nor underflows."""
 _COIN = 0x80000000 | STREAMS["anchor"]
 """The first word of the counter of ``randomness.anchor_coin``."""
 
 
 class Steps(NamedTuple):
-    """The local steps of a cohort; member j of it is client clients[j] of the shards."""
+    """The local steps of a cohort; member j is client clients[j] of the shards."""
 
     clients: Any
     X0: Any
-    """Where they begin: a row for each member, or one for all. Those of ``spread`` begin in X."""
+    """The starting points: a row per member, or one for all (for ``spread``, X)."""
     X: Any
-    """Where they lead."""
+    """The end points."""
     H: Any
     gamma: Any
     K: Any
 
 
 class Anchors(NamedTuple):
-    """By member the anchor w of L-SVRG, the full gradient there, the probability that w moves, and how often it has."""
+    """By member: L-SVRG's anchor w, its full gradient, the probability that w moves, and how often it has."""
 
     W: Any
     GW: Any
@@ -73,7 +74,7 @@ class Anchors(NamedTuple):
 
 
 class RowData(NamedTuple):
-    """Rows of all clients end to end; arrays of other kinds are there too, without entries."""
+    """The rows of all clients end to end; the arrays of other kinds are empty."""
 
     kind: int
     """DENSE, SPARSE or SOFTMAX."""
@@ -81,7 +82,7 @@ class RowData(NamedTuple):
     indptr: Any
     indices: Any
     values: Any
-    """Of sparse rows; none where all are one."""
+    """Of sparse rows; empty if all are one."""
     b: Any
     loss: int
     C: int
@@ -89,14 +90,14 @@ class RowData(NamedTuple):
     row0: Any
     """The first row of each client."""
     share: Any
-    """By client the weight of a row."""
+    """The weight of a row, by client."""
     reg: Any
     per_block: int
-    """Rows of a block, about."""
+    """About how many rows a block has."""
 
 
 class TileData(NamedTuple):
-    """Rows in groups of eight and columns in fours; ``shards.Tiles`` has the picture."""
+    """Rows in groups of eight and columns in fours; see the picture in ``shards.Tiles``."""
 
     blocks: Any
     groups: Any
@@ -108,7 +109,7 @@ class TileData(NamedTuple):
     column_values: Any
     b: Any
     scale: Any
-    """By slot the weight of its row."""
+    """The weight of the row in each slot."""
     loss: int
     longest: float
     """The largest |a_r|^2."""
@@ -128,7 +129,7 @@ _C8, _C9, _C10, _C11 = 2.4801485441561313e-05, 2.755724088722987e-06, 2.76326547
 
 @njit(inline="always")
 def slope(loss, z, b):
-    """The derivative of the loss in its margin, without overflow at any margin."""
+    """The loss's derivative in its margin, without overflow."""
     if loss == LOGISTIC:
         return -b / (1.0 + math.exp(min(b * z, 700.0)))
     return z - b
@@ -152,10 +153,10 @@ def _exp_part(u, i, power, z):
 
 @njit(**_IN_ORDER)
 def slopes(loss, z, b, scale, m, safe, bits, power):
-    """z <- scale * slope(z, b) for the first m rows, vectorized; ``bits`` and ``power`` are one buffer.
+    """z <- scale * slope(z, b) for the first m rows, vectorized; ``bits`` and ``power`` share one buffer.
 
-    For the logistic loss exp is spelt out: a call of the library's would not be vectorized. ``safe`` says that every
-    margin is below SAFE_MARGIN in size, so that no clamp is needed.
+    The logistic loss spells out exp, because a library call would not be vectorized. ``safe`` says that every margin is
+    below SAFE_MARGIN, so no clamp is needed.
     """
     if loss == SQUARED:
         for i in range(m):
@@ -175,9 +176,8 @@ def slopes(loss, z, b, scale, m, safe, bits, power):
 
 
 # -- sparse, full gradients: tiles -------------------------------------------------------------------------------------
-# Entry e of eight rows lies in one line of ``index`` and ``values``: memory is read from front to back, and eight sums
-# hide the latency of the additions. A row that is shorter than the longest of its group is filled up with index d,
-# where x is zero. Where all stored values are one, ``values`` is empty and nothing is multiplied.
+# Entry e of eight rows lies in one line of ``index`` and ``values``: memory is read front to back, and eight sums hide
+# the latency of additions. Short rows are padded with index d, where x is zero. ``values`` is empty if all are one.
 @njit(**_FAST)
 def margins(x, n, first, tiles, index, values, z):
     """z <- A x for n groups of eight rows each, from ``first`` on."""
@@ -220,7 +220,7 @@ def margins(x, n, first, tiles, index, values, z):
 def gather_columns(z, lo, hi, at, tiles, rows, values, g):
     """g <- A' z for columns lo .. hi-1, whose tiles begin with number ``at``.
 
-    Four entries of a column at a time, filled up with the row after the last, where z is zero.
+    Four entries of a column at a time, padded with the row after the last, where z is zero.
     """
     unit = values.shape[0] == 0
     for c in range(lo, hi):
@@ -267,13 +267,13 @@ def step(x, lo, hi, gamma, g, reg, h):
 
 @njit(**_FAST)
 def block_tiles(u, x, data, scale, at, z, bits, power, g):
-    """g <- the gradient sum of block u of rows, small enough for its slopes to stay in the cache.
+    """g <- the gradient sum of block u, small enough for its slopes to stay in the cache.
 
     ``at`` is the group whose rows come first in ``scale``.
     """
     first, last, d = data.groups[u], data.groups[u + 1], g.shape[0]
     m = 8 * (last - first)
-    z[m] = 0.0  # what the columns' missing entries read
+    z[m] = 0.0  # read by the padding of columns
     margins(x, last - first, first, data.row_start, data.row_index, data.row_values, z)
     # |a_r' x| <= |a_r| |x| for all rows
     safe = squared_norm(x, d) * data.longest < SAFE_MARGIN * SAFE_MARGIN
@@ -290,12 +290,12 @@ def descend_tiles(lo, hi, steps, data, draws, tiled, work, drawn):
     share, picks, room = drawn
     for j in range(lo, hi):
         i = clients[j]
-        # x has one entry more than the vector, a zero, which the rows' missing entries read
+        # x has an additional zero, read by the padding of rows
         start = X0[j if X0.shape[0] > 1 else 0]
         for c in range(d):
             x[c] = start[c]
         x[d] = 0.0
-        # a minibatch's weights are those of this client alone; the full gradient's are those of all clients
+        # a minibatch has this client's weights, the full gradient those of all clients
         own, at = (share, groups[blocks[i]]) if draws.batch > 0 else (data.scale, 0)
         for k in range(K[j]):
             part = share.dtype.type(1.0)
@@ -304,7 +304,7 @@ def descend_tiles(lo, hi, steps, data, draws, tiled, work, drawn):
             if draws.batch > 0:
                 slots = 8 * at, 8 * groups[blocks[i + 1]]
                 part = weigh_rows(i, draws.step0[j] + k, slots[0], slots[1], tiled, draws, share, picks, room)
-            # the gradient is the sum of its blocks', in their order, as where threads share them
+            # sum the blocks in order, as if threads shared them
             for u in range(blocks[i], blocks[i + 1]):
                 block_tiles(u, x, data, own, at, z, bits, power, g)
                 for c in range(d):
@@ -322,7 +322,7 @@ def descend_tiles(lo, hi, steps, data, draws, tiled, work, drawn):
 def add_sparse_rows(lo, hi, picks, first, x, indptr, indices, values, b, factor, loss, g):
     """g <- g + sum over rows of factor * slope * row; rows are first + picks[q], or first + q without picks.
 
-    A row's entries are still in the cache when they are read again, for its part of the gradient.
+    A row's entries are still in the cache when they are read again for the gradient.
     """
     unit = values.shape[0] == 0
     picked = picks.shape[0] > 0
@@ -346,7 +346,7 @@ def add_sparse_rows(lo, hi, picks, first, x, indptr, indices, values, b, factor,
 
 @njit(**_FAST)
 def add_dense_rows(lo, hi, picks, first, x, A, b, factor, loss, g):
-    """The same for dense rows, four at a time: x is read, and g read and written, once for all four."""
+    """The same for dense rows, four at a time, so that x and g are read once for all four."""
     d = g.shape[0]
     picked = picks.shape[0] > 0
     zero = g.dtype.type(0.0)
@@ -383,8 +383,7 @@ def add_dense_rows(lo, hi, picks, first, x, A, b, factor, loss, g):
 def add_softmax_rows(lo, hi, picks, first, x, indptr, indices, values, b, factor, C, g, p):
     """The same for softmax loss; x is the C x F matrix of the classes' vectors, row by row.
 
-    The slope in the margin of class c is its probability, less one for the row's own class. Dense data come as sparse
-    rows too.
+    The slope for class c is its probability, minus one for the row's own class. Dense data come as sparse rows too.
     """
     F = g.shape[0] // C
     picked = picks.shape[0] > 0
@@ -400,7 +399,7 @@ def add_softmax_rows(lo, hi, picks, first, x, indptr, indices, values, b, factor
 
 @njit(**_FAST)
 def softmax_row(r, x, C, F, indptr, indices, values, p):
-    """Class probabilities of row r into p; the largest margin is taken off first, so that exp does not overflow."""
+    """Class probabilities of row r into p; the largest margin is subtracted first, so that exp does not overflow."""
     top = -np.inf
     for c in range(C):
         s = 0.0
@@ -433,9 +432,9 @@ def block_gradient(k, blocks, taken, picks, first, x, data, factor, g, p):
 
 @njit(**_FAST)
 def rows_gradient(rows, factor, picks, first, x, data, g, part, p):
-    """g <- ``factor`` times the sum of the gradients of these rows without the regularizer, block after block.
+    """g <- ``factor`` times the sum of these rows' gradients without the regularizer, block after block.
 
-    A large client's gradient is the sum of the gradients of blocks of rows, in their order, whoever computes them.
+    A large client's gradient is the sum over blocks of rows in order, whoever computes them.
     """
     blocks = max(1, rows // data.per_block)
     block_gradient(0, blocks, rows, picks, first, x, data, factor, g, p)
@@ -474,7 +473,7 @@ def coin(seed, client, round, step):
 
 @njit(**_FAST)
 def descend_anchored(lo, hi, steps, anchors, data, draws, work):
-    """The steps of L-SVRG; X and the anchors are changed in their place. With the same minibatch at both points,
+    """Steps of L-SVRG, with the same minibatch at both points; X and the anchors are changed in place.
 
     K[j] times:  z = x_j;  x_j <- z - gamma_j (g(z) - g(w_j) + gw_j - h_j);  and with probability q_j  w_j <- z
     """
@@ -504,8 +503,7 @@ def descend_anchored(lo, hi, steps, anchors, data, draws, work):
 
 
 # -- large clients: their blocks on several threads, step after step --------------------------------------------------
-# Part u is that of a block of member owner[u]; parts starts[j] .. starts[j+1]-1 are member j's. Members with K[j] <= k
-# take no step k.
+# Part u belongs to a block of member owner[u]; member j has parts starts[j] .. starts[j+1]-1, and no step k >= K[j].
 @njit(**_FAST)
 def sum_tiles(lo, hi, k, owner, block, at, K, Y, data, share, work, parts):
     """parts[u] <- the gradient sum of block[u] at its member's point Y[j], u = lo .. hi-1, as in ``descend_tiles``."""
@@ -529,7 +527,7 @@ def sum_rows(lo, hi, k, owner, starts, K, X, taken, factor, picks, first, data, 
 
 @njit(**_FAST)
 def step_by_parts(k, starts, K, parts, factor, X, gamma, reg, H, total):
-    """The step k of every member; its gradient is ``factor`` times the sum of its parts in their order."""
+    """Step k of every member; its gradient is ``factor`` times the sum of its parts in order."""
     d = parts.shape[1]
     for j in range(K.shape[0]):
         if k < K[j]:
@@ -547,14 +545,14 @@ def step_by_parts(k, starts, K, parts, factor, X, gamma, reg, H, total):
 # -- tiles are filled --------------------------------------------------------------------------------------------------
 @njit(nogil=True, cache=True, borrows=True, error_model="numpy")
 def fill_tiles(rows, slot, block, place, indptr, indices, values, d, row_start, by_row, at, by_column):
-    """Every entry of these rows into both tilings.
+    """Put every entry of these rows into both tilings.
 
     Entry k of the row in ``slot`` goes to line k of its group, in the row's lane. Entries of a column are appended in
     the order of the slots; ``at[u d + c]`` is the place of the next one.
 
     Args:
         block, place: the block of each row, and the row's place there.
-        by_row, by_column: indices and values; no values where all are one.
+        by_row, by_column: indices and values; no values if all are one.
     """
     index, stored = by_row
     row_of, stored_by_column = by_column
@@ -574,13 +572,13 @@ def fill_tiles(rows, slot, block, place, indptr, indices, values, d, row_start, 
 
 
 # -- sums over clients -------------------------------------------------------------------------------------------------
-# no fast-math flags at all: a sum has the bytes of numpy's, and of every other engine's
+# no fast-math flags, so that sums have numpy's bytes on every engine
 @njit(nogil=True, cache=True, borrows=True, error_model="numpy")
-def block_sums(lo, hi, w, U, block, out):
-    """out[q] = the weighted sum of rows q block .. (q+1) block - 1, row after row, without fused multiply-adds."""
+def block_sums(lo, hi, w, U, block, sums):
+    """sums[q] = the weighted sum of rows q block .. (q+1) block - 1, row after row, without fused multiply-adds."""
     for q in range(lo, hi):
         for c in range(U.shape[1]):
-            out[q, c] = 0.0
+            sums[q, c] = 0.0
         for i in range(q * block, min((q + 1) * block, U.shape[0])):
             for c in range(U.shape[1]):
-                out[q, c] += w[i] * U[i, c]
+                sums[q, c] += w[i] * U[i, c]

@@ -1,11 +1,10 @@
-"""Client halves of large cohorts in one parallel kernel: vectors that remember what is to be computed.
+"""Client halves of large cohorts in one parallel kernel, by vectors that record what is to be computed.
 
-Most client halves only add and subtract vectors and multiply or divide them by numbers. For a cohort of thousands of
-clients numpy would walk over all of their vectors once for every sign. Here the half is given ``Lazy`` vectors, each
-of them a step  a + factor * b  that is yet to be taken. A ``Sheet`` turns these into a program of one line per step,
-and ``lazy_kernels.evaluate`` runs it on a few clients at a time while their rows are in the cache. The operations and
-their order are numpy's, so the bytes are too. A half that does anything else with its vectors gets a ``TypeError`` or
-an ``AttributeError``, and the engine runs it again on plain arrays.
+Most client halves only add and subtract vectors and scale them by numbers. For thousands of clients numpy would walk
+over all vectors once per operation. Here the half gets ``Lazy`` vectors, each a step  a + factor * b  yet to be taken.
+A ``Sheet`` turns them into a program of one line per step, and ``lazy_kernels.evaluate`` runs it on a few clients at a
+time while their rows are in the cache. Operations and their order are numpy's, so the bytes are too. A half that does
+anything else with its vectors gets a ``TypeError`` or ``AttributeError``, and the engine runs it again on plain arrays.
 """
 
 from __future__ import annotations
@@ -20,18 +19,17 @@ from proxskip.links.sums import SUM_BLOCK, sum_in_order
 from proxskip.types import Array, Indices
 
 MAX_ARRAYS = 8
-"""Arrays, and results, that one kernel call takes. The kernel is compiled for tuples of this length, padded if need be,
-so that one compilation serves all programs."""
+"""The arrays, and results, of one kernel call: tuples are padded to this length, so one compilation serves all."""
 MEMBERS_OF_A_PIECE = 32
-"""Those that a thread takes at least."""
+"""The fewest members that a thread takes."""
 NUMBERS_AT_A_TIME = 2048
-"""Numbers that one line of a program works on before the next line: its result stays in a core's first cache."""
+"""Numbers per line of a program, so that its result stays in the L1 cache."""
 
 
 class Lazy:
     """A ``(c, d)`` stack that is yet to be computed.
 
-    ``value`` is an array or, where ``kind`` is LINE, (a, factor, b, divides) for  a + factor * b  or  a + b / factor.
+    ``value`` is an array or, if ``kind`` is LINE, (a, factor, b, divides) for  a + factor * b  or  a + b / factor.
     Without a (None) it is the multiple alone.
     """
 
@@ -44,7 +42,7 @@ class Lazy:
 
     @staticmethod
     def of(v: Any, kept: bool = False) -> Lazy:
-        """A vector of a half: a stack, or one row for all; ``kept`` for a row per client of the problem."""
+        """A stack, or one row for all; ``kept`` for a row per client of the problem."""
         if isinstance(v, Lazy):
             return v
         if np.ndim(v) == 0 or v.shape[-1] == 1:
@@ -52,7 +50,7 @@ class Lazy:
         return Lazy(ROW if v.ndim == 1 else KEPT if kept else STACK, v)
 
     def _plus(self, v: Any, sign: float) -> Lazy:
-        """One line does  a + factor * b : it rounds the product and then the sum, as numpy does."""
+        """One line rounds the product and then the sum, as numpy does."""
         b = Lazy.of(v)
         if b.kind == LINE and b.value[0] is None:
             _, factor, vector, divides = b.value
@@ -85,37 +83,37 @@ class Lazy:
     def _refuse(self, *_: Any, **__: Any) -> Any:
         raise TypeError("a program has only + - * /.")
 
-    # without these numpy and Python would go on with the object, and not with its numbers
+    # without these numpy and Python would use the object instead of its numbers
     __array__ = __bool__ = __eq__ = __ne__ = _refuse
     __hash__ = object.__hash__
 
 
 class Sheet:
-    """A program for the kernel: its lines, their operands, and where the results go.
+    """A program for the kernel: lines, operands, and where the results go.
 
     Args:
         d: the size of a vector.
-        members: by member of the cohort, its row among the vectors that are kept.
-        weights: rows of weights with which ``sum`` sums.
+        members: each member's row among the kept vectors.
+        weights: rows of weights for ``sum``.
     """
 
     def __init__(self, d: int, members: Indices, weights: tuple[Array, ...] = ()) -> None:
         self.d, self.members, self.summed = d, members, []  # type: int, Indices, list[int]
         self.weights = np.array(weights, np.float64).reshape(-1, len(members))
-        self.arrays: list[Any] = [np.full(d, -0.0)]  # a multiple alone is added to it, with the same bytes
+        self.arrays: list[Any] = [np.full(d, -0.0)]  # adding a multiple to it keeps its bytes
         self.lines: list[list[int]] = []
         self.factors: list[Any] = []
         self.stored: list[tuple[int, int]] = []
-        self.outs: list[Array] = []
-        self.places: dict[int, tuple[Lazy, int]] = {}  # by id, with the vector, so that no other gets this id
+        self.targets: list[Array] = []
+        self.places: dict[int, tuple[Lazy, int]] = {}  # by id; keeping the vector keeps its id unique
 
-    def store(self, v: Lazy, out: Array, kept: bool) -> None:
-        """Compute v into ``out``, which has a row for each member or, if ``kept``, is read by the members' rows."""
+    def store(self, v: Lazy, target: Array, kept: bool) -> None:
+        """Compute v into ``target``, with a row per member or, if ``kept``, indexed by the members' rows."""
         self.stored.append((self._line(v), KEPT if kept else STACK))
-        self.outs.append(out)
+        self.targets.append(target)
 
     def sum(self, v: Lazy) -> Callable[[], tuple[Array, ...]]:
-        """Compute the weighted sums of v, and no stack; the function returns them once the work is done."""
+        """Compute only the weighted sums of v; the returned function gives them once the work is done."""
         self.summed.append(self._line(v))
         k = len(self.summed) - 1
         return lambda: tuple(map(sum_in_order, self.totals[k]))
@@ -124,7 +122,7 @@ class Sheet:
         return self._place(v if v.kind == LINE else v * 1.0)[1]
 
     def _place(self, v: Lazy | None) -> tuple[int, int]:
-        """Kind and place of an operand; each array and each line is in the program once, however often it occurs."""
+        """Kind and place of an operand; each array and line is in the program once."""
         if v is None:
             return ROW, 0
         if id(v) in self.places:
@@ -141,13 +139,13 @@ class Sheet:
         return v.kind, place
 
     def work(self) -> tuple[Any, int]:
-        """``f(lo, hi)`` that does pieces lo to hi-1 of the cohort, and how many there are; sums are taken in blocks."""
-        if max(len(self.arrays), len(self.outs)) > MAX_ARRAYS:
+        """``f(lo, hi)`` that computes pieces lo to hi-1 of the cohort, and the number of pieces."""
+        if max(len(self.arrays), len(self.targets)) > MAX_ARRAYS:
             raise TypeError(f"a program has at most {MAX_ARRAYS} arrays.")
         nothing = [np.zeros((0, 0))] * MAX_ARRAYS
-        # of one type for the kernel: one that cannot be written to would be another
+        # one type for the kernel: read-only arrays would be another
         arrays = [np.require(np.atleast_2d(v), np.float64, ["C", "W"]) for v in self.arrays]
-        inputs, outs = tuple((arrays + nothing)[:MAX_ARRAYS]), tuple((self.outs + nothing)[:MAX_ARRAYS])
+        inputs, targets = tuple((arrays + nothing)[:MAX_ARRAYS]), tuple((self.targets + nothing)[:MAX_ARRAYS])
         factors = np.array([np.broadcast_to(np.ravel(v), (len(self.members),)) for v in self.factors], np.float64)
         lines, stored = np.array(self.lines, np.int64), np.array(self.stored, np.int64).reshape(-1, 2)
         size = SUM_BLOCK if self.summed else MEMBERS_OF_A_PIECE
@@ -155,26 +153,26 @@ class Sheet:
         self.totals = totals = np.empty((len(summed), len(self.weights), count, self.d))
 
         def pieces(lo: int, hi: int) -> None:
-            # each call's own, since they may run on several threads
+            # each call has its own, because several threads may run
             results = np.empty((len(lines), max(1, NUMBERS_AT_A_TIME // self.d), self.d))
-            where = lines, factors, self.members, inputs, results, stored, outs
+            where = lines, factors, self.members, inputs, results, stored, targets
             evaluate(lo, hi, size, *where, summed, self.weights, totals)
 
         return pieces, count
 
 
 def _number(v: Any) -> Any:
-    """A factor: a number, or a column with one for each member."""
+    """A factor: a number, or a column with one per member."""
     if isinstance(v, float) or np.ndim(v) == 0 or (np.ndim(v) == 2 and v.shape[1] == 1):
         return v
     raise TypeError("a program has no products of vectors.")
 
 
 def as_stack(v: Array | float, shape: tuple[int, int]) -> Array:
-    """v with a row for each member; what has one already is not touched, because numpy's views take microseconds."""
+    """v with a row per member; one that has them is not touched, because numpy's views take microseconds."""
     return v if isinstance(v, np.ndarray) and v.shape == shape else np.broadcast_to(v, shape)
 
 
 def numbers(v: Any, members: int) -> list[float]:
-    """One number for each member, of a number or a column."""
+    """One number per member, from a number or a column."""
     return [float(u) for u in np.broadcast_to(np.ravel(v), (members,))]

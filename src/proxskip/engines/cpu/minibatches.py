@@ -1,9 +1,7 @@
 """Compiled minibatches: the rows of client i at step k of round r, as a function of the seed and (i, r, k) alone.
 
-``randomness.minibatch`` is the plain form and the judge of this one; its module says what is drawn. A table of bytes,
-one for each row, says which rows were drawn (``subset``); in between it is all zero.
-
-All of it is arithmetic on unsigned integers, exact on every machine.
+``randomness.minibatch`` is the reference. ``subset`` marks drawn rows in a table with one byte per row, which is zero
+in between. All arithmetic is on unsigned integers, exact on every machine.
 """
 
 from typing import Any, NamedTuple
@@ -15,7 +13,7 @@ from proxskip.randomness import REDRAW
 
 _WORD = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
-# Philox4x32: multipliers, and the Weyl constants by which the key is moved on after each round
+# Philox4x32: multipliers, and the Weyl constants that advance the key
 _PHILOX_M0, _PHILOX_M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _PHILOX_W0, _PHILOX_W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 _u32, _u64 = np.uint32, np.uint64
@@ -23,11 +21,11 @@ _REDRAW = np.uint32(REDRAW)
 NO_PICKS = np.zeros(0, np.uint32)
 """All rows, in their order."""
 ROWS_PER_PICK = 16
-"""A minibatch of fewer rows is read in the order of the draws: looking at every row would take longer."""
+"""A minibatch with fewer rows than one in this many is read in the order drawn."""
 
 
 class Draws(NamedTuple):
-    """What the minibatches of a round are drawn by, for all members of a cohort."""
+    """The keys of a round's minibatches, for all members of a cohort."""
 
     batch: int
     """Rows of a minibatch; 0 for full gradients."""
@@ -36,16 +34,16 @@ class Draws(NamedTuple):
     number0: int
     """The number of the first client among all."""
     step0: Any
-    """By member the number of its first step: member j draws that of its local step k as that of step0[j] + k."""
+    """The number of each member's first step."""
 
 
 def room_for(batch: int, rows: int, place: Any = NO_PICKS) -> tuple[Any, Any]:
-    """Room for a minibatch and for drawing it: ``picks``, and the ``room`` of ``draw_rows``.
+    """Buffers for a minibatch and for drawing it: ``picks``, and the ``room`` of ``draw_rows``.
 
     Args:
-        batch: rows of a minibatch; 0 for none: all rows are read.
-        rows: the most that a client has.
-        place: where each row of all clients lies among its client's; without entries, where its number says.
+        batch: rows of a minibatch; 0 if all rows are read.
+        rows: the most rows of a client.
+        place: the place of each row of all clients within its client; empty if rows are in order.
     """
     picks = np.empty(batch + 3, np.uint32) if batch else NO_PICKS
     return picks, (np.zeros(rows if batch else 0, np.uint8), place)
@@ -53,7 +51,7 @@ def room_for(batch: int, rows: int, place: Any = NO_PICKS) -> tuple[Any, Any]:
 
 @njit(nogil=True, cache=True, borrows=True, forceinline=True)
 def philox(c0, c1, c2, c3, seed):
-    """The four words of ``randomness.philox4x32``; the counter is of 32-bit words, the seed of 64 bits."""
+    """The four words of ``randomness.philox4x32``; the counter has 32-bit words, the seed 64 bits."""
     k0, k1 = _u32(seed & _WORD), _u32(seed >> _32)
     for _ in range(10):
         p0, p1 = _PHILOX_M0 * _u64(c0), _PHILOX_M1 * _u64(c2)
@@ -76,8 +74,8 @@ def _redrawn(product, side, i, step, round, client, seed):
 
 
 @njit(nogil=True, cache=True, borrows=True)
-def subset(seed, client, round, step, m, n, seen, out):
-    """n different rows of m into ``out``, which has room for three more; ``seen`` holds m zeros, and does again."""
+def subset(seed, client, round, step, m, n, seen, rows):
+    """n different rows of m into ``rows``, which has room for three more; ``seen`` holds m zeros before and after."""
     seed = _u64(seed)
     blocks = (n + 3) // 4
     for q in range(blocks):
@@ -88,25 +86,25 @@ def subset(seed, client, round, step, m, n, seen, out):
             i = q + r * blocks
             side = _u64(m - n + 1 + i)
             product = _u64(word) * side
-            if product & _WORD < side and i < n:  # rare, and not even then always to be drawn again
-                out[i] = _u32(_redrawn(product, side, i, step, round, client, seed))
+            if product & _WORD < side and i < n:  # rare, and even then not always redrawn
+                rows[i] = _u32(_redrawn(product, side, i, step, round, client, seed))
             else:
-                out[i] = _u32(product >> _32)
-    # Floyd: a number that was drawn already becomes the last one that could be drawn, which was not
+                rows[i] = _u32(product >> _32)
+    # Floyd: a number drawn before becomes the last one in its range, which was not
     for i in range(n):
-        row = out[i]
-        row = _u32(row + seen[row] * _u32(m - n + i - row))  # no branch, which would often be mispredicted
+        row = rows[i]
+        row = _u32(row + seen[row] * _u32(m - n + i - row))  # without a branch, which would often be mispredicted
         seen[row] = 1
-        out[i] = row
+        rows[i] = row
     for i in range(n):
-        seen[out[i]] = 0
+        seen[rows[i]] = 0
 
 
 @njit(nogil=True, cache=True, borrows=True)
-def draw_rows(seed, client, round, step, first, m, b, out, room):
-    """The places of b of the client's m rows into ``out``, which has room for three more.
+def draw_rows(seed, client, round, step, first, m, b, rows, room):
+    """The places of b of the client's m rows into ``rows``, which has room for three more.
 
-    In ascending order, for rows that are neighbours in memory, unless they are few of many.
+    In ascending order, so that neighbours in memory are read together, unless they are few of many.
 
     Args:
         first: the number of the client's first row among all clients'.
@@ -116,17 +114,17 @@ def draw_rows(seed, client, round, step, first, m, b, out, room):
     place = places[first : first + m]
     rest, placed = 2 * b > m, place.shape[0] > 0
     n = m - b if rest else b
-    subset(seed, client, round, step, m, n, seen, out)
+    subset(seed, client, round, step, m, n, seen, rows)
     if placed:
         for i in range(n):
-            out[i] = place[out[i]]
+            rows[i] = place[rows[i]]
     if not rest and m > ROWS_PER_PICK * b:
         return
     for i in range(n):
-        seen[out[i]] = 1
+        seen[rows[i]] = 1
     at = 0
     for r in range(m):
-        out[at] = _u32(r)  # the next one overwrites it unless it is taken
+        rows[at] = _u32(r)  # overwritten by the next row unless it is taken
         at += seen[r] != rest
         seen[r] = 0
 
@@ -136,8 +134,8 @@ def weigh_rows(i, k, lo, hi, tiled, draws, share, picks, room):
     """share <- how often each tiled row (lo .. hi-1) of client i is in its minibatch of step k.
 
     ``tiled`` is (row0, place, count). A tiled row stands for ``count`` equal rows of the data, and place[r] says which
-    one stands for row r. The rows of the minibatch or the others, whichever are fewer, are drawn: counted from zero up,
-    or from all rows down. Returns the factor by which the gradient is to be multiplied.
+    one stands for row r. Either the minibatch or the remaining rows are drawn, whichever are fewer. Returns the factor
+    of the gradient.
     """
     row0, place, count = tiled
     seen, batch = room[0], draws.batch

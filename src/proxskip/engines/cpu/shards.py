@@ -1,7 +1,8 @@
-"""The clients' data in the layouts that the kernels read: ``Tiles`` for sparse gradients of most rows, else ``Rows``.
+"""The clients' data in the layouts of the kernels: ``Tiles`` for sparse gradients of most rows, else ``Rows``.
 
-Each client is cut into *blocks* of rows. Its gradient is the sum of the blocks' gradients in their order, whether one
-thread computes them all (``descend``) or several threads share them (``spread``), so that the bytes are the same.
+Each client is cut into *blocks* of rows. Its gradient is the sum of the blocks' gradients in order, whether one thread
+computes them all (``descend``) or several share them (``spread``), so the bytes are the same. ``pack`` chooses the
+layout.
 """
 
 from __future__ import annotations
@@ -27,25 +28,25 @@ from proxskip.types import Array, Indices, is_sparse
 
 RangeTask = Callable[[int, int], None]
 MIN_ENTRIES_PER_COLUMN = 4.0
-"""With fewer entries per column and client, gathering columns costs more than scattering rows."""
+"""With fewer entries per column and client, scattering rows is faster than gathering columns."""
 MAX_ROWS_PER_BLOCK = 1 << 14
-"""Rows of a block of tiles: their slopes stay in a core's cache, and 16 bits are enough to number them."""
+"""Rows of a block of tiles: their slopes stay in the cache, and 16 bits number them."""
 MIN_BATCH_SHARE = 0.4
-"""The share of a client's rows from which a minibatch is a full gradient whose other rows have weight zero."""
+"""The share of rows from which a minibatch is a full gradient whose other rows have weight zero."""
 ENTRIES_PER_BLOCK = 1 << 20
-"""Stored entries of a block of ``Rows``, about: a client of at least two blocks may be spread over threads."""
+"""About how many entries a block of ``Rows`` has; clients with several blocks may use several threads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """What a client's layout depends on beyond its own shard; with it, a part of the clients is packed as in the whole.
+    """What a client's layout depends on beyond its own shard.
 
-    The choice of layout, the size of blocks and whether values are stored decide the order of a client's sums. Taken
-    over all clients they are the same, to the byte, for one process and for several that each hold a few clients.
+    The layout, the size of blocks and whether values are stored decide the order of a client's sums. Counted over all
+    clients, they give the same bytes in one process and in several that each hold some clients.
     """
 
     kind: str | None
-    """What all clients have in common; None unless they are linear models of one kind."""
+    """The common kind; None unless all clients are linear models of one kind."""
     clients: int
     rows: int
     entries: int
@@ -70,17 +71,17 @@ class Census:
 
     @staticmethod
     def merged(parts: Sequence[Census]) -> Census:
-        """The census of all clients, from those of the parts."""
+        """The census of all clients, from those of parts."""
         kind = parts[0].kind if len({p.kind for p in parts}) == 1 else None
         clients, rows = sum(p.clients for p in parts), sum(p.rows for p in parts)
         return Census(kind, clients, rows, sum(p.entries for p in parts), all(p.unit for p in parts))
 
 
 def pack(problem: Problem, census: Census | None = None, number0: int = 0) -> Tiles | Rows | None:
-    """The layout that suits the problem, kept for its next run; None unless its clients are linear models of one kind.
+    """The layout for this problem, kept for its next run; None unless its clients are linear models of one kind.
 
     Args:
-        census: of all clients, where the problem holds only some of them.
+        census: of all clients, if the problem holds only some.
         number0: the number of its first client among all.
     """
     key, shards = problem.layout or (None, None)
@@ -96,7 +97,7 @@ def _packed(problem: Problem, census: Census, number0: int) -> Tiles | Rows | No
     first: Any = problem.clients[0]
     most_rows = problem.batch is None or problem.batch * census.clients >= MIN_BATCH_SHARE * census.rows
     dense_columns = census.entries >= MIN_ENTRIES_PER_COLUMN * census.clients * problem.d
-    # of data on disk tiles would be a second copy, in memory
+    # tiles would copy data on disk into memory
     tiled = is_sparse(first.A) and not isinstance(first, Softmax) and not _is_mapped(problem)
     if tiled and most_rows and dense_columns:
         return Tiles(problem, census, number0)
@@ -108,7 +109,7 @@ def _is_mapped(problem: Problem) -> bool:
 
 
 def _all_ones(values: Any, at_once: int = 1 << 22) -> bool:
-    """Whether all values are one, looking at some at a time: they may be more than fits into memory."""
+    """Whether all values are one, read in blocks because they may exceed the memory."""
     return all(bool(np.all(values[k : k + at_once] == 1.0)) for k in range(0, len(values), at_once))
 
 
@@ -131,14 +132,14 @@ def _alike(f: Any, first: LinearModel) -> bool:
 
 
 def with_pull(shards: Rows | Tiles, tau: float) -> Rows | Tiles:
-    """The same shards with tau added to the coefficients of the l2 term: steps with a pull to zero."""
+    """The same shards with tau added to the l2 term, for steps with a pull to zero."""
     other = copy(shards)
     other.data = shards.data._replace(reg=(shards.data.reg + tau).astype(shards.dtype))
     return other
 
 
 class Shards:
-    """What both layouts have: ``data`` for the kernels, how minibatches are drawn, and ``work``, the cost of a step."""
+    """Base of both layouts: ``data`` for the kernels, minibatches, and ``work``, the cost of a step."""
 
     data: Any
     work: Array
@@ -158,14 +159,14 @@ class Shards:
         return room_for(self.batch, self.most_rows, self.place)
 
     def draws(self, seed: int, round: int, step0: int | Indices, members: int) -> Draws:
-        """What the members' minibatches are drawn by; ``step0`` is one number for all, or one per member."""
+        """The keys of the members' minibatches; ``step0`` is one number, or one per member."""
         return Draws(self.batch, seed, round, self.number0, np.full(members, step0, np.int64))
 
     def spread(self, steps: Steps, draws: Draws, share: Callable[[RangeTask, Array], None]) -> None:
-        """All steps from X into X, the blocks of all members spread over threads; the sums of ``descend``.
+        """All steps from X into X, with the blocks of all members spread over threads; the sums of ``descend``.
 
         Args:
-            share: calls a task for ranges of blocks, of which it is told the loads.
+            share: calls a task for ranges of blocks with these loads.
         """
         X, K, counts = steps.X, steps.K, self.block_counts(steps.clients)
         owner, starts = np.repeat(np.arange(len(counts)), counts), offsets(counts)
@@ -182,7 +183,7 @@ class Shards:
 
 
 class Rows(Shards):
-    """Rows of all clients end to end, dense or CSR; client i has rows row0[i] to row0[i + 1] - 1."""
+    """The rows of all clients end to end, dense or CSR; client i has rows row0[i] to row0[i + 1] - 1."""
 
     def __init__(self, problem: Problem, census: Census, number0: int = 0) -> None:
         models = stores_of(problem.clients)
@@ -192,7 +193,7 @@ class Rows(Shards):
         C = first.C if isinstance(first, Softmax) else 0
         self.b = joined([f.b for f in models]).astype(self.dtype, copy=False)
         kind = kernels.SOFTMAX if C else kernels.SPARSE if is_sparse(first.A) else kernels.DENSE
-        # one kernel serves all kinds, so the arrays of the other kinds are there too, without entries
+        # one kernel serves all kinds; the arrays of the others are empty
         dense = np.zeros((0, 0), self.dtype) if kind else joined([f.A for f in models])
         sparse = np.zeros(1, np.uint64), np.zeros(0, np.uint16), np.zeros(0, self.dtype)  # type: tuple[Any, Any, Any]
         if kind:
@@ -201,7 +202,7 @@ class Rows(Shards):
         entries_per_row = max(1.0, float(census.entries) / max(1, census.rows))
         per_block = max(1, int(ENTRIES_PER_BLOCK / entries_per_row))
         self.data = RowData(kind, dense, *sparse, self.b, self.loss, C, self.row0, share, self.reg, per_block)
-        # what a step of each client costs, for balancing the threads
+        # the cost of a step, to balance the threads
         entries = np.diff(sparse[0].astype(np.int64)[self.row0]) if kind else sizes * problem.d
         self.work = entries.astype(np.float64) * max(1, C) + 1.0
         self.most_blocks = int(self.block_counts(np.arange(problem.n)).max())
@@ -210,14 +211,14 @@ class Rows(Shards):
         indptr, indices, values = stacked(matrices)
         if self.batch and kind == kernels.SPARSE and not self.mapped:
             indptr, indices, values = self._by_length(indptr, indices, values)
-        if kind == kernels.SPARSE and self.unit:  # the kernels for one margin per row need no values that are all one
+        if kind == kernels.SPARSE and self.unit:  # values that are all one are not stored
             values = values[:0]
         columns = matrices[0].shape[1]
         narrow = indices.view(f"u{indices.itemsize}") if self.mapped else indices.astype(width(columns))
         return indptr.astype(np.uint64), narrow, values.astype(self.dtype, copy=False)
 
     def _by_length(self, indptr: Indices, indices: Any, values: Any) -> tuple[Indices, Any, Any]:
-        """Each client's rows sorted by length: loops over the entries of neighbours then end where it is expected."""
+        """Sort each client's rows by length, so that branch prediction works for neighbouring rows."""
         length = np.diff(indptr)
         owner = np.repeat(np.arange(len(self.row0) - 1), np.diff(self.row0))
         order = np.lexsort((length, owner))
@@ -228,11 +229,11 @@ class Rows(Shards):
         return offsets(length[order]), indices[entry], values[entry]
 
     def descend(self, steps: Steps, draws: Draws) -> RangeTask:
-        """``f(lo, hi)`` does all the steps of members lo to hi-1."""
+        """``f(lo, hi)`` takes all steps of members lo to hi-1."""
         return lambda lo, hi: kernels.descend_rows(lo, hi, steps, self.data, draws, self._buffers())
 
     def descend_anchored(self, steps: Steps, anchors: Anchors, draws: Draws) -> RangeTask:
-        """The same with the gradients of L-SVRG; X and the anchors are changed in their place."""
+        """The same with L-SVRG's gradients; X and the anchors are changed in place."""
 
         def work(lo: int, hi: int) -> None:
             g, part, picks, p, room = self._buffers()
@@ -266,7 +267,7 @@ class Rows(Shards):
         return (taken / np.diff(starts))[owner], draw, add
 
     def block_counts(self, cohort: Indices) -> Indices:
-        """The number of blocks of rows of each member."""
+        """The number of blocks of each member."""
         taken = np.full_like(cohort, self.batch) if self.batch else np.diff(self.row0)[cohort]
         counts: Indices = np.maximum(1, taken // self.data.per_block)
         return counts
@@ -298,9 +299,9 @@ class Tiles(Shards):
         matrix = indptr, indices, values = stacked([f.A for f in models])
         b, owner, length = joined([f.b for f in models]), np.repeat(np.arange(n), sizes), np.diff(indptr)
         unit = bool(np.all(values == 1.0)) if census is None else census.unit
-        # rows that count: without entries a row's gradient is zero, and equal rows become one of their joint weight
+        # drop empty rows, and merge equal rows with their weights added
         kept, live, group = merged_rows(indptr, indices, values, owner, b)
-        # by client, then by length: the eight rows of a group are about equally long, so that little is filled up
+        # by client, then by length: rows of a group are about equally long and need little padding
         order = np.lexsort((length[kept], owner[kept]))
         rows, count = kept[order], np.bincount(group, minlength=len(kept))[order]
         client, of_client = owner[rows], np.bincount(owner[rows], minlength=n)
@@ -311,7 +312,7 @@ class Tiles(Shards):
         of_block = np.bincount(block, minlength=int(self.blocks[-1]))
         self.groups = offsets(-(-of_block // ROWS_PER_TILE))
         slot = ROWS_PER_TILE * self.groups[block] + place
-        # slots that no row fills have the weight zero
+        # empty slots have weight zero
         labels, scale = np.ones((2, ROWS_PER_TILE * self.groups[-1]), self.dtype)
         scale[:] = 0.0
         labels[slot], scale[slot] = b[rows], count / sizes[client]
@@ -335,8 +336,8 @@ class Tiles(Shards):
     ) -> tuple[Any, ...]:
         """Both tilings: (first line of each group, or of each column of each block; indices; values), a line per tile.
 
-        Missing entries of a row have the index d, those of a column the row after the block's last; x and z are zero
-        there. Values that are all one are not stored.
+        Padding of a row has index d, padding of a column the row after the block's last; x and z are zero there. Values
+        that are all one are not stored.
         """
         indptr, indices, values = matrix
         longest = np.zeros(int(self.groups[-1]), np.int64)
@@ -356,7 +357,7 @@ class Tiles(Shards):
         return row_start.astype(np.uint64), by_row, stored[0], column_start.astype(np.uint64), by_column, stored[1]
 
     def _places(self, slot: Indices, live: Indices) -> Any:
-        """Which slot of its client stands for each row; for rows without entries one past the last, which is unused."""
+        """The slot of each row within its client; for empty rows one past the last, which is unused."""
         first = ROWS_PER_TILE * self.groups[self.blocks]
         client = np.searchsorted(self.row0, live, side="right") - 1
         place = np.full(int(self.row0[-1]), self.most, np.uint32)
@@ -364,13 +365,12 @@ class Tiles(Shards):
         return place
 
     def descend(self, steps: Steps, draws: Draws) -> RangeTask:
-        """``f(lo, hi)`` does all the steps of members lo to hi-1."""
         return lambda lo, hi: kernels.descend_tiles(
             lo, hi, steps, self.data, draws, self.tiled, self._buffers(), self._drawn()
         )
 
     def _drawn(self) -> tuple[Any, ...]:
-        """Room for a minibatch: the weights of its rows, and what they are drawn in."""
+        """Buffers for a minibatch: the weights of its rows, and those for drawing."""
         room = np.empty(self.most + 1 if self.batch else 0, self.dtype)
         return room, *self._drawing()
 
@@ -381,11 +381,10 @@ class Tiles(Shards):
         return x, z, g[0], g[1], bits, bits.view(np.float64)
 
     def _by_blocks(self, steps: Steps, draws: Draws, owner: Indices, starts: Indices, parts: Array) -> Any:
-        """As ``Rows._by_blocks``."""
         cohort, X, K, first = steps.clients, steps.X, steps.K, self.groups[self.blocks]
         block = ranges(self.blocks[cohort], np.diff(starts))
         weights, picks, room = self._drawn()
-        # a minibatch's weights are those of one client alone, from its first group on
+        # a minibatch's weights are one client's, from its first group on
         own = np.empty((len(cohort) if self.batch else 0, len(weights)), self.dtype)
         at = first[cohort] if self.batch else np.zeros_like(cohort)
 
@@ -399,21 +398,20 @@ class Tiles(Shards):
         return np.diff(self.data.row_start[self.groups].astype(np.float64))[block], draw, add
 
     def block_counts(self, cohort: Indices) -> Indices:
-        """The number of blocks of rows of each member."""
         return np.diff(self.blocks)[cohort]
 
 
 def stacked(matrices: list[Any]) -> tuple[Indices, Any, Any]:
-    """CSR arrays of all rows end to end."""
+    """The CSR arrays of all rows end to end."""
     indptr = offsets(np.concatenate([np.diff(M.indptr) for M in matrices]))
     return indptr, joined([M.indices for M in matrices]), joined([M.data for M in matrices])
 
 
 def joined(arrays: list[Any]) -> Any:
-    """The arrays end to end; a single one, which may be large, is not copied."""
+    """The arrays end to end; a single one is not copied."""
     return np.ascontiguousarray(arrays[0]) if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def width(largest: int) -> Any:
-    """The narrowest unsigned type for indices up to ``largest``: the kernels are bound by how fast they read them."""
+    """The narrowest unsigned type for indices up to ``largest``: reading them limits the kernels' speed."""
     return np.uint16 if largest < 2**16 else np.uint32

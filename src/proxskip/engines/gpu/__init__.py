@@ -1,1 +1,1 @@
-"""The GPU engine: local steps by CUDA kernels, everything else by CuPy arrays."""
+"""The GPU engine."""

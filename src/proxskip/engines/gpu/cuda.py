@@ -1,8 +1,8 @@
-"""The CUDA sources beside this file, compiled at run time for the shape of the problem at hand.
+"""Compiles the CUDA sources beside this file at run time, for the shape of the problem.
 
-Local steps are ``common.cu``, ``group.cu`` (the thread blocks that work on one client), ``tiles.cu`` or ``rows.cu``
-(how a client's data are read) and ``descend.cu`` (the kernel), one after another. ``draw.cu`` draws minibatches, and
-``server.cu`` has what the server does, with the bytes of the CPU. CuPy keeps the compiled forms for the next process.
+Local steps consist of ``common.cu``, ``group.cu`` (the thread blocks of one client), ``tiles.cu`` or ``rows.cu`` (how a
+client's data are read) and ``descend.cu`` (the kernel), in this order. ``draw.cu`` draws minibatches, and ``server.cu``
+does the server's sums with the bytes of the CPU. CuPy caches the compiled code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from proxskip.links.sums import SUM_BLOCK
 
 THREADS = 64
-"""Of a block of the server's kernels."""
+"""Threads per block of the server's kernels."""
 LOSSES = {"logistic": 0, "squared": 1, "softmax": 2}
 NULL = np.uint64(0)
 """A null pointer, as an argument of a kernel."""
@@ -26,24 +26,24 @@ NULL = np.uint64(0)
 
 @cache
 def source(*names: str) -> str:
-    """These files, one after another."""
+    """The text of these files, one after another."""
     return "".join((files(__package__) / f"{name}.cu").read_text(encoding="utf-8") for name in names)
 
 
 @cache
 def plan_fields() -> tuple[str, ...]:
-    """The fields of ``Plan`` in their order; each of them has eight bytes."""
+    """The fields of ``Plan`` in order, eight bytes each."""
     (body,) = re.findall(r"struct Plan \{(.*?)\n\};", source("common"), re.DOTALL)
     declared = re.findall(r"([^;{}]+);", re.sub(r"//.*", "", body))
     return tuple(re.findall(r"\w+", one)[-1] for text in declared for one in text.split(","))
 
 
 def local_steps(layout: str, cooperative: bool, constants: Mapping[str, Any]) -> Any:
-    """The kernel ``descend`` on this layout ("tiles" or "rows") with these constants of ``common.cu``.
+    """The kernel ``descend`` for this layout ("tiles" or "rows") and these constants of ``common.cu``.
 
     Args:
-        cooperative: whether the blocks wait for each other in global memory: such a launch fails, instead of waiting
-            for ever, unless all its blocks are on the card at once.
+        cooperative: whether the blocks meet in global memory: such a launch fails, instead of hanging, unless all its
+            blocks fit on the GPU at once.
     """
     options = tuple(f"-D{name}={value}" for name, value in constants.items())
     return _compiled(("common", "group", layout, "descend"), "descend", cooperative, options)
@@ -65,13 +65,13 @@ def _compiled(parts: tuple[str, ...], name: str, cooperative: bool, options: tup
         enable_cooperative_groups=cooperative,
     )
     function = module.get_function(name)
-    # all on-chip memory as shared memory, as the local steps have it: a change stalls the card
+    # all on-chip memory as shared memory, as for the local steps: a change stalls the GPU
     function.preferred_shared_memory_carveout = 100
     return function
 
 
 def weighted_sum(w: Any, U: Any) -> Any:
-    """``sum_i w_i U_i`` in the order of ``links.sums.weighted_sum``: blocks of clients, then the blocks."""
+    """``sum_i w_i U_i`` in the order of ``links.sums.weighted_sum``."""
     import cupy
 
     (n, d), total = U.shape, cupy.empty(U.shape[1])
@@ -91,7 +91,7 @@ def _block_sums(w: Any, U: Any, block: int, sums: Any) -> None:
 
 
 def mixed(indptr: Any, indices: Any, weights: Any, U: Any) -> Any:
-    """One gossip step: row i of the result is ``sum_j W_ij U_j`` over the neighbours j of i."""
+    """One gossip step: row i becomes ``sum_j W_ij U_j`` over the neighbours j of i."""
     import cupy
 
     n, d = U.shape

@@ -1,4 +1,4 @@
-"""The card itself: whether there is one, and how much it holds at once."""
+"""The GPU itself: whether there is one, and how much fits on it at once."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from proxskip.types import InputError
 
 CLUSTER_SIZES = (8, 6, 5, 4, 3, 2, 1)
-"""Blocks that a cluster may have on every card with clusters."""
+"""Cluster sizes that every GPU with clusters supports."""
 PROCESSORS_PER_PART = 16
-"""Multiprocessors of one part of a card (a "GPC"): the blocks of a cluster are always on one part."""
+"""Multiprocessors of one GPC, which holds all blocks of a cluster."""
 
 
 def need_cupy() -> Any:
-    """CuPy with a GPU behind it, or a sentence that says what is missing."""
+    """CuPy with a usable GPU, or an error that says what is missing."""
     try:
         cupy = importlib.import_module("cupy")
     except ImportError:
@@ -23,7 +23,7 @@ def need_cupy() -> Any:
             'engine "gpu" needs CuPy, which is not installed; run  pip install "proxskip[gpu]"  '
             '(for CUDA 13: pip install cupy-cuda13x), or use engine="cpu".'
         ) from None
-    # CuPy can be installed where there is no driver, which shows only when a device is asked for
+    # without a driver CuPy only fails when it looks for a device
     try:
         devices = cupy.cuda.runtime.getDeviceCount()
     except cupy.cuda.runtime.CUDARuntimeError as error:
@@ -35,7 +35,7 @@ def need_cupy() -> Any:
 
 @dataclass(frozen=True)
 class Card:
-    """The properties of a GPU on which a launch depends; ``shared`` is in bytes per block."""
+    """The properties of a GPU that determine a launch; ``shared`` is in bytes per block."""
 
     name: str
     processors: int
@@ -51,12 +51,12 @@ class Card:
         attributes = device.attributes
         name = cupy.cuda.runtime.getDeviceProperties(device.id)["name"].decode()
         clusters = int(device.compute_capability) >= 90
-        # a little less than there is: the kernels have static shared memory too
+        # the kernels also use a little static shared memory
         shared = attributes["MaxSharedMemoryPerBlockOptin"] - 256
         return Card(name, attributes["MultiProcessorCount"], shared, clusters)
 
     def blocks(self, n: int) -> int:
-        """The largest cluster of which n are on the card at the same time."""
+        """The largest cluster of which n fit on the GPU at once."""
         if not self.clusters:
             return 1
         parts = max(1, self.processors // PROCESSORS_PER_PART)

@@ -1,4 +1,4 @@
-"""A cohort on the card: what its half can ask for, for all members at once."""
+"""A cohort on the GPU: all its members as one client."""
 
 from __future__ import annotations
 
@@ -15,26 +15,22 @@ from proxskip.types import Indices, InputError
 
 
 class CardCohort(Sender):
-    """A whole cohort as one client: every vector is a CuPy array, ``(c, d)`` or ``(d,)`` for all members."""
+    """A whole cohort as one client: every vector is a CuPy array, ``(c, d)``, or ``(d,)`` for all members."""
 
     def __init__(self, engine: Any, members: Indices, request: Request) -> None:
         self.engine, self.members, self.request = engine, members, request
         self.own_columns = {k: engine.cupy.asarray(v)[:, None] for k, v in request.own.items()}
 
     def keys(self, vector: int) -> Sequence[Key]:
-        """One for each member."""
         return [key_of(self.request, self.engine.seed, int(i), j, vector) for j, i in enumerate(self.members)]
 
     def descend(self, x: Any, h: Any, gamma: Any, K: Any, *, pull: Any = None, momentum: Any = 0.0, **more: Any) -> Any:
-        """The local steps of ``interfaces.Client.descend``, for every member.
-
-        With momentum, or a pull to anything but zero, there is a launch for each step.
-        """
+        """With momentum, or a pull to anything but zero, there is one launch per step."""
         _only_plain_steps(more)
         if not many(momentum) and not momentum and (strength := pull_to_zero(pull)) is not None:
             return self._plain_steps(x, h, gamma, K, strength)
         if many(K):
-            raise InputError('the gpu engine has one K for all steps with momentum or a pull; use engine="cpu".')
+            raise InputError('the gpu engine needs one K for all clients with momentum or a pull; use engine="cpu".')
 
         def one_step(z: Any, shift: Any, gamma: Any, active: Any) -> Any:
             return self._plain_steps(z, shift, gamma, 1)
@@ -55,7 +51,7 @@ class CardCohort(Sender):
         )  # fmt: skip
 
     def _rows_taken(self, K: Any) -> int:
-        """Rows that K steps (a number, or one for each member) differentiate."""
+        """Rows that K steps (a number, or one per member) differentiate."""
         rows = self.engine.problem.batch or self.engine.rows[self.members]
         return int(np.sum(np.broadcast_to(K, len(self.members)) * rows))
 
@@ -72,11 +68,9 @@ class CardCohort(Sender):
         return np.asarray(self.request.own[name], dtype=bool).astype(np.int64)
 
     def read(self, v: Any, codec: Codec, keys: Sequence[Key]) -> Any:
-        """What the server reads, encoded and decoded on the host."""
         return self.engine.place(super().read(self.engine.fetch(v), codec, keys))
 
     def own(self, values: Any) -> Any:
-        """The members' entries as a column, or their rows."""
         if not many(values):
             return values
         column = self.engine.sent_once(values)
@@ -85,10 +79,10 @@ class CardCohort(Sender):
 
 
 def _only_plain_steps(options: Mapping[str, Any]) -> None:
-    """Refuse what the kernels do not have; None asks for nothing."""
+    """Refuse options that the kernels do not support."""
     used = [name for name, v in options.items() if v is not None]
     if used:
-        raise InputError(f'the gpu engine has no local steps with {used[0]}; use engine="cpu".')
+        raise InputError(f'the gpu engine does not support {used[0]} in local steps; use engine="cpu".')
 
 
 def _one_number(step0: Any) -> int:

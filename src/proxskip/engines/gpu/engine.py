@@ -1,8 +1,8 @@
-"""The GPU engine: clients' memory, data and vectors on the card.
+"""The GPU engine: the clients' memory, data and vectors on one GPU.
 
-Client halves run once for a whole cohort, on CuPy arrays, and so does the server half unless it needs a prox. A round
-is a launch for the local steps and a few small ones for what the halves compute. The host draws K, launches, and reads
-vectors only when a record or a checkpoint is due.
+Client halves run once for a whole cohort on CuPy arrays (``device_cohort``), and so does the server half unless it
+needs a prox. A round is one launch for the local steps (``launch``) and a few small ones for the halves. The host draws
+K, launches, and reads vectors only for a record or a checkpoint.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from proxskip.problems.federated import Problem
 from proxskip.types import Array, Indices, InputError, Vectors
 
 MOST_SENT = 64
-"""Sequences of everybody's numbers that are remembered as sent."""
+"""The most sequences kept by ``sent_once``."""
 
 
 class GpuEngine(Engine):
@@ -35,26 +35,23 @@ class GpuEngine(Engine):
         self.far = False
 
     def is_far(self) -> bool:
-        """Whether the server's vectors stay on the card."""
         return self.far
 
     def open(self, problem: Problem, memory: Vectors, seed: int) -> None:
-        """Bring data and memory to the card."""
         self.problem, self.seed, self.rows = problem, seed, problem.rows_each
-        self.far = problem.psi is None  # a prox is computed by numpy, so its argument has to come down
+        self.far = problem.psi is None  # numpy computes the prox, so x has to come down
         self.kept = {k: self.cupy.array(v) for k, v in memory.items()}
         if not LocalSteps.fit(problem):
             raise InputError(
-                "the gpu engine runs linear models (Logistic, LeastSquares, Softmax) of one loss and dtype; "
-                'use engine="cpu", or "torch" for torch modules.'
+                "the gpu engine only runs linear models (Logistic, LeastSquares, Softmax) of one loss and dtype; use "
+                'engine="cpu", or "torch" for torch modules.'
             )
         self.steps: Any = steps_on_card(problem)
         self.sent: dict[int, tuple[Any, Any]] = {}
         self.members: tuple[Any, Any] = None, None
 
-    # -- the two verbs -------------------------------------------------------------------------------------------------
+    # -- run and tell --------------------------------------------------------------------------------------------------
     def run(self, request: Request) -> Work:
-        """The whole cohort in one call of the half; what comes up stays on the card."""
         cohort = request.cohort
         client: Any = CardCohort(self, cohort, request)
         down = [self.place(v) for v in request.down]
@@ -63,7 +60,6 @@ class GpuEngine(Engine):
         return Work(tuple(up), client.gradients, client.sizes(up) if client.used_codec else ())
 
     def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Array, ...]) -> None:
-        """The whole cohort in one call of the half."""
         client: Any = CardCohort(self, cohort, Request(half, cohort, 0))  # type: ignore[arg-type]
         self._keep(cohort, half(client, self._memory_of(cohort), *(self.place(v) for v in outcome)))
 
@@ -82,53 +78,47 @@ class GpuEngine(Engine):
                 self.kept[name] = rows
 
     def gossip(self, request: Request, graph: Mixer) -> Mixed:
-        """As any engine, on the card; whether all is finite is seen at the next record."""
+        """On the GPU; whether all rows are finite shows at the next record."""
         work = self.run(request)
         rows = tuple(self.mix(graph, U) for U in work.up)
         return Mixed(rows, work.gradients, len(rows), True)
 
     def mix(self, graph: Mixer, U: Any) -> Any:
-        """One gossip step on the card."""
         if not isinstance(graph, Graph):
-            raise InputError('the gpu engine gossips along a fixed graph, one step per round; use engine="cpu".')
+            raise InputError('the gpu engine only gossips along a fixed graph; use engine="cpu".')
         indptr, indices, weights = (self.sent_once(v) for v in (graph.indptr, graph.indices, graph.weights))
         return mixed(indptr, indices, weights, self.dense(U))
 
     def sum(self, w: Array, U: Any) -> Any:
-        """``sum_j w_j U_j`` on the card, with the bytes of ``links.sums.weighted_sum``."""
         if U.ndim == 1:  # every member sent the same
             U = self.cupy.broadcast_to(U, (len(w), len(U)))
         total = weighted_sum(self.sent_once(w), self.dense(U))
         return total if self.far else self.fetch(total)
 
     def memory(self) -> Vectors:
-        """A copy of what the clients remember."""
         return {k: self.cupy.asnumpy(v) for k, v in self.kept.items()}
 
     def close(self) -> None:
-        """Give the card's memory back, except for the data of the problem."""
+        """Release the GPU's memory, except for the problem's data."""
         self.steps, self.kept, self.sent, self.members = None, {}, {}, (None, None)
         self.cupy.get_default_memory_pool().free_all_blocks()
 
-    # -- between host and card -----------------------------------------------------------------------------------------
+    # -- between host and GPU ------------------------------------------------------------------------------------------
     def place(self, v: Any) -> Any:
-        """A vector on the card, sent there if it is not."""
         return self.cupy.asarray(v) if isinstance(v, np.ndarray) else v
 
     def fetch(self, v: Any) -> Array:
-        """And back."""
         return np.asarray(self.cupy.asnumpy(v))
 
     def wait(self) -> None:
-        """Until the card has done all it was asked for."""
         self.cupy.cuda.get_current_stream().synchronize()
 
     def dense(self, v: Any) -> Any:
-        """As the kernels read it: rows end to end."""
+        """Contiguous rows, as the kernels read them."""
         return v if v.flags.c_contiguous else self.cupy.ascontiguousarray(v)
 
     def sent_once(self, values: Any) -> Any:
-        """A sequence of everybody's numbers on the card, sent once as long as it is the same object."""
+        """A sequence of all clients' numbers on the GPU, sent once per object."""
         if id(values) not in self.sent:
             if len(self.sent) > MOST_SENT:  # weights of cohorts are new in every round
                 self.sent.clear()
@@ -136,7 +126,7 @@ class GpuEngine(Engine):
         return self.sent[id(values)][1]
 
     def numbers(self, members: Indices) -> Any:
-        """The members' numbers on the card; None for everybody."""
+        """The members' numbers on the GPU; None for everyone."""
         if len(members) == self.problem.n:
             return None
         if self.members[0] is not members:
@@ -144,6 +134,6 @@ class GpuEngine(Engine):
         return self.members[1]
 
     def rows_of(self, v: Any, members: Indices) -> Any:
-        """The members' rows of everybody's: the array itself where they are all."""
+        """The members' rows; the array itself if they are everyone."""
         numbers = self.numbers(members)
         return v if numbers is None else v.take(numbers, axis=0)

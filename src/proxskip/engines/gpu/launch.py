@@ -1,15 +1,16 @@
-"""Which blocks work on which client, what lies where on the GPU, and the launches of local steps.
+"""Plans and launches local steps on the GPU: which blocks work on which client, and what lies where.
 
 How a launch is chosen, once per problem:
 
-* Full gradients read tiles. A client's blocks form a cluster, as large as lets all clients be on the card at once, but
-  with enough entries for each block; larger where the shards do not fit into shared memory otherwise.
-* Where no cluster holds a client, or few clients have many entries each, its blocks are a share of the whole card and
-  meet in global memory (``grid``). Global memory then holds what does not fit: x and h, the data, and z, in this order.
-* Small minibatches, and many clients of a few rows each, go row by row. A minibatch of many of a client's rows reads
-  tiles, with weight zero for the other rows.
+* Full gradients read tiles. A client's blocks form a cluster, as large as possible with all clients on the GPU at once
+  and enough entries per block; larger if the shards do not fit into shared memory otherwise.
+* If no cluster holds a client, or few clients have many entries each, a client's blocks are a share of the whole GPU
+  and meet in global memory (``grid``). Global memory then holds what does not fit: x and h, the data, and z, in this
+  order.
+* Small minibatches, and many clients with few rows each, are read row by row. A minibatch of many rows reads tiles,
+  with weight zero for the other rows.
 
-The minibatches of up to ``STEPS_DRAWN`` steps are drawn by a launch of their own, before the launch of these steps.
+A separate launch draws the minibatches of up to ``STEPS_DRAWN`` steps in advance.
 """
 
 from __future__ import annotations
@@ -33,29 +34,28 @@ from proxskip.problems.packed import has_even_rows, stores_of
 from proxskip.types import InputError
 
 MAX_ROWS_WITHOUT_TILES = 24
-"""Mean number of rows per client up to which many clients are read row by row."""
+"""The mean number of rows per client up to which many clients are read row by row."""
 ROWS_PER_CHUNK = 512
-"""Rows whose margins and slopes a block holds at a time where it goes row by row."""
+"""Rows whose slopes a block holds at a time when it reads row by row."""
 MIN_BATCH_SHARE = 0.05
-"""The share of the clients' rows from which a minibatch reads tiles."""
+"""The share of rows from which a minibatch reads tiles."""
 STEPS_DRAWN = 128
-"""Steps whose minibatches are drawn together, ..."""
+"""Steps whose minibatches are drawn together, unless they exceed ``DRAWN_BYTES``."""
 DRAWN_BYTES = 1 << 28
-"""... or fewer, where they would take more memory than this."""
 DRAWING_THREADS, MASK_BYTES = 128, 40 * 1024
-"""Of a block that draws: its threads, and the most shared memory that it takes for a bit per row."""
+"""Of a block that draws: its threads, and the most shared memory for one bit per row."""
 LAUNCH_SECONDS = 0.05
-"""About how long the launches between two looks at an interruption may take."""
+"""About how long launches may take between two checks for an interrupt."""
 STEP_SECONDS, ENTRIES_PER_SECOND = 5e-6, 1e11
-"""A local step on a fast card takes about this long, and one over that per stored entry."""
+"""The estimated time of a local step: the first, plus entries over the second."""
 
 
 class LocalSteps:
-    """All clients' data on the GPU, and their local steps and gradients.
+    """All clients' data on the GPU, with their local steps and gradients.
 
     Args:
-        blocks: thread blocks for each client; chosen for the card if not given, and so are
-        threads: those of a block, and
+        blocks: thread blocks per client; by default chosen for the GPU, as are
+        threads: threads per block, and
         grid: whether the blocks of a client meet in global memory.
     """
 
@@ -72,7 +72,7 @@ class LocalSteps:
         self.loss = cuda.LOSSES[first.loss]
         self.batch = int(problem.batch or 0)
         if self.batch and not has_even_rows(problem.clients):
-            raise InputError('the gpu engine draws minibatches of rows of equal weight only; use engine="cpu".')
+            raise InputError('the gpu engine needs rows of equal weight for minibatches; use engine="cpu".')
         self.n = problem.n
         self.data = ClientRows.of(models, problem.rows_each)
         self.unit = self.data.unit
@@ -84,7 +84,7 @@ class LocalSteps:
 
     @staticmethod
     def fit(problem: Problem) -> bool:
-        """Whether every client is a linear model of the same loss and type, so that one kernel serves all."""
+        """Whether all clients are linear models of one loss and type, so that one kernel serves all."""
         models = stores_of(problem.clients)
         first = models[0]
         return isinstance(first, LinearModel) and all(type(f) is type(first) and f.dtype == first.dtype for f in models)
@@ -97,9 +97,9 @@ class LocalSteps:
         other._plan()
         return other
 
-    # -- who works on what ---------------------------------------------------------------------------------------------
+    # -- planning ------------------------------------------------------------------------------------------------------
     def _plan(self) -> None:
-        self.plan: dict[str, Any] = {}  # by name, the fields of ``Plan``: sizes, and arrays on the card
+        self.plan: dict[str, Any] = {}  # the fields of ``Plan``: sizes, and arrays on the GPU
         self.constants: dict[str, Any] = {"X_GLOBAL": 0, "DATA_GLOBAL": 0, "Z_GLOBAL": 0}
         rows = len(self.data.labels)
         few_rows = rows <= MAX_ROWS_WITHOUT_TILES * self.n and self.n >= 4 * self.card.processors
@@ -125,23 +125,23 @@ class LocalSteps:
         }
         self.kernel = cuda.local_steps("rows" if self.by_rows else "tiles", self.grid, self.constants)
         if self.shared > 48 * 1024 - 512:
-            # kernels are shared by problems of one shape
+            # problems of one shape share a kernel
             most = max(self.shared, self.kernel.max_dynamic_shared_size_bytes)
             self.kernel.max_dynamic_shared_size_bytes = most
         self.table = _plan_table(self.plan)
 
     def _state(self, cluster: int) -> int:
-        """Bytes of x, h and reg in a block's shared memory, and of its two inboxes in a cluster of several blocks."""
+        """Bytes of x, h and reg in a block's shared memory, and of its two inboxes in a cluster."""
         inbox = _up(2 * cluster * self.d * self.real_bytes) if cluster > 1 else 0
         return _up(self.Q * (self.F + 1) * self.real_bytes) + 2 * _up(self.d * self.real_bytes) + inbox
 
     def _plan_rows(self, blocks: int | None, threads: int | None, grid: bool | None) -> None:
-        """Row by row. A block has at least 64 rows of a step, and about eight threads per row."""
+        """Row by row: at least 64 rows of a step per block, and about eight threads per row."""
         sizes = np.diff(self.data.row0)
         rows = self.batch or max(1, int(sizes.mean()))
         C = blocks or max(1, min(self.card.blocks(self.n), rows // 64))
         limit, gradient = self.card.shared - 64, self.d * self.real_bytes
-        # starts, lengths and slopes of a chunk of rows; at least one gradient must fit beside them and the state
+        # starts, lengths and slopes of a chunk of rows; one gradient must fit beside them
         chunk = min(ROWS_PER_CHUNK, self.batch or int(sizes.max()))
         fixed = _up(chunk * 8) + _up(chunk * 4) + _up(self.Q * chunk * self.real_bytes)
         self.grid = self._state(C) + fixed + gradient > limit if grid is None else grid
@@ -155,7 +155,7 @@ class LocalSteps:
             self.constants["X_GLOBAL"], self.shared, writers = 1, fixed, warps
             self._scratch("sums_global", self.groups * self.group_size * writers * self.d)
         else:
-            # as many warps have gradients of their own as these fit into shared memory
+            # as many warps as fit get their own gradient
             writers = max(1, min(warps, (limit - fixed - state) // gradient))
             self.shared = fixed + state + _up(writers * gradient)
         self.plan |= {"chunk": chunk, "writers": writers}
@@ -168,24 +168,24 @@ class LocalSteps:
         self._send("shares", self.data.shares.astype(self.kind))
 
     def _plan_tiles(self, blocks: int | None, threads: int | None, grid: bool | None) -> None:
-        """Tiles: the smallest group of blocks that holds a client in shared memory, larger where the card has room."""
+        """Tiles: the smallest group of blocks that holds a client in shared memory, larger if the GPU has room."""
         data = self.data.sampled(self.batch) if self.batch else self.data.merged()
         nnz = max(1, int(np.diff(data.A.indptr[data.row0]).max()))
         mean = max(1, data.A.nnz // self.n)
         limit = self.card.shared
         C = blocks or min(self.card.blocks(self.n), max(1, mean // 512))
-        # an estimate, before the layout is built: every entry is stored twice, by rows and by columns, with some 15 %
-        # for blank entries; a row has its weight, perhaps its label, and Q slopes
+        # an estimate: every entry is stored twice, by rows and by columns, with some 15 % padding; a row has its
+        # weight, perhaps its label, and Q slopes
         cell = (2 if self.F < 2**16 - 1 else 4) + (0 if self.unit else self.real_bytes)
         rows = int(np.diff(data.row0).max())
         about = 2.3 * nnz * cell + rows * ((2 if self.loss else 1) + self.Q) * self.real_bytes
         sizes = [c for c in (C, 2, 4, 8) if c == C or (c > C and self.card.clusters)]
         sizes = [c for c in sizes if blocks or self._state(c) + about / c <= limit]
-        # few large clients: clusters of eight would leave more than half of the card idle
+        # few large clients: clusters of eight would leave more than half of the GPU idle
         idle = self.n * 8 < self.card.processors // 2 and mean > 2**17
         if grid or (grid is None and idle):
             sizes = []
-        # the smallest cluster that holds a client; 0 stands for none: the client's blocks meet in global memory
+        # the smallest cluster that holds a client; 0: the client's blocks meet in global memory
         for C in (*sizes, 0):
             self.grid, self.group_size = C == 0, C or blocks or max(1, self.card.processors // self.n)
             # about 26 entries or rows of the largest client per thread
@@ -199,14 +199,14 @@ class LocalSteps:
             if self.shared <= limit:
                 break
             if blocks is not None and not self.grid:
-                raise InputError(f"{blocks} blocks per client do not hold its shard; leave the number open.")
+                raise InputError(f"{blocks} blocks per client cannot hold its shard; leave points blocks.")
         if self.grid:
             self._meet_in_global_memory(self.group_size)
             self._fit_grid(slices, z, m)
         self._send_layout(layout)
 
     def _fit_grid(self, slices: Any, z: Any, m: Any) -> None:
-        """What stays in global memory: x and h if they do not fit, then the data, then z."""
+        """Move what does not fit to global memory: x and h, then the data, then z."""
         limit, state = self.card.shared, self._state(1)
         if state > limit:
             self.constants["X_GLOBAL"], state = 1, 0
@@ -219,7 +219,7 @@ class LocalSteps:
             self._scratch("z_global", self.groups * self.group_size * stride)
 
     def _meet_in_global_memory(self, G: int) -> None:
-        """Groups of G blocks that are on the card at once, and where the blocks of each meet."""
+        """Groups of G blocks that fit on the GPU at once, and where the blocks of each meet."""
         import cupy  # type: ignore[import-not-found]
 
         self.group_size = G
@@ -230,7 +230,7 @@ class LocalSteps:
         self._scratch("h_global", self.groups * 2 * self.d)
         self.plan["counters"] = cupy.zeros(self.groups + 1, dtype=np.uint32)
 
-    # -- what lies where -----------------------------------------------------------------------------------------------
+    # -- data on the GPU -----------------------------------------------------------------------------------------------
     def _send_layout(self, layout: Layout) -> None:
         self._set_index(layout.colmap.dtype)
         for name, tiles in (("row", layout.rows), ("col", layout.columns)):
@@ -241,7 +241,7 @@ class LocalSteps:
         self._send("meta", layout.meta)
         self._send("colmap", layout.colmap)
         self._send("row_labels", layout.labels)
-        # the logistic loss's labels, +1 and -1, are the signs of the weights
+        # the signs of the weights are the labels of the logistic loss
         self._send("row_weights", layout.shares * layout.labels if self.loss == 0 else layout.shares)
         if self.batch:
             self._send("numbers", layout.numbers)
@@ -250,10 +250,10 @@ class LocalSteps:
         self.constants["INDEX"] = "unsigned short" if np.dtype(kind).itemsize == 2 else "unsigned int"
 
     def _send(self, name: str, array: Any) -> None:
-        """Send an array to the card, for the plan's field of this name."""
+        """Send an array to the GPU, as the plan's field of this name."""
         import cupy
 
-        # a little longer than the data: the kernels load 16 bytes at a time
+        # padded, because the kernels load 16 bytes at a time
         raw = np.ascontiguousarray(array).view(np.uint8).ravel()
         room = cupy.zeros(raw.size + 64, dtype=np.uint8)
         if raw.size:
@@ -261,7 +261,7 @@ class LocalSteps:
         self.plan[name] = room
 
     def _scratch(self, name: str, items: int) -> None:
-        """Room on the card for what does not fit into shared memory, or what blocks exchange."""
+        """Memory on the GPU for what does not fit into shared memory, or what blocks exchange."""
         import cupy
 
         self.plan[name] = cupy.zeros(max(1, items), dtype=self.kind)
@@ -273,22 +273,22 @@ class LocalSteps:
     ) -> Any:  # fmt: skip
         """K times  x <- x - gamma (g(x) - h + pull x)  for ``count`` clients; arrays are on the GPU.
 
-        A step depends on x and on its number alone, so that the bytes do not depend on how the steps are cut into
-        launches. ``halt`` is looked at between launches.
+        A step depends only on x and its number, so the bytes do not depend on how steps are divided among launches.
+        ``halt`` is checked between launches.
 
         Args:
             X: (d,) for all clients, or (count, d); H likewise, or None for zero.
-            gamma: a number, or an array with one for each; K likewise, but on the host.
+            gamma: a number, or an array with one each; K likewise, but on the host.
             members: whose data (int32); all clients in order if None.
             step0: the number of the first step among the round's minibatches.
-            pull: added to the clients' l2 terms, as a pull to zero.
+            pull: added to the clients' l2 terms.
         """
         import cupy
 
         most = int(np.max(K)) if many(K) else int(K)
         between_looks = self._steps_between_looks(count)
         size = min(between_looks, self._steps_drawn(count)) if self.batch else between_looks
-        out, looked = cupy.empty((count, self.d)), 0
+        points, looked = cupy.empty((count, self.d)), 0
         steps = _longest_first(K)
         for done in range(0, max(most, 1), size):
             if done >= looked + between_looks:
@@ -297,24 +297,24 @@ class LocalSteps:
             look(halt)
             now = min(size, most - done)
             drawn = self._draw(count, members, seed, round, step0 + done, now) if self.batch and now else NULL
-            self._launch(out, out if done else X, H, gamma, steps, members, (done, now), pull, drawn)
-        return out
+            self._launch(points, points if done else X, H, gamma, steps, members, (done, now), pull, drawn)
+        return points
 
     def gradient(self, count: int, X: Any, wanted: Any, *, members: Any = None) -> Any:
         """The full gradients of ``count`` clients at X; X itself where ``wanted`` is 0."""
         import cupy
 
-        out = cupy.empty((count, self.d))
+        points = cupy.empty((count, self.d))
         steps = self.full if self.batch else self
-        steps._launch(out, X, None, 1.0, _longest_first(wanted), members, (0, 1), want_gradient=True)
-        return out
+        steps._launch(points, X, None, 1.0, _longest_first(wanted), members, (0, 1), want_gradient=True)
+        return points
 
     def _launch(
-        self, out: Any, X: Any, H: Any, gamma: Any, steps: tuple[Any, Any, Any], members: Any, part: tuple[int, int],
+        self, points: Any, X: Any, H: Any, gamma: Any, steps: tuple[Any, Any, Any], members: Any, part: tuple[int, int],
         pull: float = 0.0, drawn: Any = NULL, want_gradient: bool = False,
     ) -> None:  # fmt: skip
-        """The kernel ``descend``; ``part`` is how many steps are done, and how many this launch takes at most."""
-        count = len(out)
+        """Launch ``descend``; ``part`` is the number of steps done, and the most that this launch takes."""
+        count = len(points)
         Ks, K, order = steps
         gammas, gamma1 = (gamma, 0.0) if many(gamma) else (NULL, gamma)
         x_stride, h_stride = (0 if v is None or v.ndim == 1 else self.d for v in (X, H))
@@ -323,12 +323,12 @@ class LocalSteps:
             self.table, X, np.int64(x_stride), NULL if H is None else H, np.int64(h_stride), gammas,
             np.float64(gamma1), Ks, np.int32(K), np.int32(part[0]), np.int32(part[1]),
             NULL if members is None else members, order, np.int32(count), np.int32(want_gradient), np.float64(pull),
-            drawn, out,
+            drawn, points,
         )  # fmt: skip
         self.kernel((groups * self.group_size,), (self.threads,), arguments, shared_mem=self.shared)
 
     def _draw(self, count: int, members: Any, seed: int, round: int, step: int, steps: int) -> Any:
-        """The rows of the minibatches of these steps: lists where they are read row by row, and masks for tiles."""
+        """The minibatches of these steps: lists of rows if read row by row, masks for tiles."""
         import cupy
 
         words = self.plan["mask_words"]
@@ -360,11 +360,11 @@ class LocalSteps:
 
 
 _last_used: list[tuple[weakref.ref[Problem], LocalSteps]] = []
-"""The problem that was opened last, and its data on the card, which stay there as long as the problem lives."""
+"""The last problem, and its data on the GPU, which stay there as long as the problem lives."""
 
 
 def steps_on_card(problem: Problem) -> LocalSteps:
-    """The problem's data on the card; sent only once where runs of one problem follow each other, as in a sweep."""
+    """The problem's data on the GPU; sent once for consecutive runs, as in a sweep."""
     if _last_used and _last_used[0][0]() is problem:
         return _last_used[0][1]
     _last_used.clear()
@@ -374,12 +374,12 @@ def steps_on_card(problem: Problem) -> LocalSteps:
 
 
 def many(v: Any) -> bool:
-    """Whether it has an entry for each member."""
+    """Whether it has an entry per member."""
     return not isinstance(v, (int, float)) and np.ndim(v) > 0
 
 
 def _plan_table(plan: dict[str, Any]) -> Any:
-    """``Plan`` on the card: sizes, and addresses of arrays; 0 for what this launch does not have."""
+    """``Plan`` on the GPU: sizes, and addresses of arrays; 0 for unused fields."""
     import cupy
 
     fields = cuda.plan_fields()
@@ -389,7 +389,7 @@ def _plan_table(plan: dict[str, Any]) -> Any:
 
 
 def _longest_first(K: Any) -> tuple[Any, Any, Any]:
-    """K as arguments of the kernel: an array or null, a number, and the order in which the clients begin."""
+    """K as kernel arguments: an array or null, a number, and the order in which clients begin."""
     if not many(K):
         return NULL, K, NULL
     import cupy
@@ -399,7 +399,7 @@ def _longest_first(K: Any) -> tuple[Any, Any, Any]:
 
 
 def _up(bytes_: int) -> int:
-    """Rounded up to 16, as the kernel's ``Room`` does."""
+    """Rounded up to 16 bytes, as the kernel's ``Room`` does."""
     return -(-bytes_ // 16) * 16
 
 

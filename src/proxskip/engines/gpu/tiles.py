@@ -1,9 +1,9 @@
 """Sparse matrices as the GPU reads them: tiles of 32 lanes, balanced over warps, built for all clients at once.
 
 A warp of 32 lanes works on one tile at a time. A tile computes up to 32 outputs (margins of rows, or entries of the
-gradient). An output with many entries is shared by 2, 4, ... 32 neighbouring lanes. A lane's entries come in packs that
-lie 32 lanes wide, so that a warp reads them without bank conflicts; missing entries point at a zero. Plain numpy, and
-nothing of it depends on a GPU.
+gradient); 2, 4, ... 32 neighbouring lanes share an output with many entries. A lane's entries come in packs that lie 32
+lanes wide, so that a warp reads them without bank conflicts; padding points at a zero. Plain numpy, independent of a
+GPU.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from proxskip.engines.sparse_rows import merged_rows, offsets, ranges
 from proxskip.types import Array, Indices
 
 PACK = 4
-"""Entries of a lane that are loaded at once."""
+"""Entries that a lane loads at once."""
 MAX_ENTRIES_UNTANGLED = 1 << 23
-"""Entries up to which bank conflicts are ordered away; beyond, the data do not fit into shared memory anyway."""
+"""Entries up to which bank conflicts are avoided; more do not fit into shared memory anyway."""
 MAX_SLOTS_UNTANGLED = 192
 """Entries per lane up to which a tile is untangled; the time grows with their square."""
 
 
 @dataclass(frozen=True)
 class ClientRows:
-    """All clients' rows end to end, and of each row its client, label, share (weight) in its client's mean, number."""
+    """The rows of all clients end to end, with each row's client, label, weight in its client's mean, and number."""
 
     clients: int
     A: Any  # CSR
@@ -35,7 +35,7 @@ class ClientRows:
     labels: Array
     shares: Array
     numbers: Indices
-    """Each row's number among its client's."""
+    """Each row's number within its client."""
 
     @staticmethod
     def of(models: list[Any], sizes: Indices) -> ClientRows:
@@ -56,18 +56,18 @@ class ClientRows:
 
     @property
     def unit(self) -> bool:
-        """Whether every value is one, so that none needs to be stored."""
+        """Whether every value is one, so none needs to be stored."""
         return bool(np.all(self.A.data == 1.0))
 
     def merged(self) -> ClientRows:
-        """Without empty rows (no gradient) and with equal rows of one client and label as one, their shares added."""
+        """Without empty rows, and with equal rows of one client and label merged, their shares added."""
         A = self.A
         kept, live, group = merged_rows(A.indptr.astype(np.int64), A.indices, A.data, self.owner, self.labels)
         shares: Array = np.bincount(group, weights=self.shares[live], minlength=len(kept)).astype(np.float64)
         return self._take(kept, shares)
 
     def sampled(self, batch: int) -> ClientRows:
-        """Without empty rows, each with the share that it has in a minibatch; equal rows are drawn one by one."""
+        """Without empty rows, each with its share in a minibatch; equal rows are drawn separately."""
         kept = np.flatnonzero(np.diff(self.A.indptr))
         return self._take(kept, np.full(len(kept), 1.0 / batch))
 
@@ -78,7 +78,7 @@ class ClientRows:
 
 @dataclass(frozen=True)
 class LaneTiles:
-    """Sparse sums (*outputs*) of many slices as tiles; a slice is the part of a client that one thread block owns."""
+    """Sparse sums (*outputs*) of many slices as tiles; a slice is a thread block's part of a client."""
 
     tiles: Any  # (tiles, 4) int32: first pack (in rows of 32), packs per lane, outputs << 3 | log2(lanes), first output
     tile0: Indices  # the first tile of each slice
@@ -95,16 +95,15 @@ class LaneTiles:
         """The rows of the CSR matrix ``outputs``, which belong to the slices ``owner``.
 
         Args:
-            blank: of each slice, the index of a number that is zero, which missing entries read.
-            extra: what finishing a tile costs, in entries.
+            blank: for each slice, the index of a zero, for padding.
+            extra: the cost of finishing a tile, in entries.
         """
         length = np.diff(outputs.indptr).astype(np.int64)
-        # lanes per output: a power of two, at most a warp, so that no lane has much more than its share of the slice
+        # lanes per output: a power of two, so that no lane has much more than its share of the slice
         total = np.bincount(owner, weights=length, minlength=slices)
         per_lane = np.maximum(np.ceil(total / (warps * 32 * PACK)), 1) * PACK
         log = np.clip(np.ceil(np.log2(np.maximum(length, 1) / per_lane[owner])), 0, 5).astype(np.int64)
-        # by slice, then by lanes, then by length: outputs of a tile have the same number of lanes and are about equally
-        # long, so that few entries are blank
+        # by slice, lanes and length: outputs of a tile have the same number of lanes and need little padding
         order = np.lexsort((-length, -log, owner))
         o_owner, o_log, o_length = owner[order], log[order], length[order]
         place = _scattered(order, np.arange(len(order)) - np.searchsorted(o_owner, np.arange(slices + 1))[o_owner])
@@ -145,7 +144,7 @@ class LaneTiles:
 
 @dataclass(frozen=True)
 class Layout:
-    """Every client cut into slices of rows, each as tiles by rows and tiles by columns."""
+    """Every client cut into slices of rows, each tiled by rows and by columns."""
 
     rows: LaneTiles
     columns: LaneTiles
@@ -159,7 +158,7 @@ class Layout:
     def of(data: ClientRows, G: int, warps: int, kind: Any) -> Layout:
         """Deal each client's rows to its G slices, and build both kinds of tiles.
 
-        The longest rows go first, to slices 0, 1, ... G-1, G-1, ... 0, 0, ..., for about equal numbers of entries.
+        The longest rows go first, to slices 0, 1, ... G-1, G-1, ... 0, 0, ..., to balance the entries.
         """
         A, owner, F, S = data.A, data.owner, data.A.shape[1], data.clients * G
         length = np.diff(A.indptr)
@@ -190,7 +189,7 @@ class Layout:
         return Layout(rows, columns, labels, shares, numbers, colmap, meta)
 
     def data_bytes(self, unit: bool, numbers_of_rows: int) -> Indices:
-        """Bytes of each slice in shared memory: tiles, indices, values unless all are one, colmap, and each row's."""
+        """Bytes of each slice in shared memory: tiles, indices, values unless all are one, colmap, and row data."""
         index, real = self.colmap.itemsize, self.rows.val.itemsize
         tiles, packs, m = self.meta[:, [1, 5]].sum(axis=1), self.meta[:, [3, 7]].sum(axis=1), self.meta[:, 9]
         entries = packs * 32 * PACK * (index + (0 if unit else real))
@@ -199,12 +198,11 @@ class Layout:
 
 
 def untangle(pack0: Indices, packs: Any, idx: Any, banks: int) -> Indices:
-    """An order of each lane's entries in which lanes that read together seldom meet in a bank of shared memory.
+    """Order each lane's entries so that lanes rarely read the same bank of shared memory at once.
 
-    In slot j all lanes of a warp read the address of their j-th entry together; those in the same bank wait for each
-    other, unless the address is the same. The order of a lane's entries is free. Greedy, all tiles of one depth at a
-    time: slot after slot and lane after lane, take the entry whose bank is least used in this slot. The answer permutes
-    ``idx`` (and the values with it).
+    In slot j all lanes of a warp read their j-th entry together; those in one bank wait for each other, unless the
+    address is the same. Greedily, slot by slot and lane by lane, take the entry whose bank is least used. Returns a
+    permutation of ``idx`` (and of the values).
     """
     order = np.arange(idx.size)
     lanes = min(32, banks)
@@ -243,13 +241,13 @@ def untangle(pack0: Indices, packs: Any, idx: Any, banks: int) -> Indices:
 
 def _scattered(order: Indices, values: Any) -> Indices:
     """The array whose entry order[j] is values[j]."""
-    out = np.empty(len(order), dtype=np.int64)
-    out[order] = values
-    return out
+    scattered = np.empty(len(order), dtype=np.int64)
+    scattered[order] = values
+    return scattered
 
 
 def _back_and_forth(rank: Indices, hands: int) -> Indices:
-    """Who is dealt the card of this rank where the hands take turns 0, 1, ... h-1, h-1, ... 0, 0, ..."""
+    """The hand that gets the card of this rank, if hands take turns 0, 1, ... h-1, h-1, ... 0, 0, ..."""
     turn, hand = rank // hands % 2, rank % hands
     return np.where(turn == 0, hand, hands - 1 - hand)
 
@@ -257,7 +255,7 @@ def _back_and_forth(rank: Indices, hands: int) -> Indices:
 def _schedule(slices: int, owner: Indices, cost: Array, warps: int) -> tuple[Indices, Indices]:
     """The warp of each tile, and the order of the tiles by (slice, warp).
 
-    The costliest tiles are dealt first, so that all warps of a slice have about the same to do.
+    The costliest tiles are dealt first, to balance the warps of a slice.
     """
     order = np.lexsort((-cost, owner))
     rank = _scattered(order, np.arange(len(order)) - np.searchsorted(owner[order], np.arange(slices))[owner[order]])

@@ -1,1 +1,1 @@
-"""The Ray engine: clients in actors on a cluster, rebuilt exactly when one is lost."""
+"""The Ray engine."""

@@ -1,4 +1,4 @@
-"""One run's session with the Ray actors: what they were told, what is kept of it, and how it is told again."""
+"""One run's session with the Ray actors: it sends them operations, logs these, and replays them after a loss."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from proxskip.problems.federated import Problem
 from proxskip.types import Vectors
 
 REPLAY_SECONDS = 5.0
-"""Local work after which a snapshot is taken, so that redoing takes no longer than this and one round."""
+"""Local work after which a snapshot is taken, which limits the time to replay."""
 LOG_BYTES = 1 << 28
-"""Rows of gossip that the logs hold before a snapshot is taken, or as much as the snapshot itself has."""
+"""Bytes of gossiped rows in the logs (or the snapshot's own size) after which a snapshot is taken."""
 MAX_HALVES = 64
-"""Halves whose references are kept; one that is used again later is put into the object store again."""
+"""The most halves whose packed form is kept."""
 
 
 @dataclass(slots=True)
@@ -36,14 +36,14 @@ class Log:
 
     Between two calls of the session:
 
-    * ``done`` are the operations since the actor's snapshot, in their order, all of them answered.
-    * ``waiting`` are operations that were not sent yet: outcomes, which the actor hears with its next message.
+    * ``done`` are the operations since the actor's snapshot, in order, all answered.
+    * ``waiting`` are operations not sent yet: outcomes, which the actor hears with its next message.
     * ``count`` operations were done since the run began; the snapshot stands before operation ``start``.
-    * What the actor's clients remember is the snapshot with ``done`` applied to it. So an actor that begins with the
-      snapshot and does ``done`` again stands where the lost one stood, before operation ``count``.
+    * The actor's memory is the snapshot with ``done`` applied. So a new actor that begins with the snapshot and repeats
+      ``done`` stands where the lost one stood, before operation ``count``.
 
-    A message is ``waiting`` and what is new. It enters the log as a whole, and only when all actors have answered
-    theirs: a call that is broken off, or tried again after a loss, finds the log as it was.
+    A message is ``waiting`` plus new operations. It enters the log as a whole, once all actors have answered: a call
+    that is broken off, or repeated after a loss, finds the log unchanged.
     """
 
     done: list[Op] = field(default_factory=list)
@@ -56,14 +56,14 @@ class Log:
         return self.count - len(self.done)
 
     def answered(self, ops: list[Op], snapshot: bool) -> None:
-        """The actor did these, the waiting ones first; with ``snapshot``, its memory after them is the snapshot now."""
+        """The actor did these operations; with ``snapshot``, its memory after them is the new snapshot."""
         self.count += len(ops)
         self.done = [] if snapshot else self.done + ops
         self.waiting = []
 
 
 class ActorSession:
-    """From the first operation of a run to its last."""
+    """The messages of one run to its actors, from the first operation to the last."""
 
     def __init__(
         self, pool: Pool, problem: Problem, memory: Vectors, seed: int, census: Census, snapshot_every: int
@@ -72,7 +72,7 @@ class ActorSession:
         self.snapshot_every = snapshot_every
         self.run_id = uuid.uuid4().hex
         self.snapshot = {k: v.copy() for k, v in memory.items()}
-        """What the clients of each actor remember where its log starts."""
+        """The clients' memory where each actor's log starts."""
         self.logs = {a: Log() for a in pool.all}
         self.packed = lru_cache(MAX_HALVES)(_packed)
         self.rounds_since, self.seconds_since, self.bytes_since = 0, 0.0, 0  # the last snapshot
@@ -83,7 +83,7 @@ class ActorSession:
         pool.run = self
 
     def memory(self) -> Vectors:
-        """What the clients remember; the snapshot is made new where it is old."""
+        """The clients' memory, as a fresh snapshot."""
         stale = [a for a, log in self.logs.items() if log.waiting or log.done]
         if stale:
             self.send({a: [] for a in stale}, snapshot=True)
@@ -112,13 +112,13 @@ class ActorSession:
         return ops
 
     def ask(self, request: Request) -> dict[int, Any]:
-        """Send an operation with what waits, and time it."""
+        """Send an operation with those waiting, and time it."""
         ops = self.operations("run", request)
         self.round = request.round
         news = {a: [op] for a, op in ops.items()}
         most = max(LOG_BYTES, sum(v.nbytes for v in self.snapshot.values()))
         due = self.rounds_since >= self.snapshot_every or self.seconds_since > REPLAY_SECONDS or self.bytes_since > most
-        if due:  # those that sit this round out have done some of the others
+        if due:  # also from actors that sit this round out
             news |= {a: [] for a, log in self.logs.items() if a not in news and (log.done or log.waiting)}
         began = time.perf_counter()
         self.pool.halt = request.halt
@@ -134,12 +134,12 @@ class ActorSession:
         return {a: replies[a] for a in ops}
 
     def tell(self, request: Request) -> None:
-        """Nothing yet: it travels with the next message."""
+        """Queue the outcome: it travels with the next message."""
         for a, op in self.operations("tell", request).items():
             self.logs[a].waiting.append(op)
 
     def send(self, news: Mapping[int, list[Op]], snapshot: bool) -> dict[int, Any]:
-        """What waits and what is new to these actors, in one call each; where asked, they are snapshotted after it."""
+        """Send waiting and new operations to these actors, in one call each; take a snapshot after it if wanted."""
         ops, parcel = {a: self.logs[a].waiting + new for a, new in news.items()}, Parcel()
 
         def submit(a: int) -> Any:
@@ -170,15 +170,15 @@ class ActorSession:
         )
 
     def restore(self, lost: Mapping[int, str], until: float) -> None:
-        """Bring actors back to where they stood: the snapshot, and the log since."""
+        """Bring new actors to where the lost ones stood: the snapshot, then the log."""
         self.pool.gather(submit_all(self.begin, lost), until, "did not begin")
         parcel, logs = Parcel(), {a: self.logs[a] for a in lost if self.logs[a].done}
         refs = submit_all(lambda a: self.post(a, logs[a].start, logs[a].done, parcel), logs)
         self.pool.gather(refs, until, f"did not redo its part up to round {self.round}")
 
-    # -- what happened -------------------------------------------------------------------------------------------------
+    # -- the report ----------------------------------------------------------------------------------------------------
     def report(self) -> tuple[dict[str, Any], list[str]]:
-        """For the result: the actors, where the time went, and every recovery; the latter also as sentences."""
+        """For the result: the actors, where the time went, and every recovery, also as sentences."""
         about: dict[str, Any] = {"actors": len(self.pool.all), "recoveries": [dict(r) for r in self.recoveries]}
         if self.seconds:
             local, waiting = self.local_seconds / self.seconds, self.waiting_seconds / self.seconds
@@ -186,7 +186,7 @@ class ActorSession:
             about |= {"share_communication": max(0.0, 1.0 - local - waiting)}
         notes = [
             f"the actor with {r['clients']} was lost {_when(r['round'])} ({r['cause']}) and rebuilt in "
-            f"{r['seconds']:.1f} seconds; nothing of the trajectory changed."
+            f"{r['seconds']:.1f} seconds; the trajectory did not change."
             for r in self.recoveries
         ]
         return about, notes
@@ -197,14 +197,14 @@ def _when(round: int | None) -> str:
 
 
 def _packed(half: Any) -> Any:
-    """A half as bytes, or in the object store where it is large; its class travels with it if no worker can import it.
+    """A half as bytes, or in the object store if large; its class travels along if workers cannot import it.
 
-    What is in the store is lost with the raylet, and a driver that has something there may end with it.
+    Small halves stay out of the store, because the store is lost with the raylet, and the driver may end with it.
     """
     for kind in type(half.__self__ if isinstance(half, MethodType) else half).__mro__:
         module = sys.modules.get(kind.__module__)
         name = kind.__module__.partition(".")[0]
         if name != "__main__" and hasattr(module, "__file__") and PathFinder.find_spec(name) is None:
-            ray.cloudpickle.register_pickle_by_value(module)  # its module was loaded from a file
+            ray.cloudpickle.register_pickle_by_value(module)  # a plugin, loaded from a file
     packed = ray.cloudpickle.dumps(half)
     return packed if len(packed) < MIN_STORE_BYTES else ray.put(half)

@@ -1,7 +1,7 @@
-"""The Ray that the engines of this process use: a cluster that is joined, or one started here.
+"""The Ray that the engines of this process use: a cluster they join, or one started here.
 
-A Ray that was started here listens on the loopback alone, and ends with the last engine that uses it. Ray's own calls
-to its head wait without a limit, so they are made in a thread of their own, and given up in time.
+A Ray started here only listens on the loopback, and ends with the last engine that uses it. Ray's calls to its head
+wait without a limit, so they run in a thread with a timeout.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from proxskip.timeouts import within
 from proxskip.types import EngineError, InputError
 
 CONNECT_SECONDS = 10.0
-"""How long to wait for a connection to the port of a cluster."""
+"""The time limit for connecting to a cluster's port."""
 SHUTDOWN_SECONDS = 20.0
-"""How long the Ray started here has to end before its processes are killed."""
+"""The time that a Ray started here has to end before its processes are killed."""
 
 
 class UnsafeClusterWarning(UserWarning):
@@ -37,7 +37,7 @@ class FullClusterWarning(UserWarning):
 
 
 class Started:
-    """The Ray that was started here with the engines that use it, or the address by which one was joined."""
+    """The Ray started here with its engines, or the address that was joined."""
 
     def __init__(self) -> None:
         self.session: str | None = None
@@ -45,7 +45,7 @@ class Started:
         self.joined: tuple[str | None, str | None] = None, None
 
     def runs(self) -> bool:
-        """Whether the Ray that was started here still runs."""
+        """Whether the Ray started here still runs."""
         return self.session is not None and self.session == session()
 
 
@@ -53,7 +53,7 @@ OURS = Started()
 
 
 def session() -> str | None:
-    """The Ray that this process has joined: its address and this process's job number; None if there is none."""
+    """The Ray that this process has joined, as its address and job number; None without one."""
     if not ray.is_initialized():
         return None
     context = ray.get_runtime_context()
@@ -64,7 +64,7 @@ def connect(address: str | None, user: Any, cpus: int, seconds: float) -> None:
     """Join the cluster, or start Ray on this machine's loopback.
 
     Args:
-        user: the engine that asks.
+        user: the calling engine.
         cpus: how many its actors need.
         seconds: how long to wait for the cluster.
     """
@@ -85,7 +85,7 @@ def connect(address: str | None, user: Any, cpus: int, seconds: float) -> None:
 
 
 def leave(user: Any) -> None:
-    """End the Ray that was started here, unless another engine uses it."""
+    """End the Ray started here, unless another engine uses it."""
     if user not in OURS.users:
         return
     OURS.users.discard(user)
@@ -95,7 +95,7 @@ def leave(user: Any) -> None:
 
 
 def _end(seconds: float) -> None:
-    """End the Ray that was started here; its processes are killed if it does not end by itself."""
+    """End the Ray started here; kill its processes if it does not end by itself."""
     processes = private.Processes()
     processes.end_monitor()
     try:
@@ -110,51 +110,51 @@ def _same(address: str | None) -> None:
     if address in (None, "auto", joined) or OURS.joined == (address, session()):
         return
     raise InputError(
-        f'this process uses the Ray at "{joined}" already, not "{address}"; leave the address out, or call '
-        "ray.shutdown() first."
+        f'this process already uses the Ray at "{joined}", not "{address}"; leave out address, or call ray.shutdown() '
+        "first."
     )
 
 
 def _join(address: str, quiet: dict[str, Any], seconds: float) -> None:
     if "://" in address:
-        raise InputError(f'"{address}" is a Ray Client address; run the driver on the cluster with ray job submit.')
+        raise InputError(f'Ray Client addresses such as "{address}" are not supported; use ray job submit.')
     host, _, port = address.rpartition(":")
     silent = TimeoutError(f"no answer within {seconds:g} seconds")
     try:
-        if port.isdigit():  # where nobody listens, Ray itself would try for minutes
+        if port.isdigit():  # otherwise Ray would try for minutes
             socket.create_connection((host.strip("[]"), int(port)), timeout=min(CONNECT_SECONDS, seconds)).close()
         with _tidily(), private.on_loopback() if is_loopback(host) else nullcontext():
             within(seconds, lambda: ray.init(address=address, **quiet), silent)
     except (OSError, RuntimeError, ValueError) as error:
         first = (str(error).strip().splitlines() or ["no answer"])[0].rstrip(".")
-        raise InputError(f'there is no Ray cluster at "{address}" ({first}); start one with ray start.') from None
+        raise InputError(f'no Ray cluster at "{address}" ({first}); start one with ray start.') from None
 
 
-def ask_head(seconds: float, act: Callable[[], Any], look: Callable[[], None] | None = None) -> Any:
-    """Make one of Ray's calls to its head, and give up in time, or when ``look`` raises."""
+def ask_head(seconds: float, act: Callable[[], Any], meanwhile: Callable[[], None] | None = None) -> Any:
+    """Call Ray's head, and give up in time, or when ``meanwhile`` raises."""
     silent = EngineError(f"the head of the Ray cluster did not answer within {seconds:.3g} seconds; check its machine.")
-    return within(seconds, act, silent, look)
+    return within(seconds, act, silent, meanwhile)
 
 
 def cpus(seconds: float) -> float:
-    """How many CPUs the cluster has."""
+    """The cluster's CPUs."""
     return float(ask_head(seconds, ray.cluster_resources).get("CPU", 1))
 
 
 def check_room(need: int, has: float) -> None:
-    """Check that all actors can run: an error on the Ray started here, a warning on a cluster, which may grow."""
+    """Check that all actors fit: an error on a Ray started here, a warning on a cluster, which may grow."""
     if need <= has:
         return
     lack = f"the actors need {need} CPUs and the cluster has {has:.12g}"
     if OURS.runs():
-        raise InputError(f"{lack}; use fewer actors, or shut down the engines that use this Ray first.")
-    note = f"{lack}; some wait for machines to join, until the deadline."
+        raise InputError(f"{lack}; use fewer actors, or shut down other engines first.")
+    note = f"{lack}; some actors wait for machines to join, until the deadline."
     warnings.warn(note, FullClusterWarning, stacklevel=6)
 
 
 @contextmanager
 def _tidily() -> Iterator[None]:
-    """Close the files that Ray leaves open behind the processes it starts, without a warning for each."""
+    """Close files that Ray leaves open, without a warning for each."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         try:
@@ -169,7 +169,7 @@ def is_loopback(host: str) -> bool:
 
 
 def start_here(**options: Any) -> None:
-    """Start Ray on this machine, listening on the loopback alone, without dashboard and usage statistics."""
+    """Start Ray on this machine's loopback, without dashboard and usage statistics."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
@@ -177,19 +177,19 @@ def start_here(**options: Any) -> None:
             private.start_on_loopback(include_dashboard=False, **options)
     except EngineError:
         raise
-    except Exception as error:  # a plain one if the machine is too busy for Ray to start in its time
+    except Exception as error:  # a plain Exception if the machine is too busy
         first = (str(error).strip().splitlines() or ["no answer"])[0].rstrip(".")
         raise EngineError(f"Ray did not start on this machine ({first}); try again, or end other programs.") from None
 
 
 def warn_if_exposed() -> None:
-    """Warn where the cluster listens beyond this machine without token authentication."""
+    """Warn if the cluster is reachable from other machines without token authentication."""
     gcs = ray.get_runtime_context().gcs_address
     host = gcs.rsplit(":", 1)[0].strip("[]")
     if is_loopback(host) or os.environ.get("RAY_AUTH_MODE") == "token":
         return
     note = (
-        f"the Ray cluster at {gcs} is not local and has no token authentication: whoever reaches it can run code on "
-        "all its machines; set RAY_AUTH_MODE=token on every one of them."
+        f"the Ray cluster at {gcs} has no token authentication: whoever reaches it can run code on its machines; set "
+        "RAY_AUTH_MODE=token on all of them."
     )
     warnings.warn(note, UnsafeClusterWarning, stacklevel=6)

@@ -1,12 +1,12 @@
-"""The Ray engine: clients in actors on a cluster, the trajectory of the cpu engine bit for bit, and nothing lost.
+"""The Ray engine: clients in actors on a cluster, with the trajectory of the cpu engine bit for bit.
 
-What a client remembers is a function of the messages it saw. The engine keeps, for every actor, its clients' memory as
-of some operation (the snapshot) and the operations since (the log). An actor that dies is made anew, given its shards
-and the snapshot, and told the log again; the kernels and the minibatches are deterministic, so it comes to stand where
-the dead one stood. Ray never restarts an actor by itself: that would start it with h = 0.
+For every actor the engine keeps its clients' memory at some operation (the snapshot) and the operations since (the
+log). If an actor dies, a new one gets its shards, the snapshot and the log; kernels and minibatches are deterministic,
+so it ends up where the dead one stood. Ray never restarts an actor itself: that would reset h to 0.
 
-A round of Scaffnew is one call to every actor: what ``settle`` says waits and travels with the next round's message.
-What clients gossip is mixed by the driver.
+A round of Scaffnew is one call to every actor: what ``settle`` says travels with the next round's message. The driver
+mixes gossip. The actors are in ``pool``, their code in ``worker``, a run's messages in ``actor_session``, and Ray
+itself in ``cluster``.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class RayEngine(Engine):
 
     # -- the cluster ---------------------------------------------------------------------------------------------------
     def _pool(self, load: Array, names: Callable[[int], str] | None) -> Any:
-        """Actors over contiguous clients of about equal load, not yet made."""
+        """Actors over contiguous clients of about equal load, not yet started."""
         from proxskip.engines.ray import cluster
         from proxskip.engines.ray.pool import Pool
 
@@ -118,7 +118,7 @@ class RayEngine(Engine):
         return problem
 
     def _facts(self, source: Any) -> list[Any]:
-        """Let the actors load their shards; what they say of them."""
+        """Let the actors load their shards and describe them."""
         pool = self._pool(np.ones(source.n), source.name)
         bounds = pool.bounds
         facts: list[Any] = pool.supply("load", lambda a: (source, bounds[a], bounds[a + 1]))
@@ -126,7 +126,7 @@ class RayEngine(Engine):
         return facts
 
     def evaluate(self, x: Array, clients: Any) -> tuple[list[float], Array]:
-        """f_i(x) and grad f_i(x) of every one of these clients, computed where they are."""
+        """f_i(x) and grad f_i(x) of these clients, computed by their actors."""
         self._still_holds(clients)
         answers = self._guarded(lambda: self._call("evaluate", lambda parcel: (parcel.of(x),)))
         values = [v for a in self.pool.all for v in answers[a][0]]
@@ -135,15 +135,14 @@ class RayEngine(Engine):
     def _still_holds(self, clients: Any) -> None:
         self._check_pool()
         if self.pool is None or self.holds is not clients:
-            raise InputError("this engine has loaded other shards since, or was shut down; load these again.")
+            raise InputError("this engine has loaded other shards or was shut down; load these shards again.")
 
     def _check_pool(self) -> None:
-        """Forget actors whose Ray is no more."""
+        """Forget actors whose Ray has ended."""
         if self.pool is not None and not self.pool.is_there():
             self.shutdown_pool()
 
     def judge(self, problem: Problem) -> Problem:
-        """The open problem with its values and gradients computed by the actors, unless one pass here is faster."""
         return Elsewhere.of(problem, self) if problem.by_client and not isinstance(problem, Sharded) else problem
 
     def _call(self, verb: str, arguments: Callable[[Any], tuple[Any, ...]]) -> dict[int, Any]:
@@ -155,11 +154,10 @@ class RayEngine(Engine):
         answers: dict[int, Any] = self.pool.call(submit, self.pool.all, "did not answer")
         return answers
 
-    # -- an engine's verbs ---------------------------------------------------------------------------------------------
+    # -- the Engine interface ------------------------------------------------------------------------------------------
     def open(self, problem: Problem, memory: Vectors, seed: int) -> None:
-        """Place the clients in actors, unless they are there already, and compile before the clock runs."""
         if isinstance(problem, Sharded) and problem.holder is not self:
-            raise InputError("this problem's shards were loaded by another engine; run it with that one.")
+            raise InputError("another engine loaded the shards of this problem; run it with that engine.")
         from proxskip.engines.ray.actor_session import ActorSession
 
         self.session = None
@@ -190,7 +188,6 @@ class RayEngine(Engine):
             raise
 
     def run(self, request: Request) -> Work:
-        """One call to every actor that holds members of the cohort."""
         answers = self._guarded(lambda: self.session.ask(request))
         replies = [answers[a] for a in sorted(answers)]
         up = tuple(np.concatenate(column) for column in zip(*(r.up for r in replies), strict=True))
@@ -199,17 +196,14 @@ class RayEngine(Engine):
         return Work(up, sum(r.gradients for r in replies), sizes, steps)
 
     def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Any, ...]) -> None:
-        """Nothing yet: it travels with the next message."""
         self.session.tell(Request(half, cohort, 0, down=outcome))  # type: ignore[arg-type]
 
     def sum(self, w: Array, U: Array) -> Array:
-        """In client order."""
         blocks = np.empty((-(-len(U) // SUM_BLOCK), U.shape[1]))
         kernels.block_sums(0, len(blocks), np.ascontiguousarray(w), np.ascontiguousarray(U), SUM_BLOCK, blocks)
         return sum_in_order(blocks)
 
     def memory(self) -> Vectors:
-        """A copy of what the clients remember; it also serves as the snapshot."""
         return {k: v.copy() for k, v in self._guarded(self.session.memory).items()}
 
     def close(self) -> None:
@@ -217,7 +211,7 @@ class RayEngine(Engine):
         if not (self.stay or self.loaded):
             self.shutdown()
         elif self.pool is not None:
-            self.pool.recoveries = []  # those to come are the next run's
+            self.pool.recoveries = []  # a new list for the next run
 
     def shutdown_pool(self) -> None:
         """End the actors."""
@@ -226,14 +220,14 @@ class RayEngine(Engine):
             self.pool, self.holds, self.loaded = None, None, False
 
     def shutdown(self) -> None:
-        """End the actors with their shards, and Ray if it was started here and no other engine uses it."""
+        """End the actors, and Ray if it was started here and no other engine uses it."""
         from proxskip.engines.ray.cluster import leave
 
         self.shutdown_pool()
         leave(self)
 
     def _guarded(self, act: Callable[[], Any]) -> Any:
-        """An error that cannot be mended leaves no actors behind, unless they hold their loaded shards."""
+        """End the actors after an error, unless they hold loaded shards."""
         try:
             return act()
         except BrokenOff:
@@ -243,21 +237,20 @@ class RayEngine(Engine):
                 self.shutdown_pool()
             raise
 
-    # -- what happened -------------------------------------------------------------------------------------------------
+    # -- the report ----------------------------------------------------------------------------------------------------
     @property
     def recoveries(self) -> list[dict[str, Any]]:
-        """Which actors were lost in this run, when and why, and in how many seconds they were rebuilt."""
+        """The actors lost in this run, when and why, and the seconds it took to rebuild them."""
         recoveries: list[dict[str, Any]] = self.session.recoveries
         return recoveries
 
     def report(self) -> tuple[dict[str, Any], list[str]]:
-        """For the result: the actors, where the time went, and every recovery; the latter also as sentences."""
         report: tuple[dict[str, Any], list[str]] = self.session.report()
         return report
 
 
 def need_ray() -> None:
-    """Ray, or one sentence that says how to get it."""
+    """Refuse to go on without Ray."""
     try:
         import ray  # noqa: F401
     except ImportError:
@@ -265,7 +258,7 @@ def need_ray() -> None:
 
 
 def _load(problem: Problem) -> Array:
-    """About how much work each client is."""
+    """Roughly how much work each client is."""
     if isinstance(problem.clients, Packed):
         return problem.clients.entries().astype(np.float64)
     return np.array(

@@ -1,4 +1,4 @@
-"""The actors of one problem: made, asked within a deadline, and made again when they die."""
+"""The actors of one problem: started, called with a deadline, and rebuilt when they die."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ from proxskip.interfaces import BrokenOff
 from proxskip.types import Array, EngineError, InputError
 
 LOST_ACTOR_ERRORS = (RayActorError, ObjectLostError, WorkerCrashedError, OutOfMemoryError, RaySystemError)
-"""What Ray raises when an actor, or the object that it returned, is lost."""
+"""Ray's errors for a lost actor, or a lost result of one."""
 ENDED = "its process ended"
-"""Why an actor died whose machine is still well."""
+"""The cause if the machine still runs."""
 MAX_DEATHS = 5
-"""How often one actor may die in one call before the run gives up."""
+"""Deaths of one actor in one call after which the run gives up."""
 HALT_SECONDS = 5.0
-"""How long the driver waits, at most, for actors that were told to break off."""
+"""How long the driver waits for actors that were told to break off."""
 MIN_STORE_BYTES = 1 << 16
-"""Bytes from which a vector is put into the object store once, instead of into the message to each actor."""
+"""Bytes from which a vector goes once into the object store, instead of into each message."""
 UNLOADED = "did not load its shards"
 UNSTARTED = "did not start"
 SECONDS_BETWEEN_LOOKS = 0.25
-"""How long the driver waits for actors before it looks whether the run was interrupted."""
+"""How often a waiting driver checks for an interrupt."""
 
 
 class Died(Exception):
-    """Some actors were lost: why, with an empty string for one that is alive but out of step."""
+    """Some actors were lost: the causes, empty for one that is alive but out of step."""
 
     def __init__(self, causes: Mapping[int, str]) -> None:
         super().__init__(f"actors {sorted(causes)} died")
@@ -56,9 +56,10 @@ class Pool:
     """Actors over ranges of clients.
 
     Args:
-        bounds: actor a holds the clients from bounds[a] to bounds[a + 1] - 1.
-        names: what a client's data are called, for messages; None where they have no name.
-        deadline: seconds after which a call that was not answered is given up.
+        bounds: actor a holds clients bounds[a] to bounds[a + 1] - 1.
+        cores: CPUs per actor.
+        deadline: the time limit of a call in seconds.
+        names: what a client's data are called in messages; None if they have no name.
     """
 
     def __init__(self, bounds: list[int], cores: int, deadline: float, names: Callable[[int], str] | None) -> None:
@@ -68,13 +69,13 @@ class Pool:
         self.session = session()
         self.heartbeat = Heartbeat()
         self.data: list[tuple[str, Callable[[int], tuple[Any, ...]]]] = []
-        """The calls that gave the actors their shards, in order; repeated for an actor that takes another's place."""
+        """The calls that gave the actors their shards, repeated for new actors."""
         self.digests: list[str] | None = None
-        """The digest of every client's data, once known."""
+        """The digest of each client's data, once known."""
         self.run: Any = None
-        """The run whose memory the actors hold (an ``ActorSession``): it tells a new actor what the lost one knew."""
+        """The run whose memory the actors hold (an ``ActorSession``): it restores new actors."""
         self.halt: Event | None = None
-        """Set when the run is interrupted; None while actors do what cannot be broken off."""
+        """Set when the run is interrupted; None during calls that cannot be broken off."""
         self.recoveries: list[dict[str, Any]] = []
         """Actors that were lost and rebuilt since the last run."""
 
@@ -84,18 +85,18 @@ class Pool:
         return range(len(self.handles))
 
     def is_there(self) -> bool:
-        """Whether the Ray that the actors were made in still runs."""
+        """Whether the actors' Ray still runs."""
         return self.session == session()
 
     def clients(self, a: int) -> str:
-        """An actor's clients, in words, with the name of the first one's data."""
+        """An actor's clients in words, with the name of the first one's data."""
         lo, hi = self.bounds[a], self.bounds[a + 1]
         numbers = f"client {lo}" if hi == lo + 1 else f"clients {lo} to {hi - 1}"
         return numbers if self.names is None else f"{numbers} ({self.names(lo)}{', ...' if hi > lo + 1 else ''})"
 
     # -- processes -----------------------------------------------------------------------------------------------------
     def start(self, who: Iterable[int], until: float) -> None:
-        """Make these actors, anew if there were some, without their data; wait until they run."""
+        """Start these actors without their data, replacing old ones, and wait until they run."""
         who = sorted(who)
         for a in who:
             self.drop(a)
@@ -107,13 +108,13 @@ class Pool:
         self.gather(submit_all(lambda a: self.handles[a].where.remote(), who), until, UNSTARTED)
 
     def adopt(self, other: Pool) -> None:
-        """Take another pool's actors, as many as are needed, and end the rest."""
+        """Take over another pool's actors, and end those not needed."""
         for a in range(min(len(self.handles), len(other.handles))):
             self.handles[a], other.handles[a] = other.handles[a], None
         other.close()
 
     def drop(self, a: int) -> None:
-        """End an actor, if it is still there."""
+        """End an actor, if it still exists."""
         handle, self.handles[a] = self.handles[a], None
         if handle is not None and self.is_there():  # another Ray may have an actor of the same number
             with suppress(Exception):
@@ -126,7 +127,7 @@ class Pool:
 
     # -- data ----------------------------------------------------------------------------------------------------------
     def supply(self, verb: str, arguments: Callable[[int], tuple[Any, ...]]) -> list[Any]:
-        """Give every actor its data by this call; what they answer, of all clients."""
+        """Give every actor its data by this call; returns the answers for all clients."""
         answers = self.call(self._giving(verb, arguments), self.all, UNLOADED)
         self.data.append((verb, arguments))
         return [v for a in self.all for v in answers[a] or ()]
@@ -135,10 +136,7 @@ class Pool:
         return lambda a: getattr(self.handles[a], verb).remote(*arguments(a))
 
     def rebuild(self, lost: Mapping[int, str], until: float) -> None:
-        """New processes with their data for those that died; the run brings all of these to where they stood.
-
-        If that fails, none of the new ones is kept.
-        """
+        """Replace dead actors, give them their data, and let the run restore them; on failure keep none of them."""
         new = [a for a, cause in lost.items() if cause or self.handles[a] is None]
         try:
             if new:
@@ -155,22 +153,22 @@ class Pool:
             raise
 
     def _check_digests(self, built: Mapping[int, Any]) -> None:
-        """Refuse shards that are not those that the problem was made of."""
+        """Refuse shards that have changed since the problem was made."""
         for a, facts in built.items():
             for i, fact in enumerate(facts, self.bounds[a]):
                 if self.digests is not None and fact.digest != self.digests[i]:
                     name = "" if self.names is None else f" ({self.names(i)})"
                     raise EngineError(
-                        f"the data of client {i}{name} are not those that were loaded at first, so its actor cannot be "
-                        "rebuilt; load the shards again."
+                        f"the data of client {i}{name} have changed, so its actor cannot be rebuilt; load the shards "
+                        "again."
                     )
 
     # -- calls ---------------------------------------------------------------------------------------------------------
     def call(self, submit: Callable[[int], Any], who: Iterable[int], what: str) -> dict[int, Any]:
-        """Ask these actors; those that are not there or get lost are rebuilt, and asked again.
+        """Call these actors; missing and lost ones are rebuilt and called again.
 
         Args:
-            what: what the actors that do not answer in time did not do, in words.
+            what: what a late actor failed to do, in words.
         """
         who, deaths, began = list(who), Counter[int](), 0.0
         answers: dict[int, Any] = {}
@@ -187,17 +185,17 @@ class Pool:
                 self._count(deaths, died.causes)
                 began = began or time.monotonic()
                 lost |= {a: cause or lost.get(a, "") for a, cause in died.causes.items()}
-                for a in lost:  # a rebuilt actor stands where it stood before this call
+                for a in lost:  # a rebuilt actor has not done this call
                     answers.pop(a, None)
 
     def _record(self, lost: Mapping[int, str], seconds: float) -> None:
-        """Note who died."""
+        """Record who died."""
         when = {"round": None if self.run is None else self.run.round, "seconds": seconds}
         died = sorted(a for a, cause in lost.items() if cause)
         self.recoveries += [{"actor": a, "clients": self.clients(a), **when, "cause": lost[a]} for a in died]
 
     def _count(self, deaths: Counter[int], causes: Mapping[int, str]) -> None:
-        """Count deaths in one call; an actor that is alive but out of step counts only if none died."""
+        """Count deaths in one call; an actor that is only out of step counts if none died."""
         for a in [a for a, cause in causes.items() if cause] or causes:
             deaths[a] += 1
             if deaths[a] > MAX_DEATHS:
@@ -209,8 +207,8 @@ class Pool:
     def gather(
         self, refs: Mapping[int, Any], until: float, what: str, answers: dict[int, Any] | None = None
     ) -> dict[int, Any]:
-        """All answers, added to those that are there; ``Died`` if actors were lost, once all others have answered."""
-        self.heartbeat.look()
+        """Collect all answers; raises ``Died`` if actors were lost, once all others have answered."""
+        self.heartbeat.check_processes()
         answers = {} if answers is None else answers
         waiting = {ref: a for a, ref in refs.items()}
         dead: dict[int, str] = {}
@@ -230,7 +228,7 @@ class Pool:
         return answers
 
     def _wait(self, waiting: Mapping[Any, int], until: float, what: str) -> None:
-        """Between two looks for answers: see that Ray lives, that the run goes on, and that there is time left."""
+        """While waiting: check Ray, interrupts and the deadline."""
         self.heartbeat.enquire()
         if self.halt is not None and self.halt.is_set():
             refs = [*waiting, *(self.handles[a].halt.remote() for a in waiting.values())]
@@ -240,7 +238,7 @@ class Pool:
             raise self.late(waiting.values(), what)
 
     def _cause(self, a: int, error: RayError, what: str) -> str:
-        """Why an actor was lost; empty for one that is alive but out of step. Any other error ends the run."""
+        """Why an actor was lost; empty if it is only out of step. Any other error ends the run."""
         if isinstance(error, RayTaskError):
             if isinstance(error.cause, (Lost, BrokenOff)):
                 return ""
@@ -252,34 +250,34 @@ class Pool:
         raise EngineError(f"{self.clients(a)} failed with {last_line(error)}.") from None
 
     def failed(self, a: int, error: RayTaskError) -> Exception:
-        """An error of the client's own, in one sentence."""
+        """An error of the client itself, in one sentence."""
         if isinstance(error.cause, InputError):
             return error.cause
         text = " ".join(f"{type(error.cause).__name__}: {error.cause}".split()).rstrip(".")
         return EngineError(f"{self.clients(a)} failed with {text}.")
 
     def late(self, who: Iterable[int], what: str) -> EngineError:
-        """The error for actors that did not answer in time; it names the first."""
+        """The error for actors that miss the deadline; it names the first."""
         sentence = f"the actor with {self.clients(min(who))} {what} within {self.deadline:g} seconds"
         remedy = "use fewer actors, or add machines" if what == UNSTARTED else "check its machine"
-        return EngineError(f"{sentence}; {remedy}, or give a longer deadline.")
+        return EngineError(f"{sentence}; {remedy}, or set a longer deadline.")
 
 
 def submit_all(submit: Callable[[int], Any], who: Iterable[int]) -> dict[int, Any]:
-    """Ask each of these actors."""
+    """Submit a call to each of these actors."""
     if not ray.is_initialized():  # a remote call would start a new Ray
         raise EngineError("Ray was shut down while the engine was using it; start the run again.")
     return {a: submit(a) for a in who}
 
 
 class Parcel:
-    """Vectors of one call: small ones travel in the message, large ones once through the object store."""
+    """The vectors of one call: small ones travel in the message, large ones through the object store."""
 
     def __init__(self) -> None:
-        self.sent: dict[int, tuple[Array, Any]] = {}  # with the vector itself, so that its id is not given to another
+        self.sent: dict[int, tuple[Array, Any]] = {}  # keeping the vector keeps its id unique
 
     def of(self, v: Array) -> Any:
-        """The vector, or a reference to it, to hand to an actor's call."""
+        """The vector, or a reference to it."""
         if v.nbytes < MIN_STORE_BYTES:
             return v
         if id(v) not in self.sent:
@@ -288,7 +286,7 @@ class Parcel:
 
 
 def reason(error: BaseException) -> str:
-    """Why an actor died, as far as Ray knows, in a few words."""
+    """Why an actor died, in a few words."""
     text = " ".join(str(error).split())
     if isinstance(error, OutOfMemoryError):
         return "it was killed for memory"

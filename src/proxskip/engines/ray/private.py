@@ -1,10 +1,10 @@
-"""All that is used of Ray beyond its public interface, in one place. Seen in Ray 2.55.
+"""Everything used of Ray beyond its public interface, as of Ray 2.55.
 
-``ray._private.worker._global_node``       the processes that were started here: ``dead_processes``, ``kill_monitor``,
-                                           ``kill_all_processes``. Without it the head alone is asked whether Ray lives,
-                                           and ``ray.shutdown`` is all that ends it.
+``ray._private.worker._global_node``       the processes started here: ``dead_processes``, ``kill_monitor``,
+                                           ``kill_all_processes``. Without it only the head knows whether Ray lives, and
+                                           only ``ray.shutdown`` ends it.
 ``ray._private.ray_constants``             ``ENABLE_RAY_CLUSTER``, see ``on_loopback``. Without it Ray is not started
-                                           here, since it might listen on all interfaces.
+                                           here, because it might listen on all interfaces.
 ``ray.init(_node_ip_address=)``            the loopback. The same.
 """
 
@@ -26,20 +26,20 @@ def _node() -> Any:
 
 
 def ended_processes() -> list[str]:
-    """The kinds of Ray's processes that were started here and have ended."""
+    """The kinds of processes started here that have ended."""
     with suppress(AttributeError):
         return [str(kind) for kind, _ in _node().dead_processes()]
     return []
 
 
 class Processes:
-    """Ray's processes that were started here; ask for them before ``ray.shutdown``, which forgets them."""
+    """The processes started here; make it before ``ray.shutdown``, which forgets them."""
 
     def __init__(self) -> None:
         self.node = _node()
 
     def end_monitor(self) -> None:
-        """End the autoscaler's: it has nothing to scale, and takes a second to end by itself."""
+        """End the autoscaler, which would take a second to end by itself."""
         with suppress(Exception):
             self.node.kill_monitor(check_alive=False)
 
@@ -51,19 +51,19 @@ class Processes:
 
 @contextmanager
 def on_loopback() -> Iterator[None]:
-    """Let Ray take 127.0.0.1 as it is.
+    """Let Ray accept 127.0.0.1.
 
-    Where it expects clusters it takes that for the machine's outer address, and with any other address its servers
-    listen on all interfaces. Where it expects none (RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0) it keeps to the loopback.
+    If it expects clusters, it replaces 127.0.0.1 by the machine's outer address, and its servers listen on all
+    interfaces. Otherwise (RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0) it keeps to the loopback.
     """
-    # a constant, set from that variable when Ray is imported: too late to set the variable here
+    # Ray reads that variable at import, so its constant is set here
     try:
         constants = ray._private.ray_constants
         clusters = constants.ENABLE_RAY_CLUSTER
     except AttributeError:
         raise EngineError(
-            f"Ray {ray.__version__} cannot be kept to the loopback as Ray 2.55 can; install that version, or start a "
-            "cluster yourself and give its address."
+            f"Ray {ray.__version__} cannot be kept to the loopback; install Ray 2.55, or start a cluster yourself and "
+            "pass its address."
         ) from None
     constants.ENABLE_RAY_CLUSTER = False
     try:

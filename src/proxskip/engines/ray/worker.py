@@ -1,6 +1,6 @@
-"""What runs inside a Ray actor: some clients' shards and memory, and the operations asked of them, each done once.
+"""The code inside a Ray actor: some clients' shards and memory, and the operations on them, each done once.
 
-An actor is told operations in order (``Message``). It counts them, and refuses any other order.
+An actor is told operations in order (``Message``); it counts them, and refuses any other order.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from proxskip.problems.federated import Problem
 from proxskip.problems.oracles import in_double
 from proxskip.types import Array, Indices, Vectors
 
-if TYPE_CHECKING:  # an actor that is given its clients reads no shards, and does without what reads them
+if TYPE_CHECKING:  # only actors that load shards need it
     from proxskip.problems.sharded import RemoteClient, Shards
 
 MAX_HALVES = 16
-"""Halves that an actor keeps; it fetches one that it has forgotten again."""
+"""The most halves that an actor keeps."""
 
 
 class Lost(Exception):
-    """The actor is not where the message takes it to be; it has to be set there first."""
+    """The actor is out of step with the message, and must be restored first."""
 
 
 class Op(NamedTuple):
@@ -41,8 +41,8 @@ class Op(NamedTuple):
 
     Args:
         verb: ``run`` or ``tell``.
-        request: its half as bytes or a reference into the object store, its cohort numbered within the actor (None for
-            all), and its large vectors as references.
+        request: with its half as bytes or an object reference, its cohort numbered within the actor (None for all), and
+            large vectors as references.
     """
 
     verb: str
@@ -57,12 +57,12 @@ class Message:
     start: int
     ops: Sequence[Op]
     snapshot: bool = False
-    """Whether the reply is to have a copy of what the clients remember after them."""
+    """Whether the reply includes the clients' memory after them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came of a message: what the last operation sent up, and what all of them cost."""
+    """The result of a message: what the last operation sent up, and the cost of all."""
 
     up: tuple[Array, ...]
     gradients: int
@@ -86,12 +86,12 @@ class ActorWorker:
 
     # -- data ----------------------------------------------------------------------------------------------------------
     def take(self, first: int, clients: Sequence[Any] | Callable[[], Any]) -> None:
-        """Clients that were made elsewhere, or that are in a folder."""
+        """Take clients made elsewhere, or from a folder."""
         self.first, self.packed = first, None
         self.clients = clients() if callable(clients) else list(clients)
 
     def load(self, source: Shards, first: int, last: int) -> list[RemoteClient]:
-        """Load the shards of clients first to last - 1, and say what the problem needs to know about them."""
+        """Load the shards of clients first to last - 1, and describe them."""
         from proxskip.problems import sharded
 
         pairs = [sharded.loaded(source, i) for i in range(first, last)]
@@ -99,7 +99,7 @@ class ActorWorker:
         return [about for _, about in pairs]
 
     def census(self, d: int, batch: int | None) -> Census:
-        """Counts behind the kernels' layout."""
+        """The census of this actor's clients."""
         return Census.of(Problem(self.clients, batch=batch, d=d))
 
     def evaluate(self, x: Array) -> tuple[list[float], Array]:
@@ -125,10 +125,9 @@ class ActorWorker:
         self.halted.clear()
 
     def step(self, message: Message) -> Reply:
-        """Do the operations."""
         if message.run != self.run or message.start != self.done:
             raise Lost(f"the actor is at operation {self.done}, not {message.start}")
-        self.done = -1  # until all is done: a half-done message must not be taken for a done one
+        self.done = -1  # a message that fails halfway must not count as done
         work, gradients = Work((), 0), 0
         ops = [self._received(op) for op in message.ops]
         started = time.perf_counter()
@@ -142,7 +141,7 @@ class ActorWorker:
         return Reply(work.up, gradients, seconds, memory, work.sizes, work.steps)
 
     def _received(self, op: Op) -> Op:
-        """The operation with its half, and with vectors of its own that may be written to."""
+        """The operation with its half, and with writable vectors."""
         cohort: Any = op.request.cohort
         if cohort is None:
             cohort = np.arange(len(self.clients))
@@ -161,7 +160,7 @@ class ActorWorker:
     # -- while a message is at work ------------------------------------------------------------------------------------
     @ray.method(concurrency_group="signals")
     def halt(self) -> None:
-        """Break off the message at work, and any other, until ``begin``."""
+        """Break off the message under way, and all others until ``begin``."""
         self.halted.set()
 
     @ray.method(concurrency_group="signals")
@@ -175,9 +174,9 @@ def _half(packed: Any) -> Any:
 
 
 def actor_class() -> Any:
-    """The Ray actor: never restarted by Ray, which would forget h; signals are heard while a message is worked on.
+    """The Ray actor: never restarted by Ray, which would reset h; it hears signals while it works.
 
-    Ray keeps no list of its calls (``ray list tasks``): every round has one, and the list takes memory of every actor.
+    Ray's task events are off: with a call per round they would fill every actor's memory.
     """
     options = {"max_restarts": 0, "max_task_retries": 0, "enable_task_events": False}
     return ray.remote(concurrency_groups={"signals": 1}, **options)(ActorWorker)

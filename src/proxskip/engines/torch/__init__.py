@@ -1,1 +1,1 @@
-"""The torch engine: the local steps of all clients at once, on any device that PyTorch has."""
+"""The torch engine."""

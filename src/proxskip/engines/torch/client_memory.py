@@ -1,4 +1,4 @@
-"""What clients remember: on the device where it fits, otherwise on the host."""
+"""The clients' memory: on the device if it fits, otherwise on the host."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from proxskip.types import Indices, Vectors
 Stacks = dict[str, torch.Tensor]
 
 SHARE_OF_DEVICE = 0.6
-"""Of the free memory, what stacks may take; the rest is for the local steps."""
+"""The share of free memory for stacks; local steps need the rest."""
 STACKS_AT_WORK = 5
-"""Stacks that local steps need besides what is remembered: y, gradients, and what is computed from them."""
+"""Stacks that local steps need besides the memory: y, gradients and temporaries."""
 
 
 class ClientMemory:
-    """One row for each client and name.
+    """One row per client and name.
 
     Args:
-        on_host: keep the rows on the host; None for: where they do not fit on the device.
+        on_host: keep the rows on the host; None for only if they do not fit on the device.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class ClientMemory:
     ) -> None:
         n, d = shape
         self.device = device
-        # what is remembered is there twice: as the half reads it, and as it returns it
+        # the memory exists twice: as the half reads it, and as it returns it
         client_bytes = d * dtype.itemsize * (2 * len(memory) + STACKS_AT_WORK)
         free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else client_bytes * n / SHARE_OF_DEVICE
         self.fit = max(1, round(SHARE_OF_DEVICE * free / client_bytes))
@@ -37,7 +37,7 @@ class ClientMemory:
         home = torch.device("cpu") if self.on_host else device
         self.stacks: Stacks = {name: torch.empty(shape, dtype=dtype, device=home) for name in memory}
         for name, v in memory.items():
-            for lo in range(0, n, 1024):  # piece by piece: a second copy of all rows may not fit
+            for lo in range(0, n, 1024):  # in pieces: a second copy may not fit
                 self.stacks[name][lo : lo + 1024] = torch.tensor(v[lo : lo + 1024])
 
     def shares(self, cohort: Indices) -> list[slice]:
@@ -55,22 +55,21 @@ class ClientMemory:
         return rows.pin_memory().to(self.device, non_blocking=True)
 
     def aside(self, v: torch.Tensor) -> torch.Tensor:
-        """A stack that waits for the other shares: on the host where the device may be too small for all of them."""
+        """A stack that waits for the other shares; on the host if the device may be too small for all."""
         return v.cpu() if self.spills else v
 
     def store(self, members: Indices, stacks: Stacks) -> None:
-        """Keep what a half returned for these members."""
+        """Keep the memory that a half returned for these members."""
         for name, v in stacks.items():
             kept = self.stacks[name]
             if len(members) == len(kept):
-                # everybody's rows are new: they take the place of the old ones
                 self.stacks[name] = v.to(kept.device).contiguous()
             else:
                 kept.index_copy_(0, torch.as_tensor(members).to(kept.device), v.to(kept.device))
 
 
 class MembersMemory(dict[str, Any]):
-    """The memory of some members as a half sees it; what is not read is not moved."""
+    """The memory of some members as a half sees it; rows are moved when first read."""
 
     def __init__(self, memory: ClientMemory, members: Indices) -> None:
         super().__init__()

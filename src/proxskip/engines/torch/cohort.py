@@ -1,4 +1,4 @@
-"""Clients on the torch engine: a whole cohort as one, its vectors stacks on the device."""
+"""A cohort on the torch engine: all its members as one client."""
 
 from __future__ import annotations
 
@@ -21,40 +21,36 @@ class DeviceCohort(Sender):
 
     def __init__(self, engine: Any, members: Indices, request: Request, place: int) -> None:
         self.engine, self.members, self.request, self.place = engine, members, request, place
-        # gives its dtype and device to everything that is made of plain numbers
+        # dtype and device for plain numbers
         self.like = engine.zero
 
     def keys(self, vector: int) -> Sequence[Key]:
-        """One for each member."""
         seed, first = self.engine.seed, self.place
         return [key_of(self.request, seed, int(i), first + j, vector) for j, i in enumerate(self.members)]
 
     def send(self, v: Any, codec: Codec | None = None) -> Any:
-        """As it is, or through the codec, which needs the rows here."""
         if codec is None or isinstance(codec, Identity):
             return super().send(v)
-        # a codec works on rows of numpy: they come down, pass through it, and go back to the device
+        # codecs work on numpy rows: fetch, encode and decode, and move back
         sent = self.engine.place(super().send(self.engine.fetch(self.stack(v)), codec))
         self._sent = (*self._sent[:-1], (sent, self._sent[-1][1]))
         return sent
 
     def own(self, values: Any) -> Any:
-        """The members' entries as a column, or their rows."""
         if np.ndim(values) == 0:
             return values
         mine = np.asarray(values)[self.members]
         return column(mine, self.like) if mine.ndim == 1 else self.engine.place(mine)
 
     def stack(self, v: Any) -> torch.Tensor:
-        """A borrowed ``(c, d)`` tensor, of a vector in all its rows."""
-        # a number such as h = 0 becomes one entry, which ``expand`` repeats without storing the copies
+        """A ``(c, d)`` view of a stack, a vector or a number."""
+        # ``expand`` repeats one entry without storing copies
         rows = v if isinstance(v, torch.Tensor) else torch.full((1, 1), float(v)).to(self.like)
         return rows.expand(len(self.members), self.engine.problem.d)
 
     # -- gradients -----------------------------------------------------------------------------------------------------
     def gradient(self, x: Any, where: Any = None) -> Any:
-        """The members' full gradients, one row each; zeros where they are not wanted."""
-        # the whole stack is computed, so that the call keeps its shape; only the members that are wanted are counted
+        # compute the whole stack to keep its shape, but count only the wanted members
         G = self._gradient(self.stack(x), None, 0)
         rows = self.engine.family.sizes[self.members]
         if where is None:
@@ -92,11 +88,10 @@ class DeviceCohort(Sender):
         anchor: Anchor | None = None,
         until: Any = None,
     ) -> Any:
-        """The local steps of ``interfaces.Client.descend``, for every member."""
         engine, c = self.engine, len(self.members)
         gamma = gamma if isinstance(gamma, torch.Tensor) else float(gamma)
         plain = pull is None and anchor is None and until is None and isinstance(momentum, (int, float))
-        # what the engine has graphs for; all other steps take the loops below
+        # plain steps can use CUDA graphs; all others take the loops below
         if plain and not momentum and np.ndim(K) == 0 and np.ndim(self.step) == 0:
             rows = engine.problem.batch or engine.family.sizes[self.members]
             self.gradients += int(K) * int(np.sum(np.broadcast_to(rows, (c,))))
@@ -140,12 +135,12 @@ class DeviceCohort(Sender):
             taken += active
             if centre is not None:
                 slope = slope + tau * (z - centre)
-            # everyone is computed, so that the stack keeps its shape; members whose steps are over are masked
+            # compute all members to keep the stack's shape, and mask those whose steps are over
             on = self._mask(active)
             new = torch.where(on, z - gamma * slope, y)
             going = k + 1 < K
             if until is not None:
-                # where the criterion holds, z is the answer and not the step from it
+                # if the criterion holds, the result is z
                 small = (slope.norm(dim=1, keepdim=True) <= until * (z - centre).norm(dim=1, keepdim=True))[:, 0]
                 new = torch.where(on & small[:, None], z, new)
                 going = going & active & ~small.cpu().numpy()
@@ -155,10 +150,10 @@ class DeviceCohort(Sender):
         return y, taken[:, None]
 
     def _estimate(self, z: Any, active: Any) -> torch.Tensor:
-        """Gradients of the next minibatches; only those that are active count, and move on to the next number."""
+        """Gradients of the next minibatches; only active members are counted and advance."""
         batch, rows = self.engine.problem.batch, self._rows()
         self.gradients += int(np.sum(active * (batch or self.engine.family.sizes[self.members])))
-        # minibatches are numbered from zero and words of dropout from one: the rows were drawn before this
+        # minibatches are numbered from zero, dropout words from one, so the rows were drawn before
         self._advance(active)
         return self._gradient(z, rows, self.step)
 
@@ -175,21 +170,21 @@ class DeviceCohort(Sender):
         )[0]  # fmt: skip
 
     def _anchored(self, x: Any, h: Any, gamma: Any, K: Indices, anchor: Anchor) -> Any:
-        """The estimator of L-SVRG, with the coins of the reference engine."""
+        """L-SVRG's estimator, with the coins of the reference engine."""
         batch, sizes = self.engine.problem.batch, self.engine.family.sizes[self.members]
         (w, gw), moves = (self.stack(v) for v in anchor[:2]), torch.as_tensor(anchor[2]).cpu().numpy()
-        # one probability for everybody, or one for each member
+        # one probability, or one per member
         q = np.broadcast_to(np.ravel(moves), (len(K),))
         for k in range(int(K.max(initial=0))):
             look(self.request.halt)
             active, numbers, rows = k < K, np.broadcast_to(self.step, (len(K),)), self._rows()
             self._advance(active)
             if batch is None:
-                # full gradients have no noise to reduce, and also serve as the gradient at an anchor that moves
+                # a full gradient needs no correction, and also serves a moving anchor
                 g = full = self._gradient(x, None, 0)
                 self.gradients += int(np.sum(active * sizes))
             else:
-                # the same rows at both points, so that the noise of the two gradients cancels as w comes close to x
+                # the same rows at both points, so that the noise cancels as w approaches x
                 g = self._gradient(x, rows, self.step) - self._gradient(w, rows, self.step) + gw
                 self.gradients += 2 * batch * int(active.sum())
             coins = [
@@ -201,7 +196,7 @@ class DeviceCohort(Sender):
                 if batch is not None:
                     full = self._gradient(x, None, 0)
                     self.gradients += int(sizes[moved].sum())
-                # the anchor moves to the x from which this step starts, as on the reference engine
+                # the anchor moves to this step's starting point, as on the reference engine
                 w, gw = (torch.where(self._mask(moved), a, b) for a, b in ((x, w), (full, gw)))
             x = torch.where(self._mask(active), x - gamma * (g - h), x)
         return x, w, gw
@@ -211,7 +206,7 @@ class DeviceCohort(Sender):
 
 
 def column(values: Any, like: torch.Tensor) -> Any:
-    """One number for each client as a ``(c, 1)`` tensor; a single number stays one."""
+    """One number per client as a ``(c, 1)`` tensor; a single number stays one."""
     if np.ndim(values) == 0:
         return float(values)
     return torch.as_tensor(np.asarray(values, dtype=np.float64)).to(like).reshape(-1, 1)

@@ -13,7 +13,7 @@ from proxskip.engines.torch.stacked_steps import repeatable
 from proxskip.types import Array, InputError
 
 ROWS_AT_ONCE = 1 << 14
-"""Rows of all clients together that pass through the module in one go, where they fit into the device's memory."""
+"""Rows of all clients that pass through the module at once, if the device's memory allows."""
 
 
 class WholeNetwork:
@@ -28,30 +28,26 @@ class WholeNetwork:
 
     @property
     def L(self) -> float:
-        """Nobody knows it."""
-        raise InputError("the L of a network is unknown.")
+        raise InputError("the L of a network is unknown; pass a method with a fixed gamma.")
 
     @property
     def d(self) -> int:
-        """The number of unknowns."""
         return int(self.engine.problem.d)
 
     def value(self, x: Array) -> float:
-        """f(x)."""
         return self._at(x)[1]
 
     def gradient(self, x: Array) -> Array:
-        """grad f(x)."""
         return self._at(x)[2]
 
     def _at(self, x: Array) -> tuple[Array, float, Array]:
-        """Both; a record asks for one after the other at the same x."""
+        """Value and gradient; a record asks for both at the same x."""
         if not np.array_equal(self.last[0], x):
             self.last = (x.copy(), *self._as_fits(x))
         return self.last
 
     def _as_fits(self, x: Array) -> tuple[float, Array]:
-        """Computed with fewer rows at once as long as the device's memory is too small."""
+        """Compute with fewer rows at once each time the device runs out of memory."""
         while True:
             try:
                 return self._computed(x)
@@ -70,7 +66,7 @@ class WholeNetwork:
             with repeatable():
                 (slope,) = torch.autograd.grad(part, flat)
             value, gradient = value + float(part.detach()), gradient + slope
-        # losses of networks are without l2, which is added here once
+        # the losses do not include l2
         l2 = family.l2
         return value + 0.5 * l2 * float(x @ x), np.asarray(engine.fetch(gradient)) + l2 * x
 
@@ -78,14 +74,14 @@ class WholeNetwork:
 def weighted_losses(
     family: Any, x: Any, weights: Array, at_once: int, rows_at_once: int = ROWS_AT_ONCE
 ) -> Iterator[Any]:
-    """Numbers on the device that add up to sum_i w_i f_i(x), without l2; each is of some clients and some rows."""
+    """Numbers on the device that add up to sum_i w_i f_i(x) without l2, each for some clients and rows."""
     w = torch.tensor(weights).to(x.device, family.dtype)
-    # groups of equal sizes, so that one N holds for all of a group's clients
+    # all clients of a group have N rows
     for places in groups(family.sizes, min(at_once, rows_at_once)):
         N, members = int(family.sizes[places[0]]), torch.as_tensor(places).to(x.device)
         rows = max(1, rows_at_once // len(places))
         for lo in range(0, N, rows):
             picks = torch.arange(lo, min(N, lo + rows), device=x.device).expand(len(places), -1)
             losses = family.losses_at(x, members, picks)
-            # losses are means over the rows that were picked: this chunk counts by its share of the client's rows
+            # losses are means over the picked rows: weigh them by their share of the client's rows
             yield (w[members] * losses.to(family.dtype)).sum() * (picks.shape[1] / N)

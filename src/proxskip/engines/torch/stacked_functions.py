@@ -1,4 +1,4 @@
-"""Many clients' functions as one: gradients of all of them at once, for networks, linear models and quadratics."""
+"""The functions of many clients as one: gradients of all at once, for networks, linear models and quadratics."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from proxskip.problems.torch_model import Model, masks_of, same_bytes
 from proxskip.types import Indices, InputError
 
 CONVOLVE_BY_PRODUCTS = {"cpu"}
-"""Where convolutions of many clients are products of matrices; a card is faster with convolutions in groups."""
+"""Devices on which convolutions are matrix products; GPUs are faster with grouped convolutions."""
 LARGEST_DENSE = 1 << 33
-"""Bytes that sparse data may take once they are dense."""
+"""The most bytes of sparse data once made dense."""
 
 
 Parts = list[torch.Tensor]
@@ -29,10 +29,9 @@ Parts = list[torch.Tensor]
 class Family:
     """The functions of many clients, all of one kind.
 
-    Vectors of c clients are ``(c, d)`` stacks. Local steps work on their *parts*, one ``(c, ...)`` tensor for each
-    parameter of a network, and the stack itself for other functions.
-
-    ``dtype`` is that of what clients and server remember, ``sizes`` the rows of each client.
+    Vectors of c clients are ``(c, d)`` stacks. Local steps work on their *parts*: one ``(c, ...)`` tensor per parameter
+    of a network, and the stack itself for other functions. ``dtype`` is that of the memory, ``sizes`` the rows of each
+    client.
     """
 
     dtype: torch.dtype
@@ -40,12 +39,12 @@ class Family:
 
     def __init__(self, problem: Problem, device: torch.device) -> None:
         self.sizes = np.array([rows_of(f) for f in problem.clients], dtype=np.int64)
-        # all clients' rows lie end to end: where each client's begin, and how many they are
+        # all rows lie end to end: the first row of each client, and their number
         self.first = torch.as_tensor(np.append(0, np.cumsum(self.sizes))[:-1]).to(device)
         self.counts = torch.as_tensor(self.sizes).to(device)
 
     def batch(self, members: Any, rows: Any, word: Any) -> Any:
-        """What ``gradient`` needs of these clients: the given rows of each, or all if None."""
+        """The data of these clients for ``gradient``: the given rows of each, or all if None."""
         raise NotImplementedError
 
     def gradient(self, parts: Parts, batch: Any) -> Parts:
@@ -53,7 +52,7 @@ class Family:
         raise NotImplementedError
 
     def descend(self, parts: Parts, H: Parts | None, gamma: Any, batch: Any) -> None:
-        """One step of every client,  y <- y - gamma (g(y) - h),  in its place; H is None for h = 0."""
+        """One step of every client in place,  y <- y - gamma (g(y) - h);  H is None for h = 0."""
         gradients = self.gradient(parts, batch)
         for y, g, h in zip(parts, gradients, H or [None] * len(parts), strict=True):
             if isinstance(gamma, float):
@@ -68,16 +67,16 @@ class Family:
         return [Y]
 
     def parts(self, Y: torch.Tensor) -> Parts:
-        """The parts of a stack as new tensors, which are fast to compute with."""
+        """The parts of a stack as new contiguous tensors."""
         return [v.clone(memory_format=torch.contiguous_format) for v in self.views(Y)]
 
     def stack(self, parts: Parts) -> torch.Tensor:
-        """The stack of which these are the parts."""
+        """The stack with these parts."""
         return torch.cat([v.reshape(len(v), -1) for v in parts], dim=1)
 
 
 def family_of(problem: Problem, device: torch.device) -> Any:
-    """The clients as a family; refused where they are not of one kind."""
+    """The clients as a family; refused if they are not of one kind."""
     first = problem.clients[0]
     if all(isinstance(f, Model) for f in problem.clients):
         return Networks(problem, device)
@@ -86,13 +85,13 @@ def family_of(problem: Problem, device: torch.device) -> Any:
     if all(isinstance(f, Quadratic) and f.H.ndim == first.H.ndim for f in problem.clients):  # type: ignore[attr-defined]
         return Quadratics(problem, device)
     raise InputError(
-        "the torch engine needs clients of one kind: proxskip.torch.Model, linear models on matrices, or quadratics; "
-        'use engine="cpu".'
+        "the torch engine needs clients of one kind: proxskip.torch.Model, linear models or quadratics; use "
+        'engine="cpu".'
     )
 
 
 class Portion(NamedTuple):
-    """Data of some of the clients: their places among all, a stack of rows for each, and their keys of dropout."""
+    """The data of some clients: their places among all, a stack of rows each, and their dropout keys."""
 
     places: Any
     inputs: Any
@@ -101,7 +100,7 @@ class Portion(NamedTuple):
 
 
 def portions(batch: list[Portion], most: int) -> list[Portion]:
-    """The same in portions of at most this many clients."""
+    """The same data in portions of at most this many clients."""
     pieces = []
     for places, *data in batch:
         for lo in range(0, len(data[0]), most):
@@ -122,19 +121,19 @@ class Networks(Family):
             alike = (f.names, f.shapes, f.torch_dtype, f.l2) == (first.names, first.shapes, first.torch_dtype, first.l2)
             if not (alike and type(f.module) is type(first.module) and f.loss is first.loss):
                 raise InputError(
-                    f"client {i} has a different module, loss or l2 from client 0; the torch engine needs one loss "
-                    'object, and the same module and l2, for all of them: share them, or use engine="cpu".'
+                    f"client {i} has a different module, loss or l2 from client 0; share one module, loss object and "
+                    'l2, or use engine="cpu".'
                 )
             if f.module is not first.module and not _same(f.constants, first.constants):
                 raise InputError(
-                    f"client {i} has other buffers or frozen parameters than client 0, and the torch engine takes one "
-                    'module for all of them; use engine="cpu".'
+                    f"client {i} has other buffers or frozen parameters than client 0; share one module, or use "
+                    'engine="cpu".'
                 )
-        # on another device a copy: the user's own stays where it is
+        # on another device use a copy
         self.module = first.module if first.device == device else first.module_at(first.start()).to(device)
         self.X = torch.cat([f.inputs.to(device) for f in models])
         self.T = torch.cat([f.targets.to(device) for f in models])
-        # half precisions compute in the module alone: what is remembered would lose small steps in them
+        # half precision is for the module only: memory would lose small steps
         self.dtype = torch.float64 if first.torch_dtype == torch.float64 else torch.float32
         self.is_random, self.l2 = first.is_random, first.l2
         self.by_products = device.type in CONVOLVE_BY_PRODUCTS
@@ -147,7 +146,6 @@ class Networks(Family):
         self.transposed = [g.ndim == 3 and not g.is_contiguous() for g in slopes]
 
     def views(self, Y: Any) -> Parts:
-        """Also of a single vector."""
         pieces = zip(Y.split(self.numels, dim=-1), self.model.shapes, strict=True)
         return [v.reshape(*Y.shape[:-1], *shape) for v, shape in pieces]
 
@@ -165,7 +163,7 @@ class Networks(Family):
         return Y
 
     def _loss(self, parameters: Any, inputs: Any, targets: Any, key: Any, by_products: bool = False) -> Any:
-        # half precisions are for the module alone
+
         named = {k: v.to(self.model.torch_dtype) for k, v in zip(self.model.names, parameters, strict=True)}
         return self.model.loss_at(named, inputs, targets, key, self.module, by_products)
 
@@ -187,13 +185,12 @@ class Networks(Family):
         return Portion(places, inputs.view(c, -1, *inputs.shape[1:]), targets.view(c, -1, *targets.shape[1:]), None)
 
     def keyed(self, batch: list[Portion], members: Any, word: Any) -> list[Portion]:
-        """The same rows with the masks of this word of dropout."""
+        """The same rows with the masks of this dropout word."""
         if word is None or not self.is_random:
             return batch
         return [g._replace(keys=masks_of(word, members[g.places])) for g in batch]
 
     def gradient(self, parts: Parts, batch: list[Portion]) -> Parts:
-        """Of all losses, batched by ``vmap``."""
         if len(batch) == 1:
             return self._gradient(parts, batch[0])
         G = [torch.empty_like(y) for y in parts]
@@ -203,7 +200,7 @@ class Networks(Family):
         return G
 
     def _gradient(self, parts: Parts, portion: Portion) -> Parts:
-        # one key of dropout for each client, or none: full gradients are without dropout
+        # one dropout key per client; none for full gradients
         in_dims = (0, 0, 0, None if portion.keys is None else 0)
         losses = vmap(partial(self._loss, by_products=self.by_products), in_dims)
         leaves = tuple(y.detach().requires_grad_() for y in parts)
@@ -216,7 +213,7 @@ class Networks(Family):
     def losses_at(self, x: Any, members: Any, rows: Any) -> Any:
         """The losses of these clients at one x, on these rows and without dropout."""
         ((_, inputs, targets, _),) = self.batch(members, rows, None)
-        # one x for all clients: their rows are those of one large batch
+        # one x for all clients
         losses = vmap(self._loss, in_dims=(None, 0, 0, None))
         return _batched(losses, tuple(self.views(x)), inputs, targets, None)
 
@@ -226,14 +223,14 @@ def _same(a: dict[str, Any], b: dict[str, Any]) -> bool:
 
 
 def _batched(call: Any, *arguments: Any) -> Any:
-    """The call; a sentence if PyTorch cannot batch what the module does."""
+    """Make the call; a clear error if PyTorch cannot batch the module."""
     try:
         return call(*arguments)
     except RuntimeError as error:
         if not any(word in str(error) for word in ("Batching rule", "vmap")):
             raise
-        said = str(error).splitlines()[0].split(". ")[0].rstrip(".")
-        raise InputError(f'PyTorch cannot batch this module ({said}); use engine="cpu".') from error
+        reason = str(error).splitlines()[0].split(". ")[0].rstrip(".")
+        raise InputError(f'PyTorch cannot batch this module ({reason}); use engine="cpu".') from error
 
 
 class LinearModels(Family):
@@ -246,7 +243,7 @@ class LinearModels(Family):
         kind = first.dtype
         if self.sizes.sum() * first.A.shape[1] * kind.itemsize > LARGEST_DENSE and scipy.sparse.issparse(first.A):
             raise InputError(
-                'the torch engine stores data densely, and these are too large for that; use engine="cpu".'
+                'these sparse data are too large for the torch engine, which stores them densely; use engine="cpu".'
             )
 
         def joined(parts: Any) -> Any:
@@ -262,12 +259,12 @@ class LinearModels(Family):
     def batch(self, members: Any, rows: Any, word: Any) -> Any:
         """Rows, labels, the weight of each row, and the regulariser."""
         if rows is None:
-            # clients with fewer rows than others repeat their last one with the weight zero
+            # clients with fewer rows repeat their last one with weight zero
             places, counts = torch.arange(int(self.sizes.max()), device=members.device), self.counts[members][:, None]
             picks = self.first[members][:, None] + places.minimum(counts - 1)
             weights = self.s[picks] * (places < counts)
         else:
-            # N s_j over the size of the minibatch: its mean is then unbiased for any row weights
+            # N s_j over the batch size makes the mean unbiased for any row weights
             picks = self.first[members][:, None] + rows
             weights = self.factors[picks] / rows.shape[1]
         return self.A[picks], self.b[picks], weights, self.reg[members]
@@ -276,7 +273,7 @@ class LinearModels(Family):
         """A' (weights * slopes) + reg y."""
         (Y,), (A, b, weights, reg) = parts, batch
         c = len(Y)
-        # margins of every row and class, (c, rows, C); the unknowns of a class are consecutive
+        # margins (c, rows, C); the unknowns of a class are consecutive
         Z = A @ Y.view(c, self.C, -1).transpose(1, 2)
         if self.loss == "softmax":
             slopes = torch.softmax(Z, 2) - torch.nn.functional.one_hot(b.long(), self.C)
@@ -300,17 +297,16 @@ class Quadratics(Family):
         self.dtype = torch.float64
 
     def batch(self, members: Any, rows: Any, word: Any) -> Any:
-        """The matrices and vectors of these clients."""
         return self.H[members], self.b[members]
 
     def gradient(self, parts: Parts, batch: Any) -> Parts:
         """H y - b."""
         (Y,), (H, b) = parts, batch
-        # matrices that are diagonal are stored as their diagonals
+        # diagonal matrices are stored as vectors
         return [(H * Y if H.ndim == 2 else (H @ Y[:, :, None])[:, :, 0]) - b]
 
 
 def groups(sizes: Indices, most: int) -> list[Indices]:
-    """Clients with equally many rows, at most ``most`` at once."""
+    """Groups of at most ``most`` clients with equally many rows."""
     places = (np.flatnonzero(sizes == size) for size in np.unique(sizes))
     return [some[lo : lo + most] for some in places for lo in range(0, len(some), most)]

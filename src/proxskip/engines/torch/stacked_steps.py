@@ -1,4 +1,4 @@
-"""Local steps of many clients at once: a step after another, or replays of a CUDA graph that holds one."""
+"""Local steps of many clients at once: one by one, or as replays of a CUDA graph."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from proxskip.randomness import dropout_word
 from proxskip.types import Indices
 
 STEPS_AT_ONCE = 32
-"""Steps whose minibatches are drawn together; between them a run can be interrupted."""
+"""Steps whose minibatches are drawn together; a run can be interrupted in between."""
 MOST_GRAPHS = 8
-"""Graphs, and gathered rows of groups of clients, that are kept."""
+"""The most graphs, and inputs of groups of clients, that are kept."""
 STEPS_BEFORE_CAPTURE = 3
 
 
 @contextmanager
 def repeatable() -> Iterator[None]:
-    """Convolutions by algorithms that give the same bytes every time; the user's choice of TF32 is kept."""
+    """Convolutions by deterministic algorithms; the user's choice of TF32 is kept."""
     cudnn = torch.backends.cudnn
     before = cudnn.deterministic, cudnn.benchmark
     cudnn.deterministic, cudnn.benchmark = True, False
@@ -43,7 +43,7 @@ def _fill(rows: Any, seed: Any, round: int, clients: Any, step0: Any, sizes: Any
     steps, members, b = rows.shape
     for j in range(members):
         for k in range(steps):
-            # in the order of the draws where these are the rows, as in ``randomness``
+            # in the order drawn, as in ``randomness``
             if 2 * b <= sizes[j]:
                 subset(seed, clients[j], round, step0[j] + k, sizes[j], b, room[0], picks)
             else:
@@ -55,31 +55,31 @@ def _fill(rows: Any, seed: Any, round: int, clients: Any, step0: Any, sizes: Any
 def minibatches(
     seed: int, round: int, clients: Indices, step0: Any, sizes: Indices, b: int, count: int, device: torch.device
 ) -> torch.Tensor:
-    """The rows of ``count`` steps as ``(count, c, b)``, with the numbers of ``randomness.minibatch``.
+    """The rows of ``count`` steps as ``(count, c, b)``, the same as ``randomness.minibatch``.
 
-    Drawn by the processor and moved while the device computes.
+    The CPU draws them while the device computes.
 
     Args:
-        step0: the number of the first step, one for all clients or one for each.
+        step0: the number of the first step, one for all clients or one each.
     """
     first = np.array(np.broadcast_to(np.asarray(step0, dtype=np.int64), clients.shape))
     rows = np.empty((count, len(clients), b), dtype=np.int64)
     _fill(rows, np.uint64(seed), round, clients, first, sizes, *room_for(b, int(sizes.max())))
     drawn = torch.as_tensor(rows)
-    # only a copy from locked memory runs beside the computation
+    # only a copy from pinned memory overlaps with computation
     return (drawn.pin_memory() if device.type == "cuda" else drawn).to(device, non_blocking=True)
 
 
 @dataclass(slots=True)
 class StepInputs:
-    """What the next steps of some clients need besides the stacks, at fixed places that a graph can read.
+    """Inputs of the next steps of some clients, at fixed addresses that a graph can read.
 
     Args:
         members: the clients' numbers.
-        rows: of the minibatches of the next steps, ``(STEPS_AT_ONCE, c, b)``; None for all rows.
-        words: of dropout, one for each step.
-        step: the place of the current step in both; on the device, so that a captured graph counts for itself.
-        whole: the data of these clients, where there are no minibatches.
+        rows: minibatches of the next steps, ``(STEPS_AT_ONCE, c, b)``; None for all rows.
+        words: dropout words, one per step.
+        step: the current step's place in both; on the device, so that a captured graph can advance it.
+        whole: the data of these clients, without minibatches.
     """
 
     members: torch.Tensor
@@ -97,7 +97,7 @@ class StepInputs:
 
 
 class StackedSteps:
-    """Runs local steps of many clients on tensors that all of them share.
+    """Runs local steps of many clients on shared tensors.
 
     Args:
         batch: rows of a minibatch; None for all rows.
@@ -109,7 +109,7 @@ class StackedSteps:
         self.forget()
 
     def forget(self) -> None:
-        """Give up everything that was prepared."""
+        """Drop all prepared inputs and graphs."""
         self.inputs: dict[Any, StepInputs] = {}
         self.graphs: dict[Any, Any] = {}
         self.eager: Counter[Any] = Counter()
@@ -124,7 +124,7 @@ class StackedSteps:
         """K times  y <- y - gamma (g(y) - h)  from every row of X, as a new stack; H is None for h = 0."""
         family, key = self.family, None
         y, h = family.parts(X), None if H is None else family.parts(H)
-        # a captured launch has gamma fixed as a number; a gamma for each client runs without graphs
+        # a graph fixes gamma as a number; one gamma per client runs without graphs
         if self.use_graphs and isinstance(gamma, float):
             key = (len(X), H is None, gamma)
             kept_y, kept_h = self.places.setdefault(key[:2], (y, h))
@@ -142,7 +142,7 @@ class StackedSteps:
         """K times ``step(batch)`` with the clients' next minibatches.
 
         Args:
-            key: steps of one key read and write the same tensors, so that a graph may replay them; None for no graph.
+            key: steps with one key use the same tensors, so a graph may replay them; None for no graph.
         """
         inputs = self._inputs_of(clients)
         key = None if key is None or not self.use_graphs else (id(inputs), key)
@@ -160,7 +160,7 @@ class StackedSteps:
                     self._replayed(key, one)
 
     def _replayed(self, key: Any, one: Callable[[], None]) -> None:
-        """A step by its graph; the first steps run without, since they may allocate workspaces or compile kernels."""
+        """A step by its graph; the first ones run without, because they may allocate or compile."""
         if key is None or (
             key not in self.graphs and len(self.graphs) >= MOST_GRAPHS
         ):  # such as a new gamma each round
@@ -180,7 +180,7 @@ class StackedSteps:
 
     def _captured(self, one: Callable[[], None]) -> Any:
         graph = torch.cuda.CUDAGraph()
-        # one pool for all graphs: they run one after another, and their results lie outside of it
+        # graphs can share a pool: they run in turn, and their results lie outside of it
         with torch.cuda.graph(graph, pool=self.pool):
             one()
         self.pool = self.pool or graph.pool()
@@ -188,7 +188,7 @@ class StackedSteps:
 
     def _inputs_of(self, clients: Indices) -> StepInputs:
         members = torch.as_tensor(np.ascontiguousarray(clients)).to(self.device)
-        # all rows of these very clients, or minibatches of any
+        # full gradients: inputs of these clients; minibatches: any clients
         key = clients.tobytes() if self.batch is None else len(clients)
         if key not in self.inputs:
             if len(self.inputs) >= MOST_GRAPHS:
@@ -202,11 +202,11 @@ class StackedSteps:
         return self.inputs[key]
 
     def _draw(self, inputs: StepInputs, clients: Indices, count: int, round: int, step0: int) -> None:
-        """The minibatches and words of dropout of the next steps, which begin at place zero again."""
+        """The minibatches and dropout words of the next steps, from place zero."""
         if self.batch is not None and inputs.rows is not None:
             sizes = self.family.sizes[clients]
             inputs.rows[:count] = minibatches(self.seed, round, clients, step0, sizes, self.batch, count, self.device)
-        if self.family.is_random:  # numbered from one, as on the reference engine
+        if self.family.is_random:  # numbered from one
             words = [dropout_word(self.seed, round, step0 + k + 1) for k in range(count)]
             inputs.words[:count] = torch.tensor(words).to(self.device)
         inputs.step.zero_()

@@ -1,13 +1,12 @@
-"""Codecs: how a vector travels. Exact bits, the bytes on the wire, and what the other side reads.
+"""Codecs: how a vector travels. Exact bits, the bytes of a message, and what the other side reads.
 
 A codec is a frozen object. ``encode`` is a pure function of the vector and a ``Key``, ``decode`` of the bytes and the
-same key; so masks and indices that both sides can draw are neither sent nor counted. The key travels with a message,
-or follows from it: a retried call, another engine or another process draws the same. Nothing here depends on a
-mathematical library: the bytes are the same on every platform.
+same key, so masks and indices that both sides can draw are neither sent nor counted. A retry, another engine or another
+process draws the same. No mathematical library is involved: the bytes are the same on every platform.
 
 ``Identity``, ``Float32`` and ``Natural`` send every number; ``RandK``, ``Masks`` and ``L1Selection`` send a few, each
-in the form of another codec: ``RandK(2, Natural())`` is two random coordinates after natural compression. Every codec
-has a text form, ``rand-2+natural``, which ``parse`` reads.
+in the form of another codec: ``RandK(2, Natural())`` sends two random coordinates after natural compression. Every
+codec has a text form, ``rand-2+natural``, which ``parse`` reads.
 
 Noise for privacy is not a codec: it must not be keyed, and it is added to the point before it is sent.
 """
@@ -31,13 +30,13 @@ __all__ = [
 _EVERY: dict[str, Any] = {"identity": Identity, "float32": Float32, "natural": Natural}
 _SOME: dict[str, Any] = {"rand": RandK, "masks": Masks, "l1": L1Selection}
 FORMS = "identity, float32, natural, rand-K, masks-S or l1-K, the last three with +float32 or +natural if wanted"
-"""What ``parse`` reads, in words."""
+"""The text forms."""
 BUILT_IN = (Identity, Float32, Natural, RandK, Masks, L1Selection)
-"""Those that have a text form."""
+"""The codecs with a text form."""
 
 
 def read_back(codec: Codec, v: Array, key: Key) -> Array:
-    """v as the other side reads it, by this ``codec`` and ``key``; where nothing is changed on the way, v itself."""
+    """v as the other side reads it by this ``codec`` and ``key``; v itself if nothing changes."""
     return v if isinstance(codec, Identity) else codec.decode(codec.encode(v, key), len(v), key)
 
 
@@ -59,5 +58,5 @@ def parse(text: str) -> Codec:
 
 
 def as_codec(codec: Codec | str) -> Codec:
-    """A codec, or the one of a text form."""
+    """A codec, or that of a text form."""
     return parse(codec) if isinstance(codec, str) else codec

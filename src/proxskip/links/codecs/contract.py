@@ -1,4 +1,4 @@
-"""What a codec is, and what its randomness depends on."""
+"""The Codec protocol, and the key of its randomness."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from proxskip.types import Array
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What the randomness of one message depends on.
+    """The key of one message's randomness.
 
     Args:
         seed: of the run.
         round, client: their numbers.
         attempt: how often the round was void before.
-        place, asked: the client's place among those that were asked in this round, and how many they are; codecs that
-            divide the coordinates among the clients need both.
+        place, asked: the client's place among those asked in this round, and how many there are, for codecs that divide
+            the coordinates among clients.
         exchange, vector: the number of the exchange within the round, and of the vector within the message.
     """
 
@@ -37,7 +37,7 @@ class Key:
         return randomness.codec_words(count, name, self.seed, self.round, who, self.attempt, self.exchange, self.vector)
 
     def shared_words(self, count: int) -> randomness.Words:
-        """Random words that all clients and vectors of this exchange have in common."""
+        """Random words shared by all clients and vectors of this exchange."""
         return randomness.codec_words(count, "codec", self.seed, self.round, 0, self.attempt, self.exchange)
 
 
@@ -46,11 +46,11 @@ class Codec(Protocol):
 
     @property
     def unbiased(self) -> bool:
-        """Whether the mean of what is read, over the codec's randomness, is what was sent."""
+        """Whether the mean of what is read equals what was sent."""
 
     @property
     def keyed(self) -> bool:
-        """Whether it uses its key at all; where none does, a question that is asked again needs no other answer."""
+        """Whether it uses its key."""
 
     def omega(self, d: int) -> float:
         """E |read - sent|^2 <= omega |sent|^2."""
@@ -59,10 +59,10 @@ class Codec(Protocol):
         """The exact size of a message."""
 
     def floats(self, d: int, key: Key) -> int:
-        """The numbers in it."""
+        """How many numbers it holds."""
 
     def encode(self, v: Array, key: Key) -> bytes:
-        """The message: ceil(bits/8) bytes."""
+        """The message, in ceil(bits/8) bytes."""
 
     def decode(self, data: bytes, d: int, key: Key) -> Array:
         """What the other side reads."""

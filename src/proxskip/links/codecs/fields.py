@@ -1,4 +1,4 @@
-"""Whole numbers as fields of bits, random places, and their inverses: integers only."""
+"""Integers as bit fields, random places, and their inverses: integer arithmetic only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Bits = npt.NDArray[np.uint8]
 
 
 def numbers_in(data: bytes, dtype: str, d: int) -> Array:
-    """A copy of the numbers in these bytes."""
+    """The numbers in these bytes, copied."""
     kind = np.dtype(dtype)
     if len(data) != d * kind.itemsize:
         raise InputError(f"a vector of length {d} takes {d * kind.itemsize} bytes as {kind.name}, not {len(data)}.")
@@ -24,7 +24,7 @@ def numbers_in(data: bytes, dtype: str, d: int) -> Array:
 
 
 def smallest(words: Words, k: int) -> Indices:
-    """The places of the k smallest words, in their order: k of all places at random. Ties are broken by place."""
+    """The places of the k smallest words in their order: k random places. Ties are broken by place."""
     low = np.uint64((1 << width(len(words))) - 1)
     unique = (words & ~low) | np.arange(len(words), dtype=np.uint64)
     least = np.sort(unique if k == len(words) else np.partition(unique, k - 1)[:k])
@@ -52,7 +52,7 @@ def numbers_of(bits: Bits, width: int) -> Words:
 
 
 def packed(bits: Bits) -> bytes:
-    """Eight bits a byte, the highest first, and zeros at the end."""
+    """Eight bits per byte, highest first, padded with zeros."""
     return np.packbits(bits).tobytes()
 
 

@@ -13,7 +13,7 @@ from proxskip.types import Array
 
 
 class _EveryNumber:
-    """What such codecs have in common: a name, and bits per number."""
+    """Base class: a name, and bits per number."""
 
     name: ClassVar[str]
     each: ClassVar[int]
@@ -39,7 +39,6 @@ class Identity(_EveryNumber):
         return 0.0
 
     def encode(self, v: Array, key: Key) -> bytes:
-        """Little-endian float64."""
         return np.ascontiguousarray(v, dtype="<f8").tobytes()
 
     def decode(self, data: bytes, d: int, key: Key) -> Array:
@@ -48,17 +47,16 @@ class Identity(_EveryNumber):
 
 @dataclass(frozen=True, slots=True)
 class Float32(_EveryNumber):
-    """Every number rounded to the nearest float32, which is biased by at most 6e-8 of it."""
+    """Every number rounded to the nearest float32; biased by at most 6e-8 of it."""
 
     name, each = "float32", 32
     unbiased, keyed = False, False
 
     def omega(self, d: int) -> float:
-        """The square of half a unit in the last place (of numbers that do not underflow)."""
+        """The square of half a unit in the last place (without underflow)."""
         return float(np.finfo(np.float32).eps / 2) ** 2
 
     def encode(self, v: Array, key: Key) -> bytes:
-        """Little-endian float32."""
         with np.errstate(over="ignore"):
             return np.ascontiguousarray(v).astype("<f4").tobytes()
 
@@ -79,14 +77,14 @@ class Natural(_EveryNumber):
     unbiased, keyed = True, True
 
     def omega(self, d: int) -> float:
-        """1/8, of numbers that do not underflow; a test finds it exactly."""
+        """1/8, without underflow."""
         return 1 / 8
 
     def encode(self, v: Array, key: Key) -> bytes:
-        """Sign and exponent, rounded up with the probability that the mantissa says."""
+        """Sign and exponent, rounded up with the mantissa as the probability."""
         raw = np.ascontiguousarray(v, dtype=np.float64).view(np.uint64)
         words = key.words(len(raw), "rounding")
-        # integers throughout, so that no mathematical library can round otherwise
+        # integers only, so that the rounding is the same everywhere
         exponent = (raw >> np.uint64(52)) & np.uint64(0x7FF)
         mantissa = raw & np.uint64((1 << 52) - 1)
         with np.errstate(all="ignore"):
@@ -94,7 +92,7 @@ class Natural(_EveryNumber):
             # 896 = 1023 - 127 turns a float64's exponent into a float32's; 1151 is that of 2^128, which is read as inf
             power = np.minimum(exponent + (words >> np.uint64(12) < mantissa), np.uint64(1151)) - np.uint64(896)
             few = (words >> np.uint64(11)) * 2.0**-53 < tiny
-        # below 2^-126 there is no power of two left but 0 and 2^-126 itself
+        # below 2^-126 only 0 and 2^-126 are left
         power = np.where(exponent > 896, power, few)
         power = np.where(exponent == 2047, np.uint64(255), power)
         return fields.packed(fields.bits_of(((raw >> np.uint64(63)) << np.uint64(8) | power).astype(np.uint16), 9))

@@ -1,4 +1,4 @@
-"""Codecs that send a few of the numbers, each in the form of another codec."""
+"""Codecs that send some of the numbers, each in the form of another codec."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from proxskip.types import Array, Indices, InputError
 
 
 class _Selection:
-    """What these codecs have in common: ``values`` is how the numbers travel, and the first field a number."""
+    """Base class: ``values`` is how the numbers travel, and the first field is a count."""
 
     word: ClassVar[str]
-    """Before the number, in the text form."""
+    """The text form before the number."""
     values: Codec
     keyed = True
 
     def __post_init__(self) -> None:
         number: Any = self._number
         if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or number < 1:
-            raise InputError(f"{self.word}-{number} needs a whole number of at least 1.")
+            raise InputError(f"{self.word}-{number} is invalid; use a whole number of at least 1.")
         if not isinstance(self.values, (Identity, Float32, Natural)):
             raise InputError(
-                f"the numbers of {self.word}-{number} travel as identity, float32 or natural, not as {self.values}."
+                f"{self.word}-{number} cannot send its numbers as {self.values}; use identity, float32 or natural."
             )
 
     @property
@@ -46,14 +46,14 @@ class _Selection:
 
 
 class _Drawn(_Selection):
-    """Coordinates that both sides draw, so that no indices travel."""
+    """Coordinates that both sides draw, so no indices travel."""
 
     def chosen(self, d: int, key: Key) -> Indices:
-        """The coordinates that are sent, in increasing order."""
+        """The coordinates sent, in increasing order."""
         raise NotImplementedError
 
     def factor(self, d: int, key: Key) -> float:
-        """By what the numbers are multiplied where they are read."""
+        """The factor applied to the numbers when read."""
         raise NotImplementedError
 
     def floats(self, d: int, key: Key) -> int:
@@ -63,11 +63,9 @@ class _Drawn(_Selection):
         return self.values.bits(self.floats(d, key), key)
 
     def encode(self, v: Array, key: Key) -> bytes:
-        """The numbers at these coordinates."""
         return self.values.encode(v[self.chosen(len(v), key)], key)
 
     def decode(self, data: bytes, d: int, key: Key) -> Array:
-        """The numbers in their places, multiplied, and zero elsewhere."""
         chosen, v = self.chosen(d, key), np.zeros(d)
         v[chosen] = self.values.decode(data, len(chosen), key) * self.factor(d, key)
         return v
@@ -75,7 +73,7 @@ class _Drawn(_Selection):
 
 @dataclass(frozen=True, slots=True)
 class RandK(_Drawn):
-    """k coordinates of d, drawn by both sides: no indices travel, and what is read is d/k times what was sent there.
+    """k of d coordinates, drawn by both sides: no indices travel, and each number read is d/k times the one sent.
 
     Args:
         values: how the k numbers travel.
@@ -87,11 +85,10 @@ class RandK(_Drawn):
     word = "rand"
 
     def omega(self, d: int) -> float:
-        """d/k - 1, and what the form of the numbers adds."""
+        """d/k - 1, plus the part of ``values``."""
         return d / min(self.k, d) * (1 + self.values.omega(d)) - 1
 
     def chosen(self, d: int, key: Key) -> Indices:
-        """The coordinates, in increasing order."""
         # the places of the k smallest of d words: every set of k is equally likely
         return np.sort(fields.smallest(key.words(d), min(self.k, d)))
 
@@ -121,18 +118,17 @@ class Masks(_Drawn):
     word = "masks"
 
     def omega(self, d: int) -> float:
-        """Unknown to a single client: it is asked/s - 1, and what the form of the numbers adds."""
+        """Unknown to a single client: asked/s - 1, plus the part of ``values``."""
         return math.inf
 
     def owned(self, d: int, key: Key) -> npt.NDArray[np.bool_]:
-        """Which coordinates are this client's."""
-        # the order of the shared words is a permutation of the places, the same for all that were asked
+        """Which coordinates belong to this client."""
+        # the order of the shared words permutes the places, alike for all clients asked
         places = fields.smallest(key.shared_words(key.asked), key.asked)
         mine: npt.NDArray[np.bool_] = (places[key.place] - self.s * np.arange(d)) % key.asked < self.s
         return mine
 
     def chosen(self, d: int, key: Key) -> Indices:
-        """This client's coordinates, about d s / asked."""
         return np.flatnonzero(self.owned(d, key))
 
     def factor(self, d: int, key: Key) -> float:
@@ -141,7 +137,7 @@ class Masks(_Drawn):
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """Ones where a client owns the coordinate under ``Masks(s)`` and zeros elsewhere, whatever is sent.
+    """Ones where a client owns the coordinate under ``Masks(s)``, zeros elsewhere, whatever is sent.
 
     Everybody can draw it, so it takes no bits.
     """
@@ -182,7 +178,7 @@ class L1Selection(_Selection):
     word = "l1"
 
     def omega(self, d: int) -> float:
-        """(d - 1)/k, and what the form of |x|_1 adds: |x|_1^2 <= d |x|^2."""
+        """(d - 1)/k, plus the part of ``values``: |x|_1^2 <= d |x|^2."""
         return (1 + (d - 1) / self.k) * (1 + self.values.omega(1)) - 1
 
     def bits(self, d: int, key: Key) -> int:
@@ -193,7 +189,7 @@ class L1Selection(_Selection):
         return 1
 
     def encode(self, v: Array, key: Key) -> bytes:
-        """The draws by inversion: the place of a uniform number among the partial sums of |x_j|."""
+        """Draw by inversion: the place of a uniform number among the partial sums of |x_j|."""
         with np.errstate(all="ignore"):
             sums = np.cumsum(np.abs(v))  # one after another, on every platform
             uniform = (key.words(self.k) >> np.uint64(11)) * 2.0**-53 * sums[-1]
@@ -211,7 +207,7 @@ class L1Selection(_Selection):
         (total,) = self.values.decode(fields.packed(bits[:split]), 1, key)
         draws = fields.numbers_of(bits[split:], 1 + width)
         j = (draws & np.uint64((1 << width) - 1)).astype(np.int64)
-        # hostile bytes may name any index of this width; nan is refused by whoever reads it
+        # hostile bytes may hold any index of this width; the reader refuses nan
         if np.any(j >= d):
             return np.full(d, np.nan)
         sign = 1.0 - 2.0 * (draws >> np.uint64(width)).astype(np.float64)
