@@ -176,6 +176,16 @@ def test_a_certificate_does_not_trust_an_L_that_its_gradients_contradict() -> No
         ps.minimize((F.value, F.gradient), L1, np.ones(30), L=0.45 * F.L, mu=F.mu, max_iter=300)
 
 
+@pytest.mark.parametrize("method", ["fista", "proxgd", "apda"])
+def test_rounding_does_not_contradict_the_L_of_a_model(method: str) -> None:
+    """Residuals that are large, and orthogonal to A: differences of gradients are rounding, at a small x."""
+    rng = np.random.default_rng(0)
+    A, r = rng.standard_normal((50, 3)), rng.standard_normal(50)
+    Q, _ = np.linalg.qr(A)
+    b = 1e-3 * A.sum(axis=1) + 1e12 * (r - Q @ (Q.T @ r))
+    ps.minimize(ps.LeastSquares(A, b), prox.L1(1e-9), np.zeros(3), method=method, tol=1e-12, max_iter=300)
+
+
 def test_small_curvature_loses_no_digits() -> None:
     rng = np.random.default_rng(0)
     A, b = 1e-4 * rng.standard_normal((40, 10)), 1e4 * rng.standard_normal(40)

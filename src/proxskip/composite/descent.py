@@ -136,7 +136,9 @@ class Descent:
                 warnings.warn(note, UnsafeStepWarning, stacklevel=6)
         self.maps = not (self.method.remembers or self.task.D or self.task.psi is None or self.task.batch)
         self.gamma = float(self.method.gamma)
-        self.too_steep = math.inf if self.backtrack else (self.f.L or 0.0) * (1 + CURVATURE_SLACK)
+        # the L that a model computed is right: a larger curvature is rounding, where residuals are large and x small
+        is_computed = isinstance(self.f.of, LinearModel) and vars(self.f.of).get("L") == self.f.L
+        self.too_steep = math.inf if self.backtrack or is_computed else (self.f.L or 0.0) * (1 + CURVATURE_SLACK)
         # a round of many gradients is worth a product with D
         rare = (skip_probability(self.method) or 1.0) < 0.2 or self.method.name == "apda"
         self.check_every = 1 if self.task.D is None or rare else ROUNDS_BETWEEN_BOUNDS
