@@ -74,8 +74,6 @@ class Watcher:
         self.began = time.monotonic()
         self.thread.start()
 
-    def on_record(self, step: int, metrics: Any) -> None: ...
-
     def on_run_end(self, result: Any) -> None:
         self.took = time.monotonic() - self.began
         self.over.set()

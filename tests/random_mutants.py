@@ -73,17 +73,7 @@ def mutated(tree: ast.Module, kind: str, number: int) -> str:
 
 def measure_coverage(tree: Path, out: Path, jobs: int) -> None:
     """Run the suite, and write which tests touch which lines."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-n",
-        str(jobs),
-        "-q",
-        "--cov=proxskip",
-        "--cov-context=test",
-        "--cov-report=",
-    ]
+    command = [sys.executable, *f"-m pytest -n {jobs} -q --cov=proxskip --cov-context=test --cov-report=".split()]
     environment = os.environ | {"PYTHONPATH": str(tree / "src"), "COVERAGE_FILE": str(out / "coverage")}
     subprocess.run([*command, "-m", "not (slow or ray or flower or browser or gpu)"], cwd=tree, env=environment)
     import coverage

@@ -225,19 +225,11 @@ class Kill:
         self.number, self.sent = number, 0.0
 
     def on_run_start(self, config: dict[str, Any]) -> None:
-        """Start the clock."""
-
         def send() -> None:
             self.sent = time.monotonic()
             os.kill(os.getpid(), self.number)
 
         threading.Timer(0.3, send).start()
-
-    def on_record(self, step: int, metrics: dict[str, float]) -> None:
-        """Nothing."""
-
-    def on_run_end(self, result: Any) -> None:
-        """Nothing."""
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -187,8 +187,6 @@ class Watch:
     def on_record(self, step: int, metrics: Any) -> None:
         self.record(step)
 
-    def on_run_end(self, result: Any) -> None: ...
-
 
 class Moody:
     """A client whose value takes its time, or that fails or sleeps from some gradient on, where it was sent to."""

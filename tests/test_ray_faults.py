@@ -90,8 +90,6 @@ def test_a_ray_that_ends_is_named_at_once(who: str, named: str, tmp_path: Path) 
 import psutil, signal
 from proxskip.types import EngineError
 class Kill:
-    def on_run_start(self, config): ...
-    def on_run_end(self, result): ...
     def on_record(self, step, metrics):
         if step == 40:
             pids = {{k: v[0].process.pid for k, v in ray._private.worker._global_node.all_processes.items()}}
