@@ -330,7 +330,7 @@ def test_resume_refuses_what_it_cannot_resume(call, refused, tmp_path, tiny):
     assert "belongs to another run" in sentence
     assert "data_sha256" in sentence
     Path(tiny).unlink()
-    assert "is not a file that exists" in refused("resume", tmp_path / "a")
+    assert "there is no file" in refused("resume", tmp_path / "a")
     call("run", "scaffnew", *EASY, "--rounds", "2", "--seeds", "2", "--out", tmp_path / "many", "--quiet")
     assert "holds 2 runs" in refused("resume", tmp_path / "many")
     problem = ps.Problem(ps.random_quadratics(3, 4))
@@ -348,7 +348,7 @@ def test_resume_refuses_what_it_cannot_resume(call, refused, tmp_path, tiny):
     [
         ("run scafnew {easy} --rounds 3", "did you mean scaffnew?"),
         ("run scaffnew --data digitss --rounds 3", "did you mean 'digits'?"),
-        ("run scaffnew --data no/such/file --rounds 3", "not a file that exists"),
+        ("run scaffnew --data no/such/file --rounds 3", "there is no file"),
         ("run scaffnew {easy} --rounds 3 --p 0", "must be positive"),
         ("run scaffnew {easy} --rounds 3 --p nan", "must be positive"),
         ("run scaffnew {easy} --rounds 3 --p 1.5", "must lie in (0, 1]"),
@@ -361,7 +361,7 @@ def test_resume_refuses_what_it_cannot_resume(call, refused, tmp_path, tiny):
         ("compare gd accelerated {easy} --rounds 3 --K 3", "none of gd, accelerated takes --K"),
         ("compare gd gd {easy} --rounds 3", "named twice"),
         ("run scaffnew {easy} --rounds 3 --own-steps --gamma 0.1", "leave out --gamma"),
-        ("run scaffnew {easy}", "nothing says when to stop"),
+        ("run scaffnew {easy}", "No stopping rule: give --rounds, --iterations, --seconds, --tol or --target."),
         ("run scaffnew {easy} --rounds many", "not a whole number"),
         ("run scaffnew {easy} --rounds -1", "rounds"),
         ("run scaffnew {easy} --tol 0", "must be positive"),
@@ -388,7 +388,7 @@ def test_resume_refuses_what_it_cannot_resume(call, refused, tmp_path, tiny):
         ("run splitskip --data digits --rounds 3", "give --psi"),
         ("run scaffold {easy} --rounds 3 --option III", "invalid choice"),
         ("run scaffnew --data digits --l2 0 --p 0.1 --target 1e-3", "needs the solution"),
-        ("run scaffnew --data breast-cancer --split group --rounds 3", "needs a group column"),
+        ("run scaffnew --data breast-cancer --split group --rounds 3", "needs --group, one for each row"),
         ("run scaffnew {easy} --rounds 3 --threads 0", "threads"),
         ("run scaffnew {easy} --rounds 3 --data-dir /no/such/folder --data w8a", "is not a folder"),
         ("theory --L 1 --mu 2", "mu = 2 is larger than L = 1"),

@@ -212,7 +212,7 @@ def test_an_unknown_name_gets_the_nearest_and_the_list(bare: Path, name: str, gu
 def test_what_cannot_be_loaded_is_refused(bare: Path, tmp_path: Path) -> None:
     (tmp_path / "toy").write_bytes(b"1 6:1\n" + TOY)
     for name, folder, sentence in (
-        (tmp_path / "missing", None, "not a file that exists"),
+        (tmp_path / "missing", None, "there is no file"),
         ("w8a", tmp_path / "missing", "is not a folder"),
         ("w8a", None, r"`proxskip data fetch w8a`, or set PROXSKIP_DATA .* w8a, plain or as \.gz"),
         ("toy", tmp_path, r"toy:1:3: .* n_features = 5"),

@@ -153,7 +153,7 @@ MODEL = ps.Logistic(np.eye(6), LABELS, l2=0.1)
         (lambda: ps.split(MODEL, 3, L="min"), 'L = "min"'),
         (lambda: ps.split(MODEL, 3, "dirichlet", alpha=0.0), "alpha = 0.0"),
         (lambda: ps.split(MODEL, 3, batch=20), "batch = 20 is larger than client 0's 2 rows"),
-        (lambda: ps.split(MODEL, 2, "group"), "needs a group column"),
+        (lambda: ps.split(MODEL, 2, "group"), "needs groups="),
         (lambda: ps.split(MODEL, by=np.array(list("aabbcc"))), r'give a column of groups as groups=\.\.\., with by="g'),
         (lambda: ps.split(QUADRATIC, 3), "give other oracles to Problem"),
         (lambda: ps.Problem([QUADRATIC, ps.Quadratic(np.ones(3), np.ones(3))]), "client 1 has 3 unknowns, not 2"),

@@ -102,12 +102,12 @@ def test_compressed_csv_and_the_matrix_of_an_npz(tmp_path: Path) -> None:
     ("", "the file is empty"),
     ("a,label\n", "holds no rows"),
     ("a,label\n1,0\n2\n", "table.csv:3:1: 1 cells under 2 columns"),
-    ("a,label\n1,0\nx,1\n", "table.csv:3:1: 'x' in the column 'a' is not a finite number"),
+    ("a,label\n1,0\nx,1\n", "table.csv:3:1: 'x' in the column 'a' is not a number"),
     ("a,label\n1,0\n1,\n", "table.csv:3:2: '' in the column 'label'"),
     ("a,label\nnan,0\n", "not a finite number"),
     ("a,label\n1,0\n\"2,1\n", "not CSV"),
     ("a,a,label\n1,2,0\n", "two columns"),
-    ("a,c\n1,0\n", "--label NAME"),
+    ("a,c\n1,0\n", "say which has the labels with label=."),
     ("label\n1\n", "no column besides"),
     ("a,label\n\xff,1\n", "UTF-8"),
 ])  # fmt: skip
@@ -165,7 +165,7 @@ def test_bad_parquet_is_refused(tmp_path: Path) -> None:
     import pyarrow.parquet
 
     path = tmp_path / "bad.parquet"
-    for column, said in ((["x", "y"], "give numbers"), ([1.0, None], "1 empty cells")):
+    for column, said in ((["x", "y"], "choose them with columns="), ([1.0, None], "1 empty cells")):
         pyarrow.parquet.write_table(pyarrow.table({"a": column, "y": [0, 1]}), path)
         with pytest.raises(InputError, match=said):
             read_table(path)

@@ -17,6 +17,7 @@ from proxskip.composite.descent import Descent, Point, Task, skip_probability
 from proxskip.composite.functions import Smooth
 from proxskip.composite.turns import TurnsDescent
 from proxskip.interfaces import Method
+from proxskip.keywords import check_keywords
 from proxskip.loop.progress import MinimizeProgress, is_wanted
 from proxskip.loop.stop import Stop
 from proxskip.problems.federated import Problem
@@ -36,6 +37,12 @@ class Minimum:
     """The result of ``minimize``; its fields are also keys, as in scipy's OptimizeResult.
 
     Args:
+        status, success, message: how it ended; ``success`` means that the certificate is at most tol.
+        trace: a record of every round.
+        method, parameters: what ran last.
+        seconds: the time that it took.
+        warnings: sentences about the run.
+        inner_failures: calls of an inexact prox that missed their tolerance.
         x: the point with the smallest certificate, in the shape of x0.
         fun: f(x) + psi(D x) there; it may be infinite for the indicator of a set that D x, or the x of an inexact prox,
             meets only up to tol, or x up to rounding.
@@ -102,6 +109,7 @@ class Minimum:
         return "\n".join([*lines, f"{'parameters':>11}: {parameters}", f"{'x':>11}: {x}"])
 
 
+@check_keywords
 def minimize(
     f: Any, psi: Any = None, x0: Any = None, method: str | Method = "auto", tol: float = 1e-8, seed: int = 0, *,
     D: Any = None, p: float | None = None, gamma: float | None = None, tau: float | None = None,
@@ -114,6 +122,9 @@ def minimize(
     """Minimize f(x) + psi(x), or f(x) + psi(D x), with as few proxes as the method needs.
 
     Args:
+        seed: of everything that is drawn.
+        threads: for products with the data; all cores if not given.
+        allow_unsafe_step: run with step sizes that the method's limits refuse.
         f: an object with value(x), gradient(x) and, if known, L and mu; LeastSquares, Logistic, Softmax, Quadratic;
             or a pair of callables (value, gradient).
         psi: an operator of ``proxskip.prox`` or pyproximal, or any object with psi(x) and psi.prox(x, t).
@@ -313,7 +324,7 @@ def _result(run: Descent, name: str, status: Status, message: str, point: Point,
     f_value, psi_value = run.task.f.value(point.x), run.task.psi_at(point.x)
     if fault := value_checks.fault(run, point, f_value, psi_value):
         sentence, kind = fault
-        warnings.warn(sentence, kind, stacklevel=4)
+        warnings.warn(sentence, kind, stacklevel=5)
         run.notes.append(sentence)
         # a certificate or an advice on gamma means nothing where f or psi contradicts itself
         message = sentence if status in (Status.CONVERGED, Status.DIVERGED) else f"{message} {sentence}"
@@ -354,7 +365,7 @@ def _doubts(run: Descent) -> list[str]:
             f"{type(theirs).__name__} stops after some iterations, and the accuracy of its prox is unknown; "
             "the certificate takes it for exact."
         )
-        warnings.warn(said[-1], prox.ProxWarning, stacklevel=5)
+        warnings.warn(said[-1], prox.ProxWarning, stacklevel=6)
     return said
 
 

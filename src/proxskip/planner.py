@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from proxskip import theory
+from proxskip.keywords import check_keywords
 from proxskip.links.network import Network
 from proxskip.planning.forecast import Plan
 from proxskip.planning.pilots import PILOT_GRADIENTS, advice, client_pilots, race
@@ -21,6 +22,7 @@ from proxskip.types import InputError
 NO_MU = "mu is unknown, so the pilots cannot be compared with a theorem."
 
 
+@check_keywords
 def plan(
     problem: Problem,
     *,
@@ -33,6 +35,10 @@ def plan(
     """Measure, run pilots, and predict which method and p reach a gradient norm of eps first over the network.
 
     Args:
+        eps: the gradient norm to reach.
+        network: between the server and the clients; without one, exchanges cost nothing but their vectors.
+        seed: of the pilots.
+        threads: as in ``run``.
         problem: a problem with clients; for one function, ``minimize`` chooses its method while it runs.
         pilot: gradients of a first pilot.
 

@@ -7,7 +7,6 @@ plots, reports, federations) finds it here, and reads what it is from its ``abou
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import importlib.util
 import inspect
@@ -22,6 +21,7 @@ from typing import Any, TypeVar
 
 from proxskip import methods
 from proxskip.interfaces import About, Method
+from proxskip.keywords import closest
 from proxskip.theory.step_sizes import Setting, StepLimits
 from proxskip.types import InputError
 
@@ -137,6 +137,9 @@ METHODS = Methods()
 def register(kind: Kind) -> Kind:
     """Make a method known by its name; also as a decorator.
 
+    Args:
+        kind: the class of the method.
+
     >>> import proxskip as ps
     >>> ps.authoring.register(object)
     Traceback (most recent call last):
@@ -165,8 +168,8 @@ def check(kind: Any) -> None:
         raise InputError(f'{kind.name} handles "{unknown[0]}", which is not one of {", ".join(sorted(HANDLES))}.')
     if taken := [flag for flag in kind.flags() if flag in TAKEN]:
         raise InputError(
-            f"the parameter {taken[0]} of {kind.name} would be the flag --{taken[0].replace('_', '-')}, which means "
-            "something else; give it another name, or leave it out of about.parameters."
+            f"the parameter {taken[0]} of {kind.name} would have the name of an option of the command line that "
+            "means something else; give it another name, or leave it out of about.parameters."
         )
     for half in client_halves(kind):
         if not HALF_NAME.fullmatch(half):
@@ -188,16 +191,20 @@ def bound_halves(method: Method) -> dict[str, Callable[..., Any]]:
 
 
 def load_plugin(path: str | Path) -> list[type[Method]]:
-    """Run a Python file and register the methods that it defines (or registers itself)."""
+    """Run a Python file and register the methods that it defines (or registers itself).
+
+    Args:
+        path: of the file.
+    """
     path = Path(path)
     if not path.is_file():
-        raise InputError(f"there is no file {path}; --plugin takes a Python file that defines methods.")
+        raise InputError(f"there is no file {path}; a plugin is a Python file that defines methods.")
     # files of the same name in different folders are different modules
     where = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
     name = f"proxskip_plugin_{re.sub(r'[^0-9A-Za-z]', '_', path.stem)}_{where}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise InputError(f"{path} is not a Python file; --plugin takes one that defines methods.")
+        raise InputError(f"{path} is not a Python file; a plugin is one that defines methods.")
     module = importlib.util.module_from_spec(spec)
     before = list(METHODS.values())
     sys.modules[name] = module  # dataclasses look their module up
@@ -226,11 +233,11 @@ def named(name: str) -> type[Method]:
         names = (known, *kind.about.other_names)
         if any(plain in (n, n.replace("-", "")) for n in names):
             return kind
-    near = difflib.get_close_matches(plain, METHODS, n=1)
+    near = closest(plain, METHODS)
     hint = f"; did you mean {near[0]}?" if near else "."
     raise InputError(
         f'method "{name}" is not known{hint} The methods are {", ".join(METHODS)}; one of your own becomes known by '
-        "proxskip.authoring.register, or on the command line by --plugin FILE."
+        "proxskip.authoring.register."
     )
 
 
@@ -244,6 +251,8 @@ def step_limits(method: str, L: float, **given: Any) -> StepLimits:
     """What is known about the step size of a method, by its name.
 
     Args:
+        method: its name.
+        L: the smoothness.
         given: K, p, eta_g, mu, n, cohort, lmax, sigma, as far as the method's step depends on them: see
             ``theory.step_sizes.Setting``.
     """

@@ -12,6 +12,7 @@ import numpy as np
 
 from proxskip.engines.reference import ReferenceEngine
 from proxskip.interfaces import Engine, Method
+from proxskip.keywords import check_keywords, refuse_unknown
 from proxskip.links.cohorts import Everyone, Participation
 from proxskip.links.network import Network
 from proxskip.links.sums import weighted_sum
@@ -29,6 +30,7 @@ from proxskip.types import Array, InputError, NoTheoremWarning, Oracle, Vectors
 __all__ = ["as_method", "as_problem", "checked_x0", "make_engine", "resume", "run", "starting_point"]
 
 
+@check_keywords
 def run(
     method: Method | type[Method] | str, problem: Problem | Oracle, *, rounds: int | None = None,
     iterations: int | None = None, seconds: float | None = None, tol: float | None = None, target: float | None = None,
@@ -43,18 +45,25 @@ def run(
     Args:
         method: a method; its class or its name means the parameters of its theorem for this problem.
         problem: the problem; a single function, such as a model, is the problem of one client.
-        rounds: stop after this many communication rounds; likewise ``iterations`` (local steps of a client; the round
-            that reaches it is finished) and ``seconds`` (without evaluation).
+        rounds: stop after this many communication rounds.
+        iterations: stop after this many local steps of a client; the round that reaches it is finished.
+        seconds: stop after this time, without evaluation.
         tol: stop when the gradient norm (with psi the prox-gradient residual) at the communicated x is below.
         target: stop when f(x) - f* is below.
+        seed: of everything that is drawn; the same seed gives the same run, on every engine.
+        engine: "cpu", "reference", "gpu", "ray", "torch", or an engine object such as ``RayEngine``.
         cohort: None for everybody, c for uniform cohorts of c clients, a probability below 1 (or one per client), or
             a list of cohorts.
-        x0, h0: where to start (zeros); ``warm`` starts from an earlier result's x and h.
+        x0, h0: where to start (zeros).
+        warm: an earlier result, from whose x and h to start.
         every: rounds between records; by default each of the first 100, then ever more rarely.
-        out: a run folder; never overwritten unless ``force``.
+        out: a run folder; ``load`` reads it, and ``resume`` goes on with it.
+        force: overwrite a run that is in the folder already.
         checkpoint_every: rounds between checkpoints; about every 30 seconds if not given.
         callbacks: objects with any of ``on_run_start``, ``on_record``, ``on_run_end`` (see ``proxskip.callbacks``).
         allow_unsafe_step: run with step sizes that the method's limits refuse.
+        threads: how many the engine uses; all cores if not given.
+        spec: written to the run folder, as what the run was made from.
         progress: show it in one line, or in lines without a terminal; by default in a terminal or a notebook only.
         network: a Network, or the name of one: the trace gains ``sim_seconds``, the simulated time over it, and clients
             that it delays or loses are missing as in a federation.
@@ -73,7 +82,7 @@ def run(
         allow_unsafe_step=allow_unsafe_step, source=spec, fingerprinted=out is not None or bool(callbacks),
     )  # fmt: skip
     for note in described.uncovered:
-        warnings.warn(note, NoTheoremWarning, stacklevel=2)
+        warnings.warn(note, NoTheoremWarning, stacklevel=3)
     start = starting_point(described.method, described.problem, described.asked, x0, h0, warm)
     if out is not None:
         folder.check(out, force, checkpoint_every)
@@ -101,10 +110,13 @@ def resume(
     Args:
         path: the run folder.
         problem: the same problem; another one is refused with the list of differences.
+        callbacks: as in ``run``.
+        threads: as in ``run``; the number may change.
         engine: one of the kind that the run was on; by default a new one.
         progress: as in ``run``.
         more: new limits (rounds, iterations, seconds, tol, target) in place of the old ones.
     """
+    refuse_unknown("resume", more, RUN_RULES)
     check_callbacks(callbacks)
     problem = as_problem(problem)
     keep = folder.reopen(Path(path))

@@ -8,6 +8,7 @@ from typing import Any
 
 from proxskip import theory
 from proxskip.interfaces import Method
+from proxskip.keywords import check_keywords
 from proxskip.links.network import Network
 from proxskip.many_runs import RunTask, folder_of, run_many
 from proxskip.problems.federated import Problem
@@ -17,6 +18,7 @@ from proxskip.running import as_method, as_problem
 from proxskip.types import InputError, Oracle
 
 
+@check_keywords
 def sweep(
     methods: Sequence[Method | type[Method] | str],
     problem: Problem | Oracle,
@@ -43,7 +45,10 @@ def sweep(
     """Every method with every seed, as ``run`` would do it; the results come method by method, seed by seed.
 
     Args:
-        rounds: as in ``run``, and so are the other limits, ``cohort``, ``network``, ``x0``, ``every`` and ``progress``.
+        methods: methods, classes or names, as in ``run``.
+        problem: the problem, the same for all.
+        rounds, iterations, seconds, tol, target: when to stop, as in ``run``.
+        engine, threads, cohort, network, x0, every, checkpoint_every, allow_unsafe_step, progress: as in ``run``.
         seeds: how many, from 0 on, as on the command line; or the seeds themselves.
         out: a folder with a run folder of each run, such as ``out/scaffnew/seed-3``, and compare.json; ``load`` reads
             it. The same call again goes on where an interrupted one stood.

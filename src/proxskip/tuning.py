@@ -16,6 +16,7 @@ from typing import Any
 
 from proxskip import display, registry, theory
 from proxskip.interfaces import Method
+from proxskip.keywords import check_keywords
 from proxskip.loop.progress import OverallProgress, is_wanted
 from proxskip.many_runs import RunTask, run_many
 from proxskip.problems.federated import Problem
@@ -50,7 +51,14 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What ``tune`` found: the best method, and all candidates, the best first."""
+    """What ``tune`` found: the best method, and all candidates, the best first.
+
+    Args:
+        method: the best one, with its parameters.
+        candidates: all of them, the best first.
+        rounds: spent, over all candidates.
+        notes: what the table does not show.
+    """
 
     method: Method
     candidates: tuple[Candidate, ...]
@@ -76,6 +84,7 @@ class Tuned:
         return ("gamma L", "local steps", "rounds", "f - f*"), rows
 
 
+@check_keywords
 def tune(
     method: Method | type[Method] | str,
     problem: Problem | Oracle,
@@ -92,6 +101,8 @@ def tune(
     """The best gamma = 2^k/L and number of local steps for a method, by successive halving.
 
     Args:
+        problem: the problem, or a single function.
+        engine, threads, progress: as in ``run``.
         method: a method, its class or its name; other parameters than the tuned ones are kept, or those of its theorem.
         budget: communication rounds over all candidates; every candidate has the same share of a rung.
         powers: the k of gamma = 2^k/L, with L that of the average.

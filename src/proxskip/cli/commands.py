@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 import traceback
 import warnings
@@ -39,6 +40,13 @@ from proxskip.version import __version__
 DONE, UNEXPECTED, BAD_INPUT, NOT_REACHED, DIVERGED, STALLED, FAILED_CLAIM, INTERRUPTED = 0, 1, 2, 3, 4, 5, 6, 130
 CORRUPTED = 7
 _OF_A_RUN = ("cohort", "every", "force", "checkpoint_every", "allow_unsafe_step", "threads", "network")
+_NAMES = {"groups": "group", "by": "split"}
+"""Flags that have another name than the keyword of the library."""
+_PHRASES = {
+    "proxskip.authoring.register": "--plugin FILE",
+    "use Softmax": "use --loss softmax",
+    "use LeastSquares": "use --loss squared",
+}
 _WORST_FIRST = (INTERRUPTED, CORRUPTED, DIVERGED, STALLED, NOT_REACHED, DONE)
 
 
@@ -57,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as end:
         return output.fail(f"the method's code ended the program (SystemExit: {end.code}).", UNEXPECTED)
     except InputError as error:
-        return output.fail(str(error), BAD_INPUT)
+        return output.fail(_in_flags(str(error)), BAD_INPUT)
     except EngineError as error:
         return output.fail(str(error), UNEXPECTED)
     except KeyboardInterrupt:
@@ -89,8 +97,21 @@ def _parse(argv: Sequence[str]) -> Namespace:
     return o
 
 
+def _in_flags(message: str) -> str:
+    """A sentence of the library with flags in place of its keywords, such as --force for ``force=True``."""
+    known = {flag for command in parser(__version__)[1].values() for flag in command.flags()}
+
+    def flag(keyword: re.Match[str]) -> str:
+        name = "--" + _NAMES.get(keyword[1], keyword[1]).replace("_", "-")
+        return name + (" " if keyword[2] else "") if name in known else keyword[0]
+
+    for words, flags in _PHRASES.items():
+        message = message.replace(words, flags)
+    return re.sub(r"\b([A-Za-z]\w*)=(?:True\b)?(?=([\w\"])?)", flag, message)
+
+
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    print(f"warning: {printable(' '.join(str(message).split()))}", file=sys.stderr)
+    print(f"warning: {printable(' '.join(_in_flags(str(message)).split()))}", file=sys.stderr)
 
 
 # -- run and compare ---------------------------------------------------------------------------------------------------

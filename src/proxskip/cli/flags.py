@@ -123,9 +123,13 @@ class Parser(argparse.ArgumentParser):
         # argparse would print the usage and exit; here every error takes the way of main()
         raise InputError(message.rstrip(".") + ".")
 
+    def flags(self) -> list[str]:
+        """The flags of this command."""
+        return list(self._option_string_actions)
+
     def nearest(self, flag: str) -> str | None:
         """The flag of this command that is most similar to the given one."""
-        near = difflib.get_close_matches(flag.split("=")[0], list(self._option_string_actions), n=1)
+        near = difflib.get_close_matches(flag.split("=")[0], self.flags(), n=1)
         return near[0] if near else None
 
 

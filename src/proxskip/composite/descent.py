@@ -133,7 +133,7 @@ class Descent:
         for note in self.method.check(self.problem, self.insist):
             if note not in self.notes:
                 self.notes.append(note)
-                warnings.warn(note, UnsafeStepWarning, stacklevel=5)
+                warnings.warn(note, UnsafeStepWarning, stacklevel=6)
         self.maps = not (self.method.remembers or self.task.D or self.task.psi is None or self.task.batch)
         self.gamma = float(self.method.gamma)
         self.too_steep = math.inf if self.backtrack else (self.f.L or 0.0) * (1 + CURVATURE_SLACK)
@@ -263,7 +263,7 @@ class Descent:
             self.notes.append(
                 f"f is steeper than L = {L:.6g} says: between two iterates its curvature is {self.client.steepest:.6g}."
             )
-            warnings.warn(self.notes[-1], UnsafeStepWarning, stacklevel=6)
+            warnings.warn(self.notes[-1], UnsafeStepWarning, stacklevel=7)
 
     @property
     def diverged(self) -> bool:

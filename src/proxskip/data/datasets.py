@@ -26,6 +26,10 @@ from proxskip.types import InputError
 if TYPE_CHECKING:
     from proxskip.data.download import Progress
 
+__all__ = [
+    "AvailableDataset", "DataError", "Dataset", "NotDownloaded", "available", "content_digest", "fetch", "load",
+    "mnist",
+]  # fmt: skip
 BASE_URL = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
 PAGE = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary.html"
 """Where LIBSVM says what each of its data sets is, and where it is from."""
@@ -34,6 +38,11 @@ UCI_PAGES = {
     "breast-cancer": "https://archive.ics.uci.edu/dataset/17/breast+cancer+wisconsin+diagnostic",
 }
 """The sources of the data sets that come with scikit-learn."""
+
+
+class NotDownloaded(InputError):
+    """A known data set is not on this machine."""
+
 
 Folder = str | os.PathLike[str]
 Bytes = npt.NDArray[np.uint8]
@@ -45,6 +54,9 @@ class Known:
     """A LIBSVM data set: its file at ``BASE_URL`` and what it must contain; None if that was not verified.
 
     Args:
+        file: its name at the source.
+        rows, features, nonzeros: their numbers.
+        labels: how often each label occurs.
         size: bytes of the decompressed file.
         sha256: of the decompressed file.
         content: sha256 of the parsed rows, which does not depend on line endings and trailing spaces.
@@ -61,7 +73,17 @@ class Known:
 
 
 class AvailableDataset(NamedTuple):
-    """One data set of ``available()``."""
+    """One data set of ``available()``.
+
+    Args:
+        name: for ``load``.
+        rows, features: their numbers.
+        where: "embedded", "cached" or "not downloaded".
+        verified: whether its checksum is known.
+        labels: how often each label occurs.
+        size: bytes.
+        url, page: where it is downloaded from, and where it is described.
+    """
 
     name: str
     rows: int
@@ -137,13 +159,14 @@ def load(
     (1797, 64)
 
     Args:
+        name_or_path: such as "digits", or a file.
         data_dir: looked in first, then ``$PROXSKIP_DATA``, then the cache.
         label, columns, group: of a table, the column of labels (by default label, target, y, b or class), those of the
             features (all others) and that of the groups (none).
     """
     name = os.fspath(name_or_path)
     named = Named(label, None if columns is None else tuple(columns), group)
-    if is_table(name) and (os.path.isfile(name) or Path(name).name != name):
+    if is_table(name) and os.path.isfile(name):
         return read_table(name, named)
     if options := named.options():
         raise InputError(f"{options[0]} belongs to a CSV, NPZ or Parquet file, which {name} is not.")
@@ -153,8 +176,6 @@ def load(
         return _load_known(name, data_dir)
     if os.path.isfile(name):
         return read_svmlight(name)
-    if Path(name).name != name:
-        raise InputError(f"{name} is not a file that exists; give the path of an svmlight file.")
     raise _unknown(name)
 
 
@@ -198,7 +219,7 @@ def _download_idx(name: str, target: Path, progress: Progress | None) -> None:
 
 
 def available(*, data_dir: Folder | None = None) -> list[AvailableDataset]:
-    """Every data set with a name, and whether it is on this machine; no file is read."""
+    """Every data set with a name, and whether it is on this machine (or in ``data_dir``); no file is read."""
     rows = [
         AvailableDataset(name, N, d, "embedded", True, size=8 * N * d, page=UCI_PAGES[name])
         for name, (N, d, _) in _EMBEDDED.items()
@@ -221,6 +242,12 @@ def fetch(
 
     Without ``data_dir``, a correct file in the folder named by ``PROXSKIP_DATA`` is taken too. Files may be plain or
     compressed, such as w8a, w8a.gz or w8a.bz2. A download gets its name only after its contents have been verified.
+
+    Args:
+        name: of the data set.
+        data_dir: the folder for it.
+        base_url: the address of the folder that has the file.
+        progress: is called with the bytes received and the total.
     """
     if name in _EMBEDDED:
         raise InputError(f"{name} comes with scikit-learn; there is nothing to fetch.")
@@ -244,6 +271,8 @@ def fetch(
 
 
 def _unknown(name: str) -> InputError:
+    if Path(name).name != name or Path(name).suffix:
+        return InputError(f"there is no file {name}; check the path.")
     names = [*_EMBEDDED, *KNOWN]
     close = difflib.get_close_matches(name.lower(), names, n=1)
     guess = f" (did you mean {close[0]!r}?)" if close else ""
@@ -254,7 +283,7 @@ def _unknown(name: str) -> InputError:
 def _load_known(name: str, data_dir: Folder | None) -> Dataset:
     path = _find(name, data_dir)
     if path is None:
-        raise InputError(
+        raise NotDownloaded(
             f"{name} is not on this machine; run `proxskip data fetch {name}`, "
             f"or set PROXSKIP_DATA to a folder that holds the file {_stem(name)}, plain or as .gz or .bz2."
         )
@@ -332,7 +361,7 @@ def _count(value: int | dict[float, int]) -> str:
 
 
 def content_digest(data: Dataset) -> str:
-    """The sha256 of the parsed rows and labels, which does not depend on how the text was formatted."""
+    """The sha256 of the rows and labels of ``data``, which does not depend on how the text was formatted."""
     digest = hashlib.sha256()
     for array, kind in ((data.A.indptr, "<i8"), (data.A.indices, "<i8"), (data.A.data, "<f8"), (data.b, "<f8")):
         # one byte order and width on every machine

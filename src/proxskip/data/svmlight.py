@@ -61,6 +61,9 @@ class Dataset:
     """Rows ``A`` (CSR or dense, float64) with labels ``b`` as in the file; unpacks to ``A, b``.
 
     Args:
+        A: the rows.
+        b: the labels.
+        name: of the data set or the file.
         group: an integer per row by which to split the data among clients, if there is one.
         sha256: of the decompressed file; None for data that are not from a file.
     """
@@ -143,7 +146,7 @@ def whole_lines(file: str, max_bytes: int, digest: Any) -> Iterator[bytes]:
 
 def _decompressed(file: str, max_bytes: int) -> Iterator[bytes]:
     if not os.path.isfile(file):
-        raise InputError(f"{file} is not a file that exists; give the path of an svmlight file.")
+        raise InputError(f"there is no file {file}; check the path.")
     if not os.access(file, os.R_OK):
         raise InputError(f"{file} may not be read by this user; change its permissions.")
     size = 0

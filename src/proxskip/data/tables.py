@@ -1,7 +1,7 @@
 """Reads tables: CSV, NPZ and Parquet files whose columns have names. Nothing in a file can exhaust the memory.
 
 One column holds the labels, another may hold the group of each row, and the others (or those that are named) are the
-features. Every cell must be a number; the first that is not is named with its place.
+features. Features must be numbers; the first cell that is not is named with its place. Labels and groups may be text.
 """
 
 from __future__ import annotations
@@ -37,6 +37,10 @@ SUFFIXES = re.compile(r"\.(csv|npz|parquet)(?:\.(?:gz|bz2))?$", re.IGNORECASE)
 LABELS = ("label", "target", "y", "b", "class")
 """Names of a column or an array of labels, where none is given."""
 _FEATURES = ("X", "A", "data", "features")
+MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "-", "inf", "-inf", "+inf", "infinity", "-infinity"})
+"""Cells that stand for no number, in lower case."""
+MAX_TEXTS = 100_000
+"""Different texts in a column of labels or groups."""
 _NPZ_ERRORS = (
     *(zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError, SyntaxError),
     *(ValueError, EOFError, RuntimeError, OverflowError, OSError),
@@ -65,7 +69,7 @@ class Named:
         usual = [name for name in LABELS if name in names]
         label = self.label or (usual[0] if usual else None)
         if label is None:
-            raise InputError(f"{file} has no column {', '.join(LABELS)}; say which holds the labels with --label NAME.")
+            raise InputError(f"{file} has no column {', '.join(LABELS)}; say which has the labels with label=.")
         left = [name for name in names if name not in (label, self.group)]
         features = list(self.columns or left)
         for name in (label, *features, *([self.group] if self.group else [])):
@@ -100,7 +104,7 @@ def read_table(path: str | os.PathLike[str], named: Named = Named(), *, max_byte
     if kind is None:
         raise InputError(f"{file} is not a .csv, .npz or .parquet file.")
     if not os.path.isfile(file):
-        raise InputError(f"{file} is not a file that exists; give the path of a table.")
+        raise InputError(f"there is no file {file}; check the path.")
     try:
         if kind[1].lower() == "csv":
             digest = hashlib.sha256()  # of the text, however it is compressed
@@ -128,14 +132,16 @@ def _csv(file: str, named: Named, max_bytes: int, digest: Any) -> Columns:
         label, features = named.chosen(header, file)
         place = {name: k for k, name in enumerate(header)}
         wanted = [place[name] for name in (*features, label, *([named.group] if named.group else []))]
-        numbers, count = array("d"), 0
+        numbers, count, texts = array("d"), 0, {}  # type: array[float], int, dict[int, dict[str, int]]
         for row in rows:
             line = rows.line_num
             if not row:
                 continue
             if len(row) != len(header):
                 raise DataError(file, line, 1, f"{len(row)} cells under {len(header)} columns.")
-            numbers.extend(_numbers(row, wanted, header, file, line))
+            if not count:  # the first row says whether labels and groups are text
+                texts = {k: {} for k in wanted[len(features) :] if row[k].strip() and not _is_number(row[k])}
+            numbers.extend(_numbers(row, wanted, header, file, line, texts, len(features)))
             count += 1
             if count > MAX_ROWS or 8 * len(numbers) > max_bytes:
                 raise DataError(file, line, 1, f"more than {MAX_ROWS:,} rows or {max_bytes} bytes; split the file.")
@@ -149,18 +155,43 @@ def _csv(file: str, named: Named, max_bytes: int, digest: Any) -> Columns:
         raise DataError(file, line, 1, "the file holds no rows.")
     table = np.frombuffer(numbers, dtype=np.float64).reshape(count, len(wanted))
     d = len(features)
-    return table[:, :d].copy(), table[:, d].copy(), table[:, d + 1].copy() if named.group else None
+    columns = [
+        np.array(list(texts[k]))[table[:, at].astype(np.intp)] if k in texts else table[:, at].copy()
+        for at, k in enumerate(wanted[d:], start=d)
+    ]
+    return table[:, :d].copy(), columns[0], columns[1] if named.group else None
 
 
-def _numbers(row: Sequence[str], wanted: Sequence[int], header: Sequence[str], file: str, line: int) -> Iterator[float]:
-    for k in wanted:
-        try:
-            value = float(row[k])
-        except ValueError:
-            value = math.nan
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _numbers(
+    row: Sequence[str], wanted: Sequence[int], header: Sequence[str], file: str, line: int,
+    texts: dict[int, dict[str, int]], d: int,
+) -> Iterator[float]:  # fmt: skip
+    """The cells of a row, features first; of a column of text the place of each text among those that came before."""
+    for at, k in enumerate(wanted):
+        cell = f"{row[k][:24]!r} in the column {header[k]!r}"
+        if k in texts:
+            text = row[k].strip()
+            if not text or _is_number(text):
+                raise DataError(file, line, k + 1, f"{cell} is not a text, as those above it are; repair such rows.")
+            if len(texts[k]) > MAX_TEXTS:
+                raise DataError(file, line, k + 1, f"{header[k]!r} has more than {MAX_TEXTS:,} different texts.")
+            yield texts[k].setdefault(text, len(texts[k]))
+            continue
+        value = float(row[k]) if _is_number(row[k]) else math.nan
         if not math.isfinite(value):
-            reason = f"{row[k][:24]!r} in the column {header[k]!r} is not a finite number"
-            raise DataError(file, line, k + 1, f"{reason}; fill or leave out such rows.")
+            if at < d and row[k].strip().lower() not in MISSING:
+                raise DataError(
+                    file, line, k + 1, f"{cell} is not a number; features must be numbers, choose them with columns=."
+                )
+            raise DataError(file, line, k + 1, f"{cell} is not a finite number; fill or leave out such rows.")
         yield value
 
 
@@ -226,19 +257,27 @@ def _gathered(file: str, named: Named, names: Sequence[str], column: Callable[[s
     """The features, labels and groups, from columns of at most this many bytes of numbers each."""
     label, features = named.chosen(names, file)
     wanted = (*features, label, *([named.group] if named.group else []))
-    parts = []
+    parts: list[Any] = []
     for name in wanted:
         cells = column(name)
         if 8 * cells.size > max_bytes:
             raise InputError(f"{file}: {name!r} holds more than {max_bytes} bytes of numbers; split the file.")
-        parts.append(_real(cells, name, file))
+        parts.append(_real(cells, name, file) if len(parts) < len(features) else _real_or_text(cells, name, file))
         if len(parts[-1]) != len(parts[0]) or (len(parts) > len(features) and parts[-1].ndim > 1):
             raise InputError(f"{file}: {name!r} has shape {parts[-1].shape}, not {len(parts[0])} rows.")
     d = len(features)
     return np.column_stack(parts[:d]), parts[d], parts[d + 1] if named.group else None
 
 
+def _real_or_text(values: Any, name: str, file: str) -> Any:
+    """Labels or groups; a column of objects counts as text if every one of them is."""
+    is_text = values.dtype.kind == "U" or (values.dtype.kind == "O" and all(isinstance(v, str) for v in values))
+    return values.astype(str) if is_text else _real(values, name, file)
+
+
 def _real(values: Any, name: str, file: str) -> Array:
+    if values.dtype.kind in "UO":
+        raise InputError(f"{file}: {name!r} is not a number; features must be numbers, choose them with columns=.")
     if values.dtype.kind not in "fiub" or values.ndim not in (1, 2) or not values.size:
         raise InputError(f"{file}: {name!r} is {values.ndim}-D {values.dtype}; give numbers in one or two dimensions.")
     if not np.isfinite(values).all():

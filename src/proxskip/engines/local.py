@@ -68,7 +68,16 @@ class Sender:
 
 
 class OneClient(Sender):
-    """One client on ``(d,)`` vectors: its oracle, its number, and its place in the stream of minibatches."""
+    """One client on ``(d,)`` vectors: its oracle, its number, and its place in the stream of minibatches.
+
+    Args:
+        problem: the problem, or a worker's part of it.
+        i: the number of the client in it.
+        seed: of the run.
+        request: what the client is asked to do.
+        place: of the client in the cohort.
+        number0: the number of the part's first client.
+    """
 
     def __init__(self, problem: Problem, i: int, seed: int, request: Request, place: int = 0, number0: int = 0) -> None:
         self.oracle: Any = problem.clients[i]

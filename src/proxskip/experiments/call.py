@@ -24,6 +24,9 @@ def reproduce(
     """Reproduce the paper's figures and tables, and check its claims, as `proxskip reproduce` does.
 
     Args:
+        data: the data set, by name or path.
+        engine, threads: as in ``run``.
+        data_dir: where to look for the data set first.
         experiments: the names of some, such as ``["fig1b"]``; all if not given.
         out: the folder of the report; a second call finds there what the first has computed.
         quick: shorter runs.

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from proxskip import experiments
+from proxskip.data.datasets import NotDownloaded
 from proxskip.experiments import claims
 from proxskip.experiments.workspace import CachedRun, RunRequest, Workspace
 from proxskip.problems.federated import Problem
@@ -56,10 +57,7 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     for data in names:
         try:
             tried = on_data(workspace, data)
-        except InputError as error:
-            # a data set that was never fetched is named on the page; every other mistake is raised
-            if "is not on this machine" not in str(error):
-                raise
+        except NotDownloaded:  # it is named on the page
             missing.append(data)
             continue
         best = {axis: winners(tried, axis) for axis in AXES}

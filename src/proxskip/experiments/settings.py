@@ -90,22 +90,22 @@ def method_names(written: Sequence[str]) -> list[str]:
 def check_flags(names: Sequence[str], o: Namespace) -> None:
     """Refuse flags that none of the methods takes, instead of ignoring them."""
     if all(vars(o)[k] is None for k in LIMITS):
-        raise InputError("nothing says when to stop; give --rounds, --iterations, --seconds, --tol or --target.")
+        raise InputError("No stopping rule: give rounds=, iterations=, seconds=, tol= or target=.")
     if o.go_on and (o.force or o.out is None):
         raise InputError(
-            "--continue resumes the runs in --out DIR, and --force would overwrite them; give one of the two."
+            "continue= resumes the runs in out=, and force=True would overwrite them; give one of the two."
         )
     for flag in (*_OF_A_METHOD, *own_flags()):
         if vars(o)[flag] is not None and not any(flag in flags_taken(name) for name in names):
             takers = ", ".join(name for name in METHODS if flag in flags_taken(name))
             who = f"{names[0]} does not take" if len(names) == 1 else f"none of {', '.join(names)} takes"
-            raise InputError(f"{who} --{flag.replace('_', '-')}; it belongs to {takers}.")
+            raise InputError(f"{who} {flag}=; it belongs to {takers}.")
     if o.psi is None and (dual := [name for name in names if "D" in METHODS[name].handles]):
-        raise InputError(f"{dual[0]} solves f(x) + psi(D x); give --psi, for example --psi l1:0.01.")
+        raise InputError(f"{dual[0]} solves f(x) + psi(D x); give psi=, for example psi=l1:0.01.")
     if o.own_steps and o.gamma is not None:
-        raise InputError("--own-steps sets gamma_i = 1/L_i, so leave out --gamma.")
+        raise InputError("own_steps=True sets gamma_i = 1/L_i, so leave out gamma=.")
     if o.clients is not None and o.clients > 1 and (alone := [name for name in names if _one_function(name)]):
-        raise InputError(f"{alone[0]} is for a problem of one function; leave out --clients, or use scaffnew.")
+        raise InputError(f"{alone[0]} is for a problem of one function; leave out clients=, or use scaffnew.")
     # only to refuse a wrong psi before the data are read
     if o.psi is not None:
         prox_text.check(o.psi)
@@ -152,8 +152,9 @@ def problem_of(spec: Mapping[str, Any]) -> tuple[Problem, dict[str, int] | None]
     model = LOSSES[spec["loss"]](data.A, data.b, **of_loss)
     of_split = {k: spec[k] for k in ("weights", "L", "alpha", "batch")}
     info = {"data": data.name or os.path.basename(spec["data"]), "data_sha256": data.sha256}
+    groups = data.group if spec["split"] == "group" else None
     problem = split(
-        model, spec["clients"], spec["split"], groups=data.group, seed=spec["split_seed"], info=info, **of_split
+        model, spec["clients"], spec["split"], groups=groups, seed=spec["split_seed"], info=info, **of_split
     )
     if spec.get("personal") is not None:
         problem = scafflix(problem, spec["personal"])
@@ -167,7 +168,8 @@ def _labels(model: Any) -> dict[str, int] | None:
     # -1 and 1 stay what they are
     if not isinstance(model, Logistic) or model.classes == (-1.0, 1.0):
         return None
-    return {f"{model.classes[0]:g}": -1, f"{model.classes[1]:g}": 1}
+    first, second = (label if isinstance(label, str) else f"{label:g}" for label in model.classes)
+    return {first: -1, second: 1}
 
 
 def operator_of(name: str | None, d: int) -> Any:

@@ -60,7 +60,13 @@ def look(halt: Event | None) -> None:
 
 
 class Size(NamedTuple):
-    """What a vector that went through a codec took on its way up, all clients together."""
+    """What a vector that went through a codec took on its way up, all clients together.
+
+    Args:
+        bits: of the code.
+        bytes: of the message.
+        floats: the numbers in it.
+    """
 
     bits: int
     bytes: int
@@ -68,7 +74,7 @@ class Size(NamedTuple):
 
     @staticmethod
     def total(sizes: Iterable[Size | None]) -> Size | None:
-        """Of several clients; None where the vector traveled as it was."""
+        """The sum of these ``sizes``; None where the vector traveled as it was."""
         # all clients run the same half, so either all sizes are known or none
         known = [s for s in sizes if s is not None]
         return Size(*map(sum, zip(*known, strict=True))) if known else None

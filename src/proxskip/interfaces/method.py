@@ -11,6 +11,7 @@ import numpy as np
 
 from proxskip import display
 from proxskip.interfaces.exchange import Exchange
+from proxskip.keywords import check_keywords
 from proxskip.links.cohorts import Participation
 from proxskip.links.sums import weighted_sum
 from proxskip.problems.federated import Problem
@@ -21,7 +22,14 @@ from proxskip.types import Array, InputError, Vectors
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How a method's curve is drawn: a color, a dash pattern and a marker of matplotlib."""
+    """How a method's curve is drawn: a color, a dash pattern and a marker of matplotlib.
+
+    Args:
+        color: a color.
+        dashes: "-", "--", "-." or ":".
+        marker: such as "o".
+        highlighted: draw it thicker than the others.
+    """
 
     color: str
     dashes: str = "-"
@@ -110,7 +118,12 @@ class Claims:
 
 
 def from_solution(problem: Problem, psi: Callable[[Solution, Array, Vectors, Vectors], float | None]) -> Lyapunov:
-    """A Lyapunov function of (solution, x, server, memory); None where the solution is not known."""
+    """A Lyapunov function of (solution, x, server, memory); None where the solution is not known.
+
+    Args:
+        problem: whose solution is meant.
+        psi: the function of (solution, x, server, memory).
+    """
 
     def lyapunov(x: Array, server: Vectors, memory: Vectors) -> float | None:
         return None if problem.solution is None else psi(problem.solution, x, server, memory)
@@ -157,6 +170,12 @@ class Method:
         # before @dataclass writes its own repr, which would print a thousand step sizes and every default
         if "__repr__" not in vars(cls):
             cls.__repr__ = Method.__repr__  # type: ignore[method-assign]
+        # @dataclass(slots=True) makes the class a second time, with the constructor that it wrote
+        if "__init__" in vars(cls):
+            cls.__init__ = check_keywords(cls.__init__, cls.__name__)  # type: ignore[method-assign]
+            if "theory" in vars(cls):
+                theory = check_keywords(vars(cls)["theory"].__func__, f"{cls.__name__}.theory")
+                cls.theory = classmethod(theory)  # type: ignore[method-assign, assignment]
 
     def __post_init__(self) -> None:
         # numpy's numbers would round differently from those of a resumed run, which are read from a file

@@ -86,7 +86,12 @@ class Uniform:
 
 @dataclass(frozen=True, slots=True)
 class Bernoulli:
-    """Each client takes part independently, with one probability or its own; an empty cohort is drawn again."""
+    """Each client takes part independently, with one probability or its own; an empty cohort is drawn again.
+
+    Args:
+        probability: of each client, one number or one per client.
+        scheme: how cohorts of a million clients are drawn; runs set it.
+    """
 
     probability: float | tuple[float, ...]
     scheme: int | None = field(default=None, repr=False)
@@ -139,13 +144,17 @@ class Bernoulli:
 
 @dataclass(frozen=True, slots=True)
 class Given(Participation):
-    """Cohorts from a list, in turn; after the last one the list starts again."""
+    """Cohorts from a list, in turn; after the last one the list starts again.
+
+    Args:
+        cohorts: the numbers of the clients in each cohort; ``Given.of`` takes lists too.
+    """
 
     cohorts: tuple[tuple[int, ...], ...]
 
     @staticmethod
     def of(cohorts: Sequence[Sequence[int]]) -> Given:
-        """From any sequence of sequences of client numbers."""
+        """From any sequence ``cohorts`` of sequences of client numbers."""
         return Given(tuple(tuple(int(i) for i in c) for c in cohorts))
 
     def check(self, n: int) -> None:

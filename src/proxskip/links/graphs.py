@@ -33,7 +33,13 @@ MAX_DRAWS = 100
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """A communication graph with its mixing matrix, which is checked; the arrays are read-only."""
+    """A communication graph with its mixing matrix, which is checked; the arrays are read-only.
+
+    Args:
+        name: for summaries.
+        W: the mixing matrix: symmetric, with rows that sum to one.
+        failure: the probability that a link fails in a round, see ``failing``.
+    """
 
     name: str
     W: Array = field(repr=False)
@@ -128,6 +134,7 @@ def mixing_matrix(graph: networkx.Graph, psd: bool = False) -> Array:
     Client i is node i if the nodes are 0 to n - 1, and otherwise the i-th node. Self-loops are ignored.
 
     Args:
+        graph: an undirected graph of networkx.
         psd: return ``(I + W) / 2``, which has no negative eigenvalue and half the spectral gap.
     """
     if graph.is_directed():
@@ -147,7 +154,12 @@ def mixing_matrix(graph: networkx.Graph, psd: bool = False) -> Array:
 
 
 def from_matrix(W: npt.ArrayLike, name: str = "given") -> Graph:
-    """The graph of a mixing matrix: clients i and j are neighbors where ``W_ij`` is not zero."""
+    """The graph of a mixing matrix: clients i and j are neighbors where ``W_ij`` is not zero.
+
+    Args:
+        W: symmetric, with rows that sum to one.
+        name: for summaries.
+    """
     return Graph(name, W)  # type: ignore[arg-type]
 
 
@@ -181,6 +193,11 @@ def as_graph(obj: Any, n: int, seed: int = 0) -> Graph:
     """A graph over n clients from a Graph, a name, a networkx graph or a mixing matrix.
 
     A name may end with ",failing:p".
+
+    Args:
+        obj: what describes the graph.
+        n: the number of clients.
+        seed: of a random graph.
     """
     if isinstance(obj, str):
         name, comma, failing = obj.partition(",failing:")

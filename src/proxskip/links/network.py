@@ -37,6 +37,8 @@ class Network:
     Latency, bandwidths and gradient are one number, a ``Spread`` over the clients, or a sequence with one number each.
 
     Args:
+        up: bytes per second of the way up, if it is another one.
+        name: for summaries and plots.
         latency: seconds of one way between the server and a client.
         bandwidth: bytes per second of one client, each way; ``up`` if the way up is slower.
         speed: how fast a client computes, relative to this machine, where ``plan`` measures the gradient here.
@@ -102,6 +104,10 @@ class Network:
 
         >>> Network.named("mobile", deadline=30).deadline
         30
+
+        Args:
+            name: such as "mobile".
+            changes: fields to change.
         """
         if name not in NAMED:
             raise InputError(f'network "{name}" is not known; use {", ".join(NAMED)}, or give a Network.')

@@ -47,6 +47,10 @@ _NINE_IN_TEN = 1.2815515655446004
 class Spread:
     """A log-normal distribution over clients: half of them are below ``median``, nine in ten below ``p90``.
 
+    Args:
+        median: half of the clients are below.
+        p90: nine in ten clients are below.
+
     >>> Spread(1.0, 4.0).at(np.array([0.1, 0.5, 0.9])).round(9).tolist()
     [0.25, 1.0, 4.0]
     """

@@ -20,7 +20,12 @@ FEW_NUMBERS = 1 << 16
 
 
 def weighted_sum(w: npt.ArrayLike, U: Any) -> Array:
-    """``sum_i w_i U_i`` in client order: the same bytes for every memory layout, BLAS and engine."""
+    """``sum_i w_i U_i`` in client order: the same bytes for every memory layout, BLAS and engine.
+
+    Args:
+        w: the weights.
+        U: one row per client.
+    """
     if isinstance(U, RowView):
         return _sum_of_view(np.asarray(w, dtype=np.float64), U)
     w, U = np.asarray(w, dtype=np.float64), np.asarray(U, dtype=np.float64)

@@ -221,7 +221,7 @@ class Loop:
             keep.finish(result, self.state())
         except CheckpointError as error:
             note = f"{error} The result is in memory alone."
-            warnings.warn(note, UserWarning, stacklevel=4)
+            warnings.warn(note, UserWarning, stacklevel=5)
             self.notes.append(note)
             result.about["warnings"] = list(self.notes)
             return replace(result, warnings=tuple(self.notes))

@@ -146,7 +146,7 @@ def prepare(method: Method, problem: Problem, asked: Participation, insist: bool
         shown = "; ".join(str(g[:8])[1:-1] + (", ..." if len(g) > 8 else "") for g in groups[:4])
         notes = [*notes, f"these cohorts never bring the clients {shown} together, so each group goes its own way."]
     for note in notes:
-        warnings.warn(note, UnsafeStepWarning, stacklevel=4)
+        warnings.warn(note, UnsafeStepWarning, stacklevel=5)
     return method, notes
 
 

@@ -25,6 +25,10 @@ class Accelerated(GD):
 
         x+ = prox_{gamma psi}(y - gamma grad f(y))
         y+ = x+ + beta (x+ - x),     beta = (sqrt(kappa) - 1)/(sqrt(kappa) + 1)
+
+    Args:
+        gamma: the step size.
+        beta: the momentum, in [0, 1).
     """
 
     gamma: float
@@ -100,6 +104,7 @@ class Fista(GD):
         t+ = 1, y+ = x+     where  <y - x+, x+ - x> > 0
 
     Args:
+        gamma: the step size.
         beta: an upper bound on (t - 1)/t+; with a known mu more than (1 - sqrt(gamma mu))/(1 + sqrt(gamma mu)), the
             momentum of ``Accelerated``, is of no use.
 

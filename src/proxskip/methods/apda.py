@@ -77,6 +77,7 @@ class APDA(Method):
         gamma+ = gamma sqrt(sum |x+ - x| / sum |x - y|)     every 5 rounds, by at most a factor of 2
 
     Args:
+        gamma: the first step size of the outer method; any positive number.
         K: steps per round; ceil(sqrt(gamma L)) if not given, which solves the local problem well enough.
         balance: whether gamma follows the iterates (He, Yang, Wang, 2000, for ADMM); its fixed points do not depend on
             gamma, so a wrong start costs time only.

@@ -19,6 +19,10 @@ class Decaying(Method):
     The paper's stochastic experiments use ``decay = 100 lambda/2``, 100 being the number of local steps; no theorem of
     the paper covers it. It bears the method's name, and ``decay`` stands among its parameters.
 
+    Args:
+        method: a method with the step size of the first round.
+        decay: how fast the step size falls; 0 keeps it.
+
     >>> import proxskip as ps
     >>> falling = ps.Decaying(ps.GD(0.5), decay=2.0)
     >>> [falling.at(k).gamma for k in (0, 1, 2)]

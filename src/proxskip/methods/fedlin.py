@@ -29,6 +29,10 @@ class FedLin(LocalMethod):
         x+     = sum_i w_i xhat_i
 
     The anchor gradients are full gradients, also where the local steps use minibatches.
+
+    Args:
+        gamma: the step size, or one per client.
+        K: the local steps in a round, or one number per client.
     """
 
     gamma: float | tuple[float, ...]
@@ -105,6 +109,11 @@ class SLocalGD(Method):
         x+     = sum_i w_i xhat_i;    z <- x+ with probability q
 
     It is not FedLin: K is drawn, and for q < 1 most rounds cost one exchange instead of two.
+
+    Args:
+        gamma: the step size.
+        p: the probability of communicating after a step; a round has 1/p steps on average.
+        q: the probability that a round moves the anchor.
     """
 
     gamma: float
@@ -152,7 +161,11 @@ class SLocalGD(Method):
 
     @classmethod
     def theory(cls, problem: Problem, p: float | None = None, q: float = 1.0) -> SLocalGD:
-        """gamma = p/(4 L): the order p/L is proved, this constant is measured; p = 1/sqrt(kappa) where not given."""
+        """gamma = p/(4 L): the order p/L is proved, this constant is measured; p = 1/sqrt(kappa) where not given.
+
+        Args:
+            q: the probability that a round moves the anchor.
+        """
         p = p or theory.best_p(1.0 / problem.L, theory.known(problem.mu))
         return cls(gamma=cls.limits(Setting.of(problem.es_A, p=p)).figure / 4, p=p, q=q)
 

@@ -35,6 +35,17 @@ class FiveGCS(Method):
 
     With ``theta`` a client ends its steps (at most K) at the first point whose local gradient is below theta tau_m
     times its distance from xhat.
+
+    Args:
+        gamma: the server's step size.
+        tau: the strength of the pull to xhat (the dual step size), or one per client.
+        L: the smoothness of the clients' functions, or one per client.
+        beta: the momentum of the local steps, or one per client.
+        mu: the strong convexity that the server's step takes over from the clients.
+        K: the local steps in a round; at most so many with ``theta``.
+        theta: the accuracy at which a client ends its local steps, between 0 and 1.
+        pi: the probability that a client takes part, one per client; all take part if it is not given.
+        rho: P(i and j) = rho pi_i pi_j is the probability that two clients take part.
     """
 
     gamma: float
@@ -146,6 +157,8 @@ class FiveGCS(Method):
         """What measurements support: c = 1, sigma = 1 and K = 2.
 
         Args:
+            cohort: as in ``run``.
+            theta: the accuracy at which a client ends its local steps.
             gamma: in place of c, and then no mu is needed.
             tau: for all clients, in place of sigma.
         """

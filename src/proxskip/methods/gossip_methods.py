@@ -58,6 +58,13 @@ class DecentralizedScaffnew(Method):
     With tau = p/(2 chi gamma) it is the method of L. Guo, S. A. Alghunaim, K. Yuan, L. Condat, J. Cao, Achieving linear
     speedup with ProxSkip in distributed stochastic optimization, 2023, arXiv:2310.07983. Links may fail at random
     (``Graph.failing``).
+
+    Args:
+        gamma: the step size.
+        p: the probability of communicating after a step; a round has 1/p steps on average.
+        tau: the step size along the links, at most p/(gamma lmax(I - W)).
+        graph: who is linked to whom, from ``proxskip.graphs``; one node per client.
+        K: a fixed number of local steps instead of a drawn one.
     """
 
     gamma: float
@@ -103,7 +110,12 @@ class DecentralizedScaffnew(Method):
 
     @classmethod
     def theory(cls, problem: Problem, graph: Any = "ring", seed: int = 0) -> DecentralizedScaffnew:
-        """Theorem 5.7: gamma = 1/L, tau = p/(gamma lmax(I - W)), p = min(1, sqrt(gamma mu lmax/delta))."""
+        """Theorem 5.7: gamma = 1/L, tau = p/(gamma lmax(I - W)), p = min(1, sqrt(gamma mu lmax/delta)).
+
+        Args:
+            graph: a Graph, a name such as "ring", a networkx graph or a mixing matrix.
+            seed: of a random graph.
+        """
         return cls.configure(problem, {"graph": graph, "seed": seed})
 
     @classmethod
@@ -161,6 +173,14 @@ class RandomGossip(GossipMethod):
         m_i    = sum_j W_ij A_ij (xhat_j - xhat_i)
         x_i+   = xhat_i + gamma tau (1 + omega) m_i
         h_i+   = h_i + tau m_i
+
+    Args:
+        gamma: the step size.
+        tau: the dual step size; ``theory.random_gossip_tau`` is its largest value.
+        graph: who is linked to whom, from ``proxskip.graphs``; one node per client.
+        p_e: the probability that a link is awake in a round.
+        k: how many coordinates a link carries; all of them if it is not given.
+        omega: d/(k p_e) - 1, the variance that sleeping links and left out coordinates cause.
     """
 
     gamma: float
@@ -209,6 +229,8 @@ class RandomGossip(GossipMethod):
         """gamma = 1/L, tau at its limit, and the smallest p_e that does not slow it down.
 
         Args:
+            graph: a Graph, a name such as "ring", a networkx graph or a mixing matrix.
+            seed: of a random graph.
             p_e: the probability that a link wakes.
             k: the coordinates that it carries; all, if not given.
         """
@@ -218,7 +240,12 @@ class RandomGossip(GossipMethod):
     def at(
         cls, gamma: float, problem: Problem, graph: Graph, p_e: float | None = None, k: int | None = None
     ) -> RandomGossip:
-        """The best p_e for this gamma, unless it is given, and tau at its limit."""
+        """The best p_e for this gamma, unless it is given, and tau at its limit.
+
+        Args:
+            graph: the graph.
+            k: how many coordinates a link carries.
+        """
         # the share of what goes along a link that arrives, on average; a failing link is one that sleeps more often
         share = (problem.d if k is None else min(k, problem.d)) / problem.d * (1.0 - graph.failure)
         w = largest_weight(graph)
@@ -268,6 +295,10 @@ class DIGing(GossipMethod):
         y_i  = g_i(x_i) - h_i
         x_i+ = sum_j W_ij x_j - gamma y_i
         h_i+ = h_i + y_i - sum_j W_ij y_j
+
+    Args:
+        gamma: the step size.
+        graph: who is linked to whom, from ``proxskip.graphs``; one node per client.
     """
 
     gamma: float
@@ -295,7 +326,12 @@ class DIGing(GossipMethod):
 
     @classmethod
     def theory(cls, problem: Problem, graph: Any = "ring", seed: int = 0) -> DIGing:
-        """The step with the best proved rate, ``theory.tracking_step``, with L = max_i L_i and mu = min_i mu_i."""
+        """The step with the best proved rate, ``theory.tracking_step``, with L = max_i L_i and mu = min_i mu_i.
+
+        Args:
+            graph: a Graph, a name such as "ring", a networkx graph or a mixing matrix.
+            seed: of a random graph.
+        """
         link = as_graph(graph, problem.n, seed=seed)
         return cls(gamma=theory.tracking_step(problem.es_A, problem.mu, link.sigma), graph=link)
 
@@ -329,6 +365,10 @@ class EXTRA(GossipMethod):
         xhat_i = x_i - gamma (g_i(x_i) - h_i)
         x_i+   = xhat_i - (x_i - sum_j W_ij x_j)
         h_i+   = h_i - (1/(2 gamma)) (x_i - sum_j W_ij x_j)
+
+    Args:
+        gamma: the step size.
+        graph: who is linked to whom, from ``proxskip.graphs``; one node per client.
     """
 
     gamma: float
@@ -354,7 +394,12 @@ class EXTRA(GossipMethod):
 
     @classmethod
     def theory(cls, problem: Problem, graph: Any = "ring", seed: int = 0) -> EXTRA:
-        """gamma = (2 - lmax)/(2 L), half of the bound 2 lmin(W~)/L = (2 - lmax)/L of the paper's Theorem 3.3."""
+        """gamma = (2 - lmax)/(2 L), half of the bound 2 lmin(W~)/L = (2 - lmax)/L of the paper's Theorem 3.3.
+
+        Args:
+            graph: a Graph, a name such as "ring", a networkx graph or a mixing matrix.
+            seed: of a random graph.
+        """
         link = as_graph(graph, problem.n, seed=seed)
         return cls(gamma=cls.limits(Setting.of(problem.es_A, lmax=link.lmax)).figure / 2, graph=link)
 

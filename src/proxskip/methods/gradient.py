@@ -22,6 +22,9 @@ class GD(Method):
     Y. Nesterov, Lectures on Convex Optimization, 2018, Section 2.1.5.
 
         x+ = x - gamma * sum_i w_i grad f_i(x)
+
+    Args:
+        gamma: the step size.
     """
 
     gamma: float
@@ -70,6 +73,9 @@ class ProxGD(GD):
     Y. Nesterov, Gradient methods for minimizing composite functions, 2013; paper, equation (2).
 
         x+ = prox_{gamma psi}(x - gamma grad f(x))
+
+    Args:
+        gamma: the step size.
     """
 
     about = About(
@@ -109,6 +115,10 @@ class LocalGD(LocalMethod):
 
         xhat_i = K times  y <- y - gamma g_i(y)   from y = x
         x+     = sum_i w_i xhat_i
+
+    Args:
+        gamma: the step size.
+        K: the local steps in a round.
     """
 
     gamma: float

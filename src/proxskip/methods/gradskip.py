@@ -30,6 +30,11 @@ class GradSkip(Method):
         hhat_i = h_i if G_i > K, else grad f_i(xhat_i)
         x+     = sum_i w_i (xhat_i - (gamma/p) hhat_i)
         h_i+   = hhat_i + (p/gamma) (x+ - xhat_i)
+
+    Args:
+        gamma: the step size.
+        p: the probability of communicating after a step; a round has 1/p steps on average.
+        q: the probability that a client stays awake before a step, one per client.
     """
 
     gamma: float

@@ -36,6 +36,14 @@ class LoCoDL(Method):
     It begins with x_i = y = x0, v = mu_g x0 and u_i = h0_i - v, so that (x*, h*) of another method is where it stays.
     sum_i w_i u_i + v = 0 throughout, u_i tends to grad F_i(x*) and v to mu_g x*. E |C(z) - z|^2 <= omega |z|^2, and
     rho = 1/(1 + omega max_i w_i). The answer is y. yhat goes down too, so that a client without memory can be restored.
+
+    Args:
+        gamma: the step size.
+        p: the probability of communicating after a step; a round has 1/p steps on average.
+        codec: how the differences are compressed, such as "rand-2" or "natural"; it must be unbiased.
+        mu_g: the strong convexity of the part g that everybody knows, between 0 and mu.
+        omega: the relative variance of the codec.
+        rho: how far the models move towards the mean, in (0, 1].
     """
 
     gamma: float

@@ -27,6 +27,11 @@ class ProxSkip(Method):
         xhat = K times  y <- y - gamma (grad f(y) - h)   from y = x
         x+   = prox_{(gamma/p) psi}(xhat - (gamma/p) h)
         h+   = h + (p/gamma) (x+ - xhat)
+
+    Args:
+        gamma: the step size.
+        p: the probability of taking the prox after a step; a round has 1/p steps on average.
+        K: a fixed number of steps in a round instead of a drawn one.
     """
 
     gamma: float
@@ -99,6 +104,11 @@ class SProxSkip(ProxSkip):
         xhat = K times  y <- y - gamma (g(y) - h)   from y = x
         x+   = prox_{(gamma/p) psi}(xhat - (gamma/p) h)
         h+   = h + (p/gamma) (x+ - xhat)
+
+    Args:
+        gamma: the step size.
+        p: the probability of taking the prox after a step; a round has 1/p steps on average.
+        K: a fixed number of steps in a round instead of a drawn one.
     """
 
     about = replace(

@@ -40,6 +40,14 @@ class Scaffnew(Method):
 
     With the codec float32 what goes up is rounded, and h is updated from it as it was sent.
     A fixed K (instead of a drawn one) is a heuristic: it equals Scaffold II with p = 1/K, and no theorem covers it.
+
+    Args:
+        gamma: the step size, or one per client.
+        p: the probability of communicating after a step; a round has 1/p steps on average.
+        K: a fixed number of local steps instead of a drawn one.
+        chi: the step size of h on cohorts; ``theory`` and the run choose it if it is not given.
+        a: the second constant of a cohort, which the rate needs; 1 for everybody.
+        codec: how what goes up is rounded, "float32" or none.
     """
 
     gamma: float | tuple[float, ...]
@@ -133,7 +141,11 @@ class Scaffnew(Method):
 
     @classmethod
     def at(cls, gamma: float, problem: Problem, a: float = 1.0, chi: float = 1.0) -> Scaffnew:
-        """The best p of the theorems for this gamma, with everybody or on cohorts with these constants."""
+        """The best p of the theorems for this gamma, with everybody or on cohorts with these constants.
+
+        Args:
+            a, chi: the constants of the cohorts, see ``theory.cohort_constants``.
+        """
         if a == 1.0:
             return cls(gamma=gamma, p=theory.best_p(gamma, problem.mu))
         p = theory.best_p(gamma, problem.mu) / math.sqrt(chi * a)

@@ -29,6 +29,12 @@ class Scaffold(LocalMethod):
 
     Option II with everybody needs no c: the client learns  h_i+ = h_i + (ybar - y_i)/(K gamma)  from x+, so one vector
     goes each way. With eta_g = 1 that is Scaffnew with a fixed number K = 1/p of local steps.
+
+    Args:
+        gamma: the step size of the local steps.
+        K: the local steps in a round.
+        eta_g: the step size of the server.
+        option: how c_i is renewed, "I" (a gradient at x) or "II" (from the local steps).
     """
 
     gamma: float
@@ -103,6 +109,7 @@ class Scaffold(LocalMethod):
         """gamma = 1/(81 K L), Theorem I of the Scaffold paper, with K = sqrt(kappa) where it is not given.
 
         Args:
+            option: "I" or "II".
             cohort: clients per round; then also gamma <= cohort/(15 mu n K).
         """
         K = K or steps.local_steps(problem)

@@ -32,6 +32,12 @@ class SplitSkip(Method):
         xhat = K times  u <- u - gamma (grad f(u) + D' y)   from u = x
         y+   = prox_{tau psi*}(y + tau D xhat)
         x+   = xhat - (gamma/p) D' (y+ - y)
+
+    Args:
+        gamma: the step size.
+        p: the probability of taking the dual step after a step; a round has 1/p steps on average.
+        tau: the dual step size, at most p/(gamma |DD'|).
+        K: a fixed number of steps in a round instead of a drawn one.
     """
 
     gamma: float
@@ -153,6 +159,11 @@ class PDHG(Method):
         x+ = (x - gamma (grad f(x) - mu x + D'y+)) / (1 + gamma mu)
         theta = 1/sqrt(1 + gamma mu),   gamma+ = theta gamma,   tau+ = tau/theta
         xbar+ = x+ + theta (x+ - x)
+
+    Args:
+        gamma: the first primal step size.
+        tau: the first dual step size.
+        mu: the strong convexity of f that is used; 0 keeps the step sizes.
     """
 
     gamma: float
@@ -197,7 +208,11 @@ class PDHG(Method):
 
     @classmethod
     def theory(cls, problem: Problem, accelerate: bool = True) -> PDHG:
-        """gamma = 1/(2 (L - mu)), tau = (L - mu)/|DD'|: half of the bound for the gradient, half for D."""
+        """gamma = 1/(2 (L - mu)), tau = (L - mu)/|DD'|: half of the bound for the gradient, half for D.
+
+        Args:
+            accelerate: whether to use mu, for the rate O(1/k^2).
+        """
         mu = (problem.mu or 0.0) if accelerate else 0.0
         # f - mu/2 |x|^2 is L - mu smooth; where mu is near L, gamma would have no bound
         smooth = max(problem.L_global - mu, 1e-3 * problem.L_global)

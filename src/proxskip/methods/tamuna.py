@@ -31,6 +31,12 @@ class Tamuna(Method):
     chi <= nu = n (s-1)/(s (n-1)), with n and not c. With s = c nobody has a mask: that is Scaffnew on cohorts, which
     also goes by that name. With c = n it is CompressedScaffnew (L. Condat, I. Agarsky, P. Richtarik, 2022,
     arXiv:2210.13277). A coordinate that misses one of its owners would be wrong, so a round needs its whole cohort.
+
+    Args:
+        gamma: the step size.
+        p: the probability of communicating after a step; a round has 1/p steps on average.
+        s: how many clients of the cohort send each coordinate, at least 2.
+        chi: the step size of h, at most nu.
     """
 
     gamma: float

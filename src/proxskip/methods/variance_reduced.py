@@ -34,6 +34,11 @@ class ScaffnewVR(Method):
                           and with probability q  w_i becomes the y before this step, gw_i = grad f_i(w_i)
         x+     = prox_{(gamma/p) psi}( sum_i w_i (xhat_i - (gamma/p) h_i) )
         h_i+   = h_i + (p/gamma) (x+ - xhat_i)
+
+    Args:
+        gamma: the step size.
+        p: the probability of communicating after a step; a round has 1/p steps on average.
+        q: the probability that a step moves the anchor, which costs a full gradient.
     """
 
     gamma: float
@@ -142,6 +147,11 @@ class ProxSkipVR(ScaffnewVR):
                     and with probability q  w becomes the y before this step, gw = grad f(w)
     x+   = prox_{(gamma/p) psi}(xhat - (gamma/p) h)
     h+   = h + (p/gamma) (x+ - xhat)
+
+    Args:
+        gamma: the step size.
+        p: the probability of taking the prox after a step; a round has 1/p steps on average.
+        q: the probability that a step moves the anchor, which costs a full gradient.
     """
 
     about = replace(

@@ -61,7 +61,14 @@ class PlanRow:
 
 @dataclass(frozen=True)
 class Plan:
-    """The candidates, fastest first; print it for a table. ``best`` is the choice."""
+    """The candidates, fastest first; print it for a table. ``best`` is the choice.
+
+    Args:
+        rows: the candidates, the fastest first.
+        eps: the gradient norm to reach.
+        pilot_seconds: what the pilots took.
+        notes: advice in sentences.
+    """
 
     rows: tuple[PlanRow, ...]
     eps: float

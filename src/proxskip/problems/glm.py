@@ -76,6 +76,10 @@ class LinearModel:
         other.A, other.b = A, other._encode(_labels(b, A.shape[0]), classes)
         return other
 
+    def __repr__(self) -> str:
+        features = f"{self.A.shape[1] - self.intercept:,} features{' and an intercept' if self.intercept else ''}"
+        return f"{type(self).__name__}({self.N:,} rows, {features}, l2={self.l2:g})"
+
     def _encode(self, labels: npt.NDArray[Any], classes: npt.ArrayLike | None) -> Array:
         """The labels as the numbers b_j that the loss uses."""
         if labels.dtype.kind not in "fiub":
@@ -280,6 +284,16 @@ class Logistic(LinearModel):
 
     Any two label values will do; the smaller becomes -1 and the larger +1, see ``classes``.
 
+    Args:
+        A: the data, one row per sample: a dense array, a scipy sparse matrix, or a real linear operator.
+        b: the labels, two different numbers or texts, one per row.
+        l2: the coefficient lambda of  lambda/2 |x|^2.
+        l2_relative: take lambda = l2 L0, with L0 the smoothness of the loss alone.
+        intercept: append a column of ones, whose coefficient (the last of x) is not penalized.
+        dtype: float32 stores the data, and computes gradients, in single precision.
+        row_weights: nonnegative, scaled to sum to one; equal if not given.
+        classes: both labels, if one may be missing in these rows.
+
     >>> import numpy as np
     >>> f = Logistic(np.eye(2), [0, 1], l2=0.1)
     >>> f.classes, round(f.value(np.zeros(2)), 6)
@@ -295,6 +309,7 @@ class Logistic(LinearModel):
         if len(values) == 1:
             raise InputError(f"every label is {values[0]}; there is nothing to tell apart with one class.")
         if len(values) != 2:
+            refuse_targets(labels, classes)
             raise InputError(f"logistic regression needs two classes of labels but found {len(values)}; use Softmax.")
         self.classes = (values[0].item(), values[1].item())
         return np.where(labels == values[1], 1.0, -1.0)
@@ -320,6 +335,16 @@ class Logistic(LinearModel):
 
 class LeastSquares(LinearModel):
     """Ridge regression,  1/2 mean_j (a_j' x - b_j)^2 + lambda/2 |x|^2.
+
+    Args:
+        A: the data, one row per sample: a dense array, a scipy sparse matrix, or a real linear operator.
+        b: the targets, one per row.
+        l2: the coefficient lambda of  lambda/2 |x|^2.
+        l2_relative: take lambda = l2 L0, with L0 the smoothness of the loss alone.
+        intercept: append a column of ones, whose coefficient (the last of x) is not penalized.
+        dtype: float32 stores the data, and computes gradients, in single precision.
+        row_weights: nonnegative, scaled to sum to one; equal if not given.
+        classes: not used.
 
     >>> import numpy as np
     >>> f = LeastSquares(np.array([[1.0], [2.0]]), [1, 2])
@@ -366,7 +391,10 @@ def _matrix(A: Any, intercept: bool, dtype: np.dtype[Any]) -> Any:
         M.sort_indices()
         finite = np.isfinite(M.data).all()
     else:
-        M = np.ascontiguousarray(A, dtype=dtype)
+        try:
+            M = np.ascontiguousarray(A, dtype=dtype)
+        except ValueError as error:
+            raise InputError(f"features must be numbers, in rows of equal length ({error}).") from None
         if M.ndim != 2:
             raise InputError(f"A has {M.ndim} dimensions; give a matrix with one row per sample.")
         finite = np.isfinite(M).all()
@@ -401,6 +429,14 @@ def _labels(b: npt.ArrayLike, N: int) -> npt.NDArray[Any]:
         j = int(np.argmin(np.isfinite(labels)))
         raise InputError(f"label {labels[j]} of row {j} is not finite; remove or repair it.")
     return labels
+
+
+def refuse_targets(labels: npt.NDArray[Any], classes: npt.ArrayLike | None) -> None:
+    """Refuse numbers that are no classes, unless the classes are given."""
+    if classes is None and labels.dtype.kind == "f" and np.any(labels != np.round(labels)):
+        raise InputError(
+            f"the labels are numbers such as {labels[labels != np.round(labels)][0]:g}, not classes; use LeastSquares."
+        )
 
 
 def label_values(labels: npt.NDArray[Any], classes: npt.ArrayLike | None) -> npt.NDArray[Any]:

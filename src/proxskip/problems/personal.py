@@ -59,6 +59,7 @@ def scafflix(problem: Problem, alpha: npt.ArrayLike, own: npt.ArrayLike | None =
     True
 
     Args:
+        problem: the problem of all clients; its functions need minimizers of their own.
         alpha: how much of the common model, in (0, 1]: one number, or one for each client.
         own: the clients' own models, one row each; the minimizers of their f_i if not given.
     """

@@ -15,6 +15,11 @@ from proxskip.types import Array, InputError
 class Quadratic:
     """f(x) = 1/2 x' H x - b' x + c,  with H symmetric positive semidefinite, given as a matrix or by its diagonal.
 
+    Args:
+        H: a symmetric matrix, or the diagonal of a diagonal one.
+        b: the vector of the linear term.
+        c: the constant.
+
     >>> import numpy as np
     >>> f = Quadratic(np.array([1.0, 4.0]), np.ones(2))
     >>> f.L, f.mu, f.minimizer.tolist()
@@ -35,6 +40,9 @@ class Quadratic:
         # Both are cached, so the eigenvalues are computed only here.
         if self.mu < -1e-12 * abs(self.L):
             raise InputError(f"H has the negative eigenvalue {self.mu:.3g}; the quadratic is not convex.")
+
+    def __repr__(self) -> str:
+        return f"Quadratic({self.d:,} unknowns, L={self.L:g}, mu={self.mu:g})"
 
     @property
     def d(self) -> int:
@@ -79,7 +87,11 @@ class Quadratic:
 
     @staticmethod
     def average(parts: list[Quadratic], weights: Array) -> Quadratic:
-        """sum_i w_i f_i  as one quadratic."""
+        """sum_i w_i f_i  as one quadratic.
+
+        Args:
+            parts, weights: the quadratics and their weights.
+        """
         # Diagonal parts become matrices only if some other part is one.
         full = any(f.H.ndim == 2 for f in parts)
         H = sum(w * (f.hessian(f.b) if full else f.H) for w, f in zip(weights, parts, strict=True))
@@ -100,6 +112,11 @@ def random_quadratics(
     """n heterogeneous quadratics, each with its own minimizer and with eigenvalues from mu to L (both attained).
 
     Args:
+        n: how many.
+        d: the number of unknowns.
+        L: the largest eigenvalue.
+        mu: the smallest eigenvalue.
+        seed: of the draw.
         heterogeneity: the standard deviation of the coordinates of the minimizers.
         diagonal: make every H diagonal.
     """

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from proxskip.problems.glm import LinearModel, label_values, times
+from proxskip.problems.glm import LinearModel, label_values, refuse_targets, times
 from proxskip.types import Array, InputError
 
 
@@ -16,6 +16,16 @@ class Softmax(LinearModel):
     """mean_j [ logsumexp_c(a_j' x_c) - a_j' x_{b_j} ] + lambda/2 |x|^2  over C classes.
 
     The Hessian in the margins is at most I/2 (Bohning, 1992), so L = lmax(A'A)/(2N) + lambda is an upper bound.
+
+    Args:
+        A: the data, one row per sample: a dense array, a scipy sparse matrix, or a real linear operator.
+        b: the labels, numbers or texts, one per row.
+        l2: the coefficient lambda of  lambda/2 |x|^2.
+        l2_relative: take lambda = l2 L0, with L0 the smoothness of the loss alone.
+        intercept: append a column of ones, whose coefficient (the last of x) is not penalized.
+        dtype: float32 stores the data, and computes gradients, in single precision.
+        row_weights: nonnegative, scaled to sum to one; equal if not given.
+        classes: all labels, if some may be missing in these rows.
     """
 
     loss = "softmax"
@@ -26,8 +36,13 @@ class Softmax(LinearModel):
         values = label_values(labels, classes)
         if len(values) < 2:
             raise InputError(f"every label is {values[0]}; there is nothing to tell apart with one class.")
+        if len(values) > 2:
+            refuse_targets(labels, classes)
         self.classes = tuple(values.tolist())
         return np.asarray(np.searchsorted(values, labels), dtype=np.float64)
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}, {self.C} classes)"
 
     @property
     def C(self) -> int:

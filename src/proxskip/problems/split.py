@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from proxskip.keywords import check_keywords
 from proxskip.problems.federated import LKind, Problem
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.packed import PACKED_FROM, Packed, sums
@@ -17,6 +18,7 @@ from proxskip.types import Array, Indices, InputError
 By = Literal["label", "iid", "dirichlet", "contiguous", "group"]
 
 
+@check_keywords
 def split(
     model: LinearModel,
     clients: int | None = None,
@@ -33,6 +35,8 @@ def split(
     """Split the rows of a model among clients.
 
     Args:
+        model: the whole data set: Logistic, LeastSquares or Softmax.
+        info: more to write into the summaries of runs, by name.
         clients: the number of clients.
         by: "label" sorts by label (stable) and cuts, "contiguous" cuts the rows in their order, "iid" shuffles and
             cuts, "dirichlet" splits each label in proportions drawn from Dirichlet(alpha), "group" sorts by ``groups``
@@ -88,8 +92,10 @@ def arrangement(
     N = model.N
     if not isinstance(by, str):
         raise InputError('by is a word such as "label"; give a column of groups as groups=..., with by="group".')
+    if groups is not None and by != "group":
+        raise InputError(f'groups= needs by="group", but by is "{by}".')
     if clients is None and by != "group":
-        raise InputError("the number of clients is missing.")
+        raise InputError("the number of clients is missing; give clients=.")
     if clients is not None and (isinstance(clients, bool) or not isinstance(clients, (int, np.integer))):
         raise InputError(f"clients = {clients!r} must be a whole number.")
     if clients is not None and not 1 <= clients <= N:
@@ -126,7 +132,7 @@ def _by_owner(owner: Indices, n: int) -> tuple[Indices, Indices]:
 def _by_group(groups: npt.ArrayLike | None, clients: int | None, N: int) -> tuple[Indices, Indices]:
     """The rows sorted by group, cut between groups or into equal parts."""
     if groups is None:
-        raise InputError("split by group needs a group column; without one choose label, iid or dirichlet.")
+        raise InputError("split by group needs groups=, one for each row; without them choose label, iid or dirichlet.")
     g = np.asarray(groups)
     if g.shape != (N,):
         raise InputError(f"the group column has shape {g.shape} but there are {N} rows.")

@@ -239,6 +239,7 @@ def open_clients(
     of their clients.
 
     Args:
+        folder: what ``write_clients`` returned.
         model: Logistic, LeastSquares or Softmax.
         l2: the coefficient lambda of  lambda/2 |x|^2.
         weights: as in ``split``.

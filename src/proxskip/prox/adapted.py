@@ -73,7 +73,7 @@ def _is_pyproximal(obj: Any) -> bool:
 
 
 def as_prox(obj: Any) -> Prox | None:
-    """An operator from psi: ours and those with the contract of ``Inexact`` as they are, others as ``Adapted``.
+    """An operator from ``obj``: ours and those with the contract of ``Inexact`` as they are, others as ``Adapted``.
 
     >>> from proxskip.prox import L1
     >>> as_prox(L1(0.5)).prox(np.array([2.0, -0.1]), 1.0)

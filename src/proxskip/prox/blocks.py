@@ -28,6 +28,10 @@ def _checked(name: str, psis: Sequence[Any]) -> tuple[Prox, ...]:
 class Blocks(Iterative):
     """``sum_b psi_b(x_b)`` over consecutive blocks of x of the given sizes.
 
+    Args:
+        psis: the operators.
+        sizes: the length of each block.
+
     >>> from proxskip.prox import L1, NonNegative
     >>> Blocks([L1(1.0), NonNegative()], [2, 1]).prox(np.array([3.0, -0.5, -7.0]), 1.0)
     array([2., 0., 0.])
@@ -100,6 +104,13 @@ class Sum(Iterative):
     if every psi_i is finite at y. A set that y misses contributes ``<z_i - z_i*, y_i - y>`` instead, where z_i* is the
     multiplier of the solution; its size is unknown, and twice the present one is used for it. Misses within rounding
     are not counted: y is then exact for sets that are moved by that little.
+
+    Args:
+        psis: the operators.
+        tolerance: the accuracy that a call asks for.
+        max_iterations: of one call.
+        warm: start from the last call's solution.
+        name: for sentences.
     """
 
     def __init__(
@@ -171,5 +182,12 @@ class Sum(Iterative):
 
 
 def intersection(*sets: Any, tolerance: float = 1e-8, max_iterations: int = 10_000, warm: bool = True) -> Sum:
-    """The intersection of sets, as the ``Sum`` of their indicators."""
+    """The intersection of sets, as the ``Sum`` of their indicators.
+
+    Args:
+        sets: indicators, such as ``Box(0, 1)``.
+        tolerance: the accuracy that a call asks for.
+        max_iterations: of one call.
+        warm: start from the last call's solution.
+    """
     return Sum(*sets, tolerance=tolerance, max_iterations=max_iterations, warm=warm, name="intersection")

@@ -28,7 +28,13 @@ class ProxWarning(UserWarning):
 
 @dataclass(frozen=True, slots=True)
 class Inner:
-    """One call of an inner solver, with ``|y - prox(x, t)| <= accuracy`` certified; NaN if nothing is known."""
+    """One call of an inner solver, with ``|y - prox(x, t)| <= accuracy`` certified; NaN if nothing is known.
+
+    Args:
+        accuracy: the certified bound.
+        tolerance: what was asked for.
+        iterations: of the call.
+    """
 
     accuracy: float
     tolerance: float
@@ -191,7 +197,7 @@ class Checked(Operator):
 
 
 def accuracy_of(psi: Prox | None) -> float:
-    """The largest certified error of the prox so far: 0 for a closed form, NaN if nothing is known."""
+    """The largest certified error of the prox of psi so far: 0 for a closed form, NaN if nothing is known."""
     psi = psi.psi if isinstance(psi, Checked) else psi
     if isinstance(psi, Operator) and any(math.isnan(accuracy_of(part)) for part in psi._parts()):
         return math.nan

@@ -35,6 +35,10 @@ class Polyhedron(Iterative):
     first order, twice the least change of y that puts every active row on its bound and every violated one on its own.
 
     Args:
+        l, u: the bounds on G x; infinite if not given.
+        e: what E x must be.
+        tolerance: the accuracy that a call asks for.
+        warm: start from the last call's active rows.
         G, E: dense or scipy.sparse matrices.
         max_iterations: changes of the active rows in one call.
     """

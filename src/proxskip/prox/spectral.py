@@ -121,10 +121,20 @@ def psd(n: int) -> Eigenvalues:
 
 
 def spectral_ball(radius: float, shape: tuple[int, int]) -> SingularValues:
-    """The matrices whose largest singular value is at most the radius."""
+    """The matrices whose largest singular value is at most the radius.
+
+    Args:
+        radius: of the ball.
+        shape: of the matrices.
+    """
     return SingularValues(Box(-L2Ball(radius).radius, radius), shape)
 
 
 def nuclear_ball(radius: float, shape: tuple[int, int]) -> SingularValues:
-    """The matrices whose singular values sum to at most the radius."""
+    """The matrices whose singular values sum to at most the radius.
+
+    Args:
+        radius: of the ball.
+        shape: of the matrices.
+    """
     return SingularValues(L1Ball(radius), shape)

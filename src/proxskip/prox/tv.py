@@ -46,7 +46,13 @@ def _pointwise_prox(psi: TV1D | TV2D, x: Array, t: float) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class TV1D(Operator):
-    """``lam sum_i |x_{i+1} - x_i| + l1 sum_i |x_i|`` within bounds: exact by dynamic programming (Johnson, 2013)."""
+    """``lam sum_i |x_{i+1} - x_i| + l1 sum_i |x_i|`` within bounds: exact by dynamic programming (Johnson, 2013).
+
+    Args:
+        lam: the weight of the total variation.
+        l1: the weight of the absolute values.
+        lo, hi: the bounds.
+    """
 
     lam: float
     l1: float = 0.0
@@ -82,6 +88,12 @@ class TV2D(Iterative):
     longer falls: rounding hides errors below about ``1e-8 sqrt(t psi(y))``.
 
     Args:
+        lam: the weight.
+        shape: of the image.
+        isotropic: which of the two.
+        tolerance: the accuracy that a call asks for.
+        max_iterations: of one call.
+        warm: start from the last call's solution.
         l1, lo, hi: add ``l1 sum_i |x_i|`` and the bounds ``lo <= x <= hi``.
         threads: for large images, one per core unless given; the result does not depend on it.
     """

@@ -125,7 +125,7 @@ def check(out: str | Path, force: bool, every: int | None) -> list[str]:
     old = [name for name in FILES if (path / name).exists()]
     if old and not force:
         raise InputError(
-            f"{path} already holds a run ({old[0]}); choose another folder, resume it, or overwrite it with --force."
+            f"{path} already holds a run ({old[0]}); choose another folder, resume it, or overwrite it with force=True."
         )
     return old
 

@@ -22,6 +22,9 @@ def load(path: str | Path) -> Result | Results:
 
     The methods come in the order of the comparison or sweep, and the seeds of each method in theirs.
 
+    Args:
+        path: a run folder, or a folder of several.
+
     >>> import tempfile
     >>> import proxskip as ps
     >>> problem = ps.Problem(ps.random_quadratics(4, 3))

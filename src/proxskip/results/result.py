@@ -69,6 +69,18 @@ class Result:
     """The last communicated x, how the run ended, its trace and its summary.
 
     ``success`` is true only if a tolerance was asked for and holds at this x.
+
+    Args:
+        x: the last communicated point.
+        status: how the run ended.
+        success: whether a tolerance was given and holds at x.
+        message: how the run ended, in a sentence.
+        trace: what was recorded, as columns.
+        h: the control variates, one row per client; None for methods without.
+        server, memory: the vectors of the server, and of each client.
+        participation: in how many rounds each client took part.
+        warnings: sentences about the run, such as that no theorem covers it.
+        about: the summary.
     """
 
     x: Array
@@ -111,7 +123,11 @@ class Result:
 
 
 class Results(list[Result]):
-    """Results in a list that prints as a table; those of one method and several seeds follow each other."""
+    """Results in a list that prints as a table; those of one method and several seeds follow each other.
+
+    Args:
+        iterable: the results.
+    """
 
     def __repr__(self) -> str:
         return "\n".join([f"{len(self)} results", *display.columns(*self._table())])

@@ -31,6 +31,9 @@ def _cell(value: float) -> str:
 class Trace:
     """An append-only table of float64 columns.
 
+    Args:
+        columns: the names of the columns.
+
     >>> trace = Trace(("round", "gap"))
     >>> trace.append({"round": 0, "gap": 1.5})
     >>> trace.append({"round": 1})

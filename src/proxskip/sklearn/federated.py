@@ -29,6 +29,8 @@ class FederatedClassifier(LinearClassifier):
     intercept, and for a sparse X, which it would fill.
 
     Args:
+        l2_relative: whether l2 is such a share.
+        fit_intercept: whether to add an intercept.
         method: a method of ``proxskip.run``, with its theorem's parameters if it is given by name.
         l2: lambda; a share of the smoothness of the loss if ``l2_relative``, so that it does not depend on units.
         tol: stop when the gradient norm is below tol times that at zero.

@@ -91,6 +91,7 @@ class ProxClassifier(LinearClassifier, ProxEstimator):
     penalty acts on the coefficients of each class.
 
     Args:
+        fit_intercept: whether to add an intercept.
         penalty: an operator of ``proxskip.prox`` or pyproximal, such as ``proxskip.prox.L1(0.01)``; None for none.
         l2: the coefficient of the squared norm.
         method: of ``proxskip.minimize``; "auto" chooses by the clock, so that ``n_iter_`` may differ from fit to fit.

@@ -40,6 +40,9 @@ def gradskip_L(L_i: Numbers, q: Numbers, p: float) -> float:
     With dg_i = grad f_i(x_i) - grad f_i(x*), the mean over both coins is E Psi+ <= sum_i |x_i - x* - gamma dg_i|^2
     + (gamma/p)^2 (1 - p^2) (q_i |h_i - h_i*|^2 + (1 - q_i) |dg_i|^2), and <x_i - x*, dg_i> >= |dg_i|^2/L_i.
     It is never below max_i L_i; the rounding of the q_i, which 1/p^2 magnifies, is forgiven.
+
+    Args:
+        q: the probability that a client stays awake, one per client.
     """
     smooth, p = np.asarray(L_i, dtype=np.float64), probability("p", p)
     needed = float(np.max(smooth * (1.0 - np.asarray(q) * (1.0 - p**2)))) / p**2
@@ -47,7 +50,11 @@ def gradskip_L(L_i: Numbers, q: Numbers, p: float) -> float:
 
 
 def gradskip_zeta(gamma: float, mu: float | None, q: Numbers, p: float) -> float:
-    """``min(gamma mu, 1 - q_max (1 - p^2))`` for gamma <= 1/``gradskip_L``."""
+    """``min(gamma mu, 1 - q_max (1 - p^2))`` for gamma <= 1/``gradskip_L``.
+
+    Args:
+        q: the probability that a client stays awake, one per client.
+    """
     return min(positive("gamma", gamma) * known(mu), 1.0 - float(np.max(q)) * (1.0 - probability("p", p) ** 2))
 
 
@@ -119,7 +126,13 @@ def locodl_zeta(gamma: float, mu: float, L: float, p: float, omega: float, rho: 
 
 
 def locodl_p(gamma: float, mu: float, omega: float, rho: float) -> float:
-    """The p that balances the two parts of ``locodl_zeta``, at most 1."""
+    """The p that balances the two parts of ``locodl_zeta``, at most 1.
+
+    Args:
+        gamma: the step size.
+        mu: the strong convexity.
+        omega, rho: of the codec.
+    """
     both = 1.0 - (1.0 - best_p(gamma, mu) ** 2) ** 2
     return min(1.0, math.sqrt(both * (1.0 + 2.0 * nonnegative("omega", omega)) / probability("rho", rho)))
 
@@ -143,7 +156,13 @@ def cohort_rounds(n: int, c: float, eps: float) -> float:
 
 
 def cohort_sentence(n: int, c: float, eps: float) -> str:
-    """``cohort_rounds`` in words."""
+    """``cohort_rounds`` in words.
+
+    Args:
+        n: the number of clients.
+        c: the size of a cohort.
+        eps: the factor by which the error is to be reduced.
+    """
     return (
         f"With cohorts of {c:g} of {n:,} clients the squared error of what clients remember takes about "
         f"(n/c) log(1/eps) rounds whatever p, here {math.ceil(cohort_rounds(n, c, eps)):,} to fall by {eps:.2g}: it "

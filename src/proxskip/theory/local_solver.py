@@ -37,6 +37,8 @@ def local_dual_steps(gamma: float, L: Array, w: Array, pi: Array, rho: float, si
     """tau_m: the steps for which the theorems' condition holds with sigma, in proportion to (L_m - mu)/pi_m.
 
     Args:
+        gamma: the server's step size.
+        w: the weights.
         L: L_m - mu.
         pi, rho: the probability that m takes part, and  P(m and k) = rho pi_m pi_k.
     """
@@ -46,7 +48,12 @@ def local_dual_steps(gamma: float, L: Array, w: Array, pi: Array, rho: float, si
 
 
 def local_sigma(gamma: float, tau: Array, w: Array, pi: Array, rho: float) -> float:
-    """The smallest sigma for which the theorems' condition holds; gamma sum_m w_m tau_m with everybody."""
+    """The smallest sigma for which the theorems' condition holds; gamma sum_m w_m tau_m with everybody.
+
+    Args:
+        tau, w: the dual step and the weight of each client.
+        pi, rho: as in ``local_dual_steps``.
+    """
     alone = gamma * w * (1.0 / pi - rho)
     low = float(np.max(tau * alone, initial=0.0))
     if rho <= 0.0 or np.all(alone == 0.0):
@@ -79,7 +86,11 @@ def local_accuracy(L: Array, tau: Array, K: int) -> float:
 
 
 def local_steps_for(theta: float, L: Array, tau: Array) -> int:
-    """The fewest accelerated steps that are sure to reach theta."""
+    """The fewest accelerated steps that are sure to reach theta.
+
+    Args:
+        L, tau: L_m - mu and the dual step of each client.
+    """
     r = theta * tau / (np.sqrt((L + tau) * (L + 2 * tau)) + theta * np.sqrt(tau * (L + 2 * tau)))
     steps = 2 * np.log(r) / np.log1p(-np.sqrt(tau / (L + tau)))
     K = max(1, math.ceil(float(np.max(steps))))
@@ -87,7 +98,14 @@ def local_steps_for(theta: float, L: Array, tau: Array) -> int:
 
 
 def inexact_rate(gamma: float, mu: float, L: Array, tau: Array, pi: Array, sigma: float, theta: float) -> float | None:
-    """The contraction of Psi per round with local solves of accuracy theta; None outside the theorem."""
+    """The contraction of Psi per round with local solves of accuracy theta; None outside the theorem.
+
+    Args:
+        gamma: the server's step size.
+        mu, L: the strong convexity, and L_m - mu.
+        tau, pi: the dual step and the probability of each client.
+        sigma: see ``local_sigma``.
+    """
     if not (mu > 0 and math.isfinite(theta) and np.all(L > 0)):
         return None
     lost = theta**2 * sigma / (gamma * mu) + 2 * theta + 2 * theta**2 * float(np.max(tau / L))
@@ -101,6 +119,9 @@ def local_radius(gamma: float, mu: float, L: float, tau: float, K: int, eigenval
 
     K accelerated steps leave the share P(l) of the distance to y*, so that with  g = tau (1 - P)/(l + tau)
     v+ = v + g (l xhat - v);  clients that differ in v alone follow v+ = (1 - g) v.
+
+    Args:
+        gamma: the server's step size.
     """
     # P oscillates evenly in the arc sine of sqrt(l/L), about K/2 times
     arc = np.linspace(0.0, np.pi / 2, min(max(400, 8 * K), 30_000))

@@ -19,7 +19,11 @@ ROUNDING = 1e-9
 
 
 def positive(name: str, value: float | None) -> float:
-    """The value as a float, refused unless it is a positive finite number."""
+    """The value as a float, refused unless it is a positive finite number.
+
+    Args:
+        name: for the sentence.
+    """
     try:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -30,14 +34,22 @@ def positive(name: str, value: float | None) -> float:
 
 
 def nonnegative(name: str, value: float) -> float:
-    """The value as a float, refused unless it is zero or a positive finite number."""
+    """The value as a float, refused unless it is zero or a positive finite number.
+
+    Args:
+        name: for the sentence.
+    """
     if isinstance(value, int | float | np.number) and not 0 <= value < math.inf:
         raise InputError(f"{name} = {value:g} must be zero or positive, and finite.")
     return 0.0 if value == 0 else positive(name, value)
 
 
 def whole(name: str, value: int, least: int = 1) -> int:
-    """The value as an int, refused unless it is a whole number of at least ``least``."""
+    """The value as an int, refused unless it is a whole number of at least ``least``.
+
+    Args:
+        name: for the sentence.
+    """
     # True is an int, but no count
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise InputError(f"{name} = {value!r} must be a whole number of at least {least}.")
@@ -52,7 +64,11 @@ def whole_seed(seed: Any) -> int:
 
 
 def probability(name: str, value: float) -> float:
-    """The value as a float, refused unless it lies in (0, 1]."""
+    """The value as a float, refused unless it lies in (0, 1].
+
+    Args:
+        name: for the sentence.
+    """
     number = positive(name, value)
     if number > 1:
         raise InputError(f"{name} = {number:g} must lie in (0, 1].")
@@ -60,7 +76,7 @@ def probability(name: str, value: float) -> float:
 
 
 def accuracy(eps: float) -> float:
-    """The target accuracy as a float, refused unless it lies in (0, 1)."""
+    """The target accuracy eps as a float, refused unless it lies in (0, 1)."""
     number = positive("eps", eps)
     if number >= 1:
         raise InputError(f"eps = {number:g} must lie in (0, 1): it is the factor by which the error is to be reduced.")
@@ -68,7 +84,7 @@ def accuracy(eps: float) -> float:
 
 
 def known(mu: float | None) -> float:
-    """The strong convexity constant as a float, refused when it is missing or zero."""
+    """The strong convexity constant mu as a float, refused when it is missing or zero."""
     if mu is None or (isinstance(mu, int | float | np.number) and (mu == 0 or mu != mu)):
         raise InputError(
             f"mu is unknown (mu = {mu}), so no rate can be computed; give l2 > 0, or gamma and p yourself."

@@ -66,7 +66,7 @@ class Setting:
         lmax: float = 1.0,
         sigma: float = 0.0,
     ) -> Setting:
-        """The same, checked; a cohort of n clients gives the share."""
+        """The same, checked: L, K, p, eta_g, mu, lmax and sigma; a cohort of n clients gives the share."""
         n, cohort = whole("n", n), whole("cohort", n if cohort is None else cohort)
         if cohort > n:
             raise InputError(f"a cohort of {cohort} is larger than n = {n} clients.")
@@ -82,6 +82,13 @@ def check_limits(
     """Refuse gamma at or above ``refuse_at`` unless the caller insists; return a warning where one is due.
 
     L only serves the sentence, which then also gives step sizes in units of 1/L.
+
+    Args:
+        method: its name, for the sentence.
+        gamma: the step size.
+        limits: what is known about it; None if nothing is.
+        L: the smoothness, for the sentence.
+        insist: warn instead of refusing.
     """
     gamma = positive("gamma", gamma)
     if limits is None:
@@ -95,7 +102,7 @@ def check_limits(
     if gamma >= limits.refuse_at and not insist:
         raise InputError(
             f"gamma = {shown(gamma)} is too large: {method} can diverge from {shown(limits.refuse_at)} on. "
-            f"Use {shown(limits.figure)}, or allow an unsafe step (allow_unsafe_step, --allow-unsafe-step)."
+            f"Use {shown(limits.figure)}, or insist with allow_unsafe_step=True."
         )
     if gamma > limits.warn_above:
         return [f"gamma = {shown(gamma)} is above {shown(limits.warn_above)}, the largest known to work for {method}."]

@@ -119,7 +119,12 @@ class ExpectedSmoothness(NamedTuple):
 
 
 class Stochastic(NamedTuple):
-    """What Corollary 5.6 chooses and what it costs."""
+    """What Corollary 5.6 chooses and what it costs.
+
+    Args:
+        gamma, p: the parameters.
+        iterations, communications: how many are needed.
+    """
 
     gamma: float
     p: float
@@ -136,7 +141,12 @@ def noise_ball(gamma: float, C: float, zeta: float) -> float:
 
 
 def stochastic(eps: float, es_A: float, es_C: float, mu: float | None, psi0: float = 1.0) -> Stochastic:
-    """Corollary 5.6: the gamma, p and T that give E Psi_T <= eps (absolute, not relative to psi0 = Psi_0)."""
+    """Corollary 5.6: the gamma, p and T that give E Psi_T <= eps (absolute, not relative to psi0 = Psi_0).
+
+    Args:
+        es_A, es_C: the constants of expected smoothness.
+        mu: the strong convexity.
+    """
     eps, es_C, psi0 = positive("eps", eps), nonnegative("es_C", es_C), positive("psi0", psi0)
     es_A, mu = positive("es_A", es_A), known(mu)
     if mu > es_A * (1 + ROUNDING):
@@ -180,13 +190,20 @@ def expected_smoothness(m: int, b: int, L: float, L_max: float, spread: float) -
     2|u|^2 + 2|v|^2; A = L_b with C = sigma*^2 is false in general. Without noise at x* (b = m, or spread = 0)
     v = 0 and A = L_b, C = 0; for b = m that is A = L, the full gradient.
     A spread of nan (x* unknown) gives C = nan.
+
+    Args:
+        L, L_max: the smoothness of the mean, and the largest of a sample.
     """
     L_b, sigma2 = minibatch_smoothness(m, b, L, L_max), minibatch_variance(m, b, spread)
     return ExpectedSmoothness(L_b, 0.0) if sigma2 == 0 else ExpectedSmoothness(2 * L_b, 2 * sigma2)
 
 
 def bounded_variance(L: float, sigma2: float) -> ExpectedSmoothness:
-    """``A = L, C = sigma^2`` when Var g(x) <= sigma^2 for every x (Lemma 5.4 of the paper)."""
+    """``A = L, C = sigma^2`` when Var g(x) <= sigma^2 for every x (Lemma 5.4 of the paper).
+
+    Args:
+        sigma2: the bound sigma^2.
+    """
     return ExpectedSmoothness(positive("L", L), nonnegative("sigma2", sigma2))
 
 
@@ -215,12 +232,19 @@ def scaffnew_zeta(gammas: Numbers, mus: Numbers, p: float) -> float:
     consensus constraint is the (w_i/gamma_i)-weighted mean; the individual step sizes are those of
     i-Scaffnew, Yi, Condat, Richtarik: "Explicit Personalization and Local Training: Double Communication
     Acceleration", 2023.
+
+    Args:
+        gammas, mus: gamma_i and mu_i, numbers or one per client.
     """
     return min(_slowest(gammas, mus), probability("p", p) ** 2)
 
 
 def scaffnew_p(gammas: Numbers, mus: Numbers) -> float:
-    """``min(1, sqrt(min_i gamma_i mu_i))``; 1/sqrt(max_i L_i/mu_i) for gamma_i = 1/L_i."""
+    """``min(1, sqrt(min_i gamma_i mu_i))``; 1/sqrt(max_i L_i/mu_i) for gamma_i = 1/L_i.
+
+    Args:
+        gammas, mus: gamma_i and mu_i, numbers or one per client.
+    """
     return min(1.0, math.sqrt(_slowest(gammas, mus)))
 
 
@@ -238,7 +262,12 @@ def _slowest(gammas: Numbers, mus: Numbers) -> float:
 
 # -- SplitSkip (Theorem D.1) and Decentralized Scaffnew (Theorem 5.7) ----------------------------------------
 class Decentralized(NamedTuple):
-    """Parameters of Theorem 5.7 and their rate; regime is "skip" (p < 1) or "every iteration" (p = 1)."""
+    """Parameters of Theorem 5.7 and their rate; regime is "skip" (p < 1) or "every iteration" (p = 1).
+
+    Args:
+        gamma, p, tau: the parameters.
+        zeta: the rate.
+    """
 
     gamma: float
     p: float
@@ -253,7 +282,11 @@ def split_tau(gamma: float, p: float, norm2: float) -> float:
 
 
 def check_tau(tau: float, gamma: float, p: float, norm2: float = 1.0) -> float:
-    """tau as a float, refused above the bound of Theorems D.1 and 5.7, ``gamma tau <= p / ||D D'||``."""
+    """tau as a float, refused above the bound of Theorems D.1 and 5.7, ``gamma tau <= p / ||D D'||``.
+
+    Args:
+        norm2: ||D D'||.
+    """
     tau, largest = positive("tau", tau), split_tau(gamma, p, norm2)
     if tau > largest * (1 + ROUNDING):
         raise InputError(
@@ -273,7 +306,11 @@ def split_zeta(gamma: float, mu: float | None, p: float, tau: float, lmin_plus: 
 
 
 def split_p(gamma: float, mu: float | None, norm2: float, lmin_plus: float) -> float:
-    """``min(1, sqrt(gamma mu ||D D'|| / lmin+(D D')))``: the smallest p that does not slow it down."""
+    """``min(1, sqrt(gamma mu ||D D'|| / lmin+(D D')))``: the smallest p that does not slow it down.
+
+    Args:
+        norm2, lmin_plus: the largest and the smallest positive eigenvalue of D D'.
+    """
     norm2, lmin_plus = positive("norm2", norm2), positive("lmin_plus", lmin_plus)
     if lmin_plus > norm2 * (1 + ROUNDING):
         raise InputError(f"lmin_plus = {lmin_plus:g} is larger than norm2 = {norm2:g}; the eigenvalues are swapped.")
@@ -318,7 +355,12 @@ def tracking_rate(gamma: float, mu: float | None, L: float, sigma: float) -> flo
 
 
 def tracking_step(L: float, mu: float | None, sigma: float) -> float:
-    """The gamma at which ``tracking_rate`` is smallest, to a thousandth."""
+    """The gamma at which ``tracking_rate`` is smallest, to a thousandth.
+
+    Args:
+        L, mu: the smoothness and the strong convexity.
+        sigma: the second largest absolute eigenvalue of W.
+    """
     L, mu = ordered(L, mu)
     grid = np.geomspace(1e-9, 2, 400) / L
     for _ in range(4):  # each pass looks more closely between the neighbors of the best point
@@ -354,6 +396,9 @@ def cohort_constants(n: int, sizes: Mapping[int, float]) -> CohortConstants:
     """``a`` and ``chi`` for cohorts that are uniform given their size, ``sizes`` = {size: probability}.
 
     An empty cohort is redrawn, so size 0 is left out and the rest rescaled.
+
+    Args:
+        n: the number of clients.
     """
     n, total = whole("n", n), math.fsum(sizes.values())
     if abs(total - 1) > 1e-6 or min(sizes.values()) < 0:
@@ -376,7 +421,11 @@ def uniform_cohort(n: int, c: int) -> CohortConstants:
 
 
 def binomial_sizes(n: int, prob: float) -> dict[int, float]:
-    """{size: probability} when each client takes part with probability prob, given that somebody does."""
+    """{size: probability} when each client takes part with probability prob, given that somebody does.
+
+    Args:
+        n: the number of clients.
+    """
     n, prob = whole("n", n), probability("prob", prob)
     if prob == 1:
         return {n: 1.0}
@@ -390,7 +439,11 @@ def binomial_sizes(n: int, prob: float) -> dict[int, float]:
 
 
 def bernoulli_cohort(n: int, prob: float) -> CohortConstants:
-    """``cohort_constants`` when each client takes part with probability prob; an empty draw is redrawn."""
+    """``cohort_constants`` when each client takes part with probability prob; an empty draw is redrawn.
+
+    Args:
+        n: the number of clients.
+    """
     return cohort_constants(n, binomial_sizes(n, prob))
 
 
@@ -413,7 +466,11 @@ def tamuna_p(gamma: float, mu: float | None, chi: float, a: float) -> float:
 
 # -- Lyapunov functions --------------------------------------------------------------------------------------
 def psi_lyapunov(x: Array, h: Array, x_star: Array, h_star: Array, gamma: float, p: float) -> float:
-    """``Psi = |x - x*|^2 + (gamma/p)^2 |h - h*|^2``, h* = grad f(x*) (section 3.3 of the paper)."""
+    """``Psi = |x - x*|^2 + (gamma/p)^2 |h - h*|^2``, h* = grad f(x*) (section 3.3 of the paper).
+
+    Args:
+        x_star, h_star: x* and h*.
+    """
     ratio = positive("gamma", gamma) / probability("p", p)
     return _norm2(x, x_star) + ratio**2 * _norm2(h, h_star)
 
@@ -433,6 +490,10 @@ def scaffnew_lyapunov(
     h_i* = grad f_i(x*). X is (n, d), or (d,) when all clients hold the same x; weights and gammas are numbers
     or one per client. For equal ones it is the paper's Psi divided by n gamma. On cohorts (equal weights and
     steps) chi_a = chi * a, with the chi and a of ``tamuna_zeta``.
+
+    Args:
+        X, H: the points and the control variates, one row per client.
+        x_star, H_star: the solution, and the control variates there.
     """
     w, steps = _per_client("weights", weights, H), _per_client("gammas", gammas, H)
     dual = probability("p", p) ** 2 * probability("chi_a", chi_a)
@@ -441,7 +502,11 @@ def scaffnew_lyapunov(
 
 
 def split_lyapunov(x: Array, y: Array, x_star: Array, y_star: Array, gamma: float, p: float, tau: float) -> float:
-    """``Phi = |x - x*|^2 + gamma/(p tau) |y - y*|^2`` of SplitSkip (before Theorem D.1 of the paper)."""
+    """``Phi = |x - x*|^2 + gamma/(p tau) |y - y*|^2`` of SplitSkip (before Theorem D.1 of the paper).
+
+    Args:
+        x_star, y_star: x* and y*.
+    """
     ratio = positive("gamma", gamma) / (probability("p", p) * positive("tau", tau))
     return _norm2(x, x_star) + ratio * _norm2(y, y_star)
 
@@ -471,6 +536,10 @@ def decentralized_lyapunov(
 
     It is ``split_lyapunov`` with h = -(I - W)^(1/2) y. It cannot see a drift of sum_i h_i, which must be
     zero. Pass ``pinv = gossip_pinv(W)`` when calling it often.
+
+    Args:
+        X, H: the points and the control variates, one row per client.
+        x_star, H_star: the solution, and the control variates there.
     """
     ratio = positive("gamma", gamma) / (probability("p", p) * positive("tau", tau))
     x2, E = np.sum(_rows2(X, x_star, H)), _gap(H, H_star)

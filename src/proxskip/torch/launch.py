@@ -17,6 +17,7 @@ def init_process_group(backend: str | None = None, **options: Any) -> None:
     that died in the launcher's store, and cannot connect.
 
     Args:
+        backend: as in PyTorch.
         options: further arguments, such as ``timeout``.
     """
     try:

@@ -90,6 +90,7 @@ class Trained:
         trace: a record after every round, or every ``every`` rounds: costs, ``f`` (the mean loss of the clients on all
             their rows) and the metrics.
         h: the control variates, one row for each client.
+        warnings: sentences about the run.
         settings: what ``train`` was called with, as far as it is plain.
     """
 
@@ -144,6 +145,7 @@ def train(
         batch: rows of a minibatch; all rows if not given.
         outer: a function of parameters that returns the optimizer of the outer step, as in DiLoCo.
         chi, codec: see ``Scaffnew``.
+        seed: of everything that is drawn.
         cohort: who takes part in a round, as in ``proxskip.run``; their optimizers then begin anew in every round.
         rounds, seconds: when to stop.
         every: rounds between records.

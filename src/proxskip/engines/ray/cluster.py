@@ -149,7 +149,7 @@ def check_room(need: int, has: float) -> None:
     if OURS.runs():
         raise InputError(f"{lack}; use fewer actors, or shut down the engines that use this Ray first.")
     note = f"{lack}; some wait for machines to join, until the deadline."
-    warnings.warn(note, FullClusterWarning, stacklevel=5)
+    warnings.warn(note, FullClusterWarning, stacklevel=6)
 
 
 @contextmanager
@@ -192,4 +192,4 @@ def warn_if_exposed() -> None:
         f"the Ray cluster at {gcs} is not local and has no token authentication: whoever reaches it can run code on "
         "all its machines; set RAY_AUTH_MODE=token on every one of them."
     )
-    warnings.warn(note, UnsafeClusterWarning, stacklevel=5)
+    warnings.warn(note, UnsafeClusterWarning, stacklevel=6)

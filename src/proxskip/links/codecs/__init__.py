@@ -37,7 +37,7 @@ BUILT_IN = (Identity, Float32, Natural, RandK, Masks, L1Selection)
 
 
 def read_back(codec: Codec, v: Array, key: Key) -> Array:
-    """v as the other side reads it; where nothing is changed on the way, v itself."""
+    """v as the other side reads it, by this ``codec`` and ``key``; where nothing is changed on the way, v itself."""
     return v if isinstance(codec, Identity) else codec.decode(codec.encode(v, key), len(v), key)
 
 

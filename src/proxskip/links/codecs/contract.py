@@ -14,6 +14,8 @@ class Key:
     """What the randomness of one message depends on.
 
     Args:
+        seed: of the run.
+        round, client: their numbers.
         attempt: how often the round was void before.
         place, asked: the client's place among those that were asked in this round, and how many they are; codecs that
             divide the coordinates among the clients need both.
