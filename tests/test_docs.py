@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import doctest
-import importlib
+import importlib.util
 import io
 import re
 import runpy
@@ -12,6 +12,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+import warnings
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +32,7 @@ PAGES = [
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "docs" / "api").glob("*.md")),
 ]
-BLOCK = re.compile(r"(?:^<!-- not run: (.+) -->\n)?^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"(?:^<!-- not run: ([^\n]+) -->\n)?^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 NUMBER = re.compile(r"\d[\d,]*\.?\d*(?:e[-+]?\d+)?")
 GENERATED = {"api.md", "networks.md", "niid.md", "reproduction.md"}
@@ -174,10 +175,13 @@ def test_the_readme_trains_a_network_with_h_and_fails_without(seed: int) -> None
     (code,) = [code for code in blocks(ROOT / "README.md", "python") if "import torch" in code]
     seeded = code.replace("manual_seed(0)", f"manual_seed({seed})").replace("seed=0", f"seed={seed}")
     names: dict[str, Any] = {"__name__": "docs"}
-    exec(compile(seeded, "README.md", "exec", dont_inherit=True), names)
+    with redirect_stdout(printed := io.StringIO()):
+        exec(compile(seeded, "README.md", "exec", dont_inherit=True), names)
     with_h, alone = (result.trace["accuracy"][-1] for result in names["results"].values())
     assert with_h >= 0.93
     assert alone <= 0.85
+    (shown,) = [b.code for b in parts((ROOT / "README.md").read_text("utf-8")) if b.code.startswith("AdamW with h:")]
+    assert agree(shown.splitlines()[0], printed.getvalue().splitlines()[0])  # without h it is chance
 
 
 def modules_with_examples() -> list[str]:
@@ -241,6 +245,8 @@ def test_commands_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (tmp_path / "damped_scaffnew.py").write_text(code_of(page.name, 0))
     for command in (command for code in blocks(page, "console") for command in commands(code)):
         program, *words = shlex.split(command)
+        if words[0] == "demo" and page.name != "command-line.md":
+            continue  # once is enough
         if program == "proxskip":
             more = SHORTER.get(words[0], [])
             assert main([*words, *more]) in ((0, 3) if more else (0,)), command  # 3: the tolerance was not reached
@@ -308,6 +314,32 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_every_page_is_in_the_index() -> None:
     linked = LINK.findall((ROOT / "docs" / "index.md").read_text("utf-8"))
     assert {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"} <= set(linked)
+
+
+def test_the_way_of_a_run_goes_through_files_that_exist() -> None:
+    text = (ROOT / "docs" / "how-a-run-flows.md").read_text("utf-8")
+    for path in re.findall(r"`([a-z_0-9/]+\.py)(?:: \w+)?`", text):
+        assert (SOURCE / path).is_file(), path
+    source = (SOURCE / "methods" / "scaffnew.py").read_text("utf-8")
+    for block in parts(text):
+        for line in block.code.splitlines():
+            assert line.strip() in source or line.startswith("def "), line
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.name not in ("migrating.md", "CHANGELOG.md")], ids=name_of)
+def test_what_a_page_names_exists(page: Path) -> None:
+    """Names of the package, and files of the repository."""
+    text = page.read_text("utf-8")
+    for name in set(re.findall(r"\bps\.([A-Za-z_]\w*(?:\.\w+)?)", text)):
+        first, _, second = name.partition(".")
+        if first == "torch" and importlib.util.find_spec("torch") is None:
+            continue
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", DeprecationWarning)  # an old name
+            thing = getattr(ps, first)
+        assert not second or hasattr(thing, second), name
+    for path in re.findall(r"`((?:tests|benchmarks|examples|docs)/[\w./-]+)`", text):
+        assert (ROOT / path).exists(), path
 
 
 # -- as much as can be read --------------------------------------------------------------------------------------------
