@@ -591,6 +591,7 @@ def test_a_narrow_terminal_cuts_no_number(methods, turned, monkeypatch):
             return True
 
     monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("TERM", "dumb")  # no codes for bold text
     monkeypatch.setattr(sys, "stdout", Terminal())
     head = ["method", *(f"column {k}" for k in range(8))]
     output.print_table("", head, [[f"m{j}", *(f"{j}{k}1,234" for k in range(8))] for j in range(methods)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -43,20 +44,18 @@ def print_table(
     from rich.table import Table
     from rich.text import Text
 
-    # rich would cut a table at 80 columns if the output goes to a file or a pipe
-    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 200, highlight=False)
-    has_sentences = any(len(cell) > LONGEST_NUMBER for row in rows for cell in row)
-    if not has_sentences and _width(head, rows) > console.width:
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 200
+    if not any(len(cell) > LONGEST_NUMBER for row in rows for cell in row):
         turned = [head[0], *(row[0] for row in rows)], [*zip(head[1:], *(row[1:] for row in rows), strict=True)]
-        head, rows = turned if _width(*turned) <= console.width else (head, rows)
-        console.width = max(console.width, _width(head, rows))
+        head, rows = turned if _width(*turned) <= width < _width(head, rows) else (head, rows)
+        width = max(width, _width(head, rows))
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for k, name in enumerate(head):
         numbers = k > 0 and all(row[k][:1] in "-0123456789" for row in rows)
         table.add_column(name, justify="right" if numbers else "left", no_wrap=k == 0)
     for row in rows:
         table.add_row(*(Text(cell, style=(styles or {}).get(cell, "")) for cell in row))
-    console.print(table)
+    Console(file=sys.stdout, width=width, height=25, highlight=False).print(table)
 
 
 def _width(head: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
