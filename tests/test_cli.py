@@ -21,7 +21,7 @@ import pytest
 
 import proxskip as ps
 from conftest import Terminal, bits
-from proxskip.cli import commands
+from proxskip.cli import commands, output
 from proxskip.cli import flags as cli_flags
 from proxskip.experiments import settings as cli_build
 from proxskip.loop import progress as cli_progress
@@ -558,6 +558,22 @@ def test_fraction_is_that_of_the_nearest_limit():
     progress.stop = {"tol": 1e-3}
     assert progress.fraction(record(2)) is None
     assert [cli_progress.clock(s) for s in (3, 75, 3700)] == ["3 s", "1:15 min", "1:01 h"]
+
+
+@pytest.mark.parametrize(("methods", "turned"), [(2, True), (9, False)])
+def test_a_narrow_terminal_cuts_no_number(methods, turned, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("TERM", "dumb")  # no codes for bold text
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    head = ["method", *(f"column {k}" for k in range(8))]
+    output.print_table("", head, [[f"m{j}", *(f"{j}{k}1,234" for k in range(8))] for j in range(methods)])
+    text = sys.stdout.getvalue()
+    assert all(f"{j}{k}1,234" in text for j in range(methods) for k in range(8))
+    assert (max(map(len, text.splitlines())) <= 60) is turned
 
 
 # -- help and imports --------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,6 +14,9 @@ from proxskip.results.plain import checked_plain
 from proxskip.results.run_text import STATUS_WORDS
 from proxskip.theory.table1 import Table1Row
 from proxskip.types import printable
+
+LONGEST_NUMBER = 40
+"""Cells with more characters are sentences, which may be wrapped."""
 
 
 def as_json(value: Any) -> None:
@@ -31,20 +35,32 @@ def fail(sentence: str, code: int) -> int:
 def print_table(
     title: str, head: Sequence[str], rows: Sequence[Sequence[str]], styles: Mapping[str, str] | None = None
 ) -> None:
-    """Print a table, with numbers to the right; ``styles`` has the colors of certain cells."""
+    """Print a table, with numbers to the right; ``styles`` has the colors of certain cells.
+
+    A table without sentences is never cut: where it is too wide for the terminal, its rows become columns if that fits.
+    """
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 200
+    if not any(len(cell) > LONGEST_NUMBER for row in rows for cell in row):
+        turned = [head[0], *(row[0] for row in rows)], [*zip(head[1:], *(row[1:] for row in rows), strict=True)]
+        head, rows = turned if _width(*turned) <= width < _width(head, rows) else (head, rows)
+        width = max(width, _width(head, rows))
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for k, name in enumerate(head):
         numbers = k > 0 and all(row[k][:1] in "-0123456789" for row in rows)
         table.add_column(name, justify="right" if numbers else "left", no_wrap=k == 0)
     for row in rows:
         table.add_row(*(Text(cell, style=(styles or {}).get(cell, "")) for cell in row))
-    # rich would cut a table at 80 columns if the output goes to a file or a pipe
-    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 200, highlight=False).print(table)
+    Console(file=sys.stdout, width=width, height=25, highlight=False).print(table)
+
+
+def _width(head: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """The characters of a line, with three between two columns."""
+    return sum(max(map(len, column)) + 3 for column in zip(head, *rows, strict=True))
 
 
 def print_results(title: str, groups: Sequence[fields.Group]) -> None:

@@ -251,10 +251,10 @@ def _claims(report: ReproductionReport, anchors: Sequence[str]) -> str:
 
 def _badge(verdict: str) -> str:
     # an unknown verdict, as in files of earlier versions, looks like an open one
-    style = verdict if verdict in VERDICTS else "INCONCLUSIVE"
-    path = VERDICTS[style][0]
+    known = verdict if verdict in VERDICTS else "INCONCLUSIVE"
+    path = VERDICTS[known][0]
     return (
-        f'<span class="verdict {style.lower()}"><svg viewBox="0 0 16 16" width="14" height="14" aria-hidden="true">'
+        f'<span class="verdict {known.lower()}"><svg viewBox="0 0 16 16" width="14" height="14" aria-hidden="true">'
         f'<path d="{path}"/></svg>{text(verdict)}</span>'
     )
 
