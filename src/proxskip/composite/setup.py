@@ -53,9 +53,7 @@ def prepare(
     uses_mu = "mu" in has and (p is None or "p" not in has)
     smooth = functions.as_smooth(f, start.shape, L, mu, mu_needed=uses_mu, hurry=name == "auto")
     if takes_p and smooth.mu is None:
-        raise InputError(
-            f"mu is unknown, and {name} takes its p from it; give mu, the strong convexity of f, or p, say p = 0.1."
-        )
+        raise InputError(f"mu is unknown, and {name} takes its p from it; give mu (strong convexity), or p, say 0.1.")
     if takes_p and smooth.L is None and D is not None:
         raise InputError("L is unknown; splitskip takes its p from L and mu, so give L or p.")
     b = None if batch is None else functions.sampling(smooth, batch)
@@ -77,7 +75,6 @@ def _start(f: Any, x0: Any) -> Array:
 
 
 def _numbers(name: str, values: Any) -> Array:
-    """A copy as an array of real numbers."""
     try:
         if not np.iscomplexobj(values):
             return np.array(values, dtype=np.float64)

@@ -113,7 +113,6 @@ def _wrong_gradient(run: Descent) -> str:
 
 
 def _wrong_prox(run: Descent) -> str:
-    """What contradicts the last prox of the iterates."""
     task, call = run.task, run.solo.call
     if call is None or not all(np.isfinite(v).all() for v in call[:2]):
         return ""
@@ -162,7 +161,6 @@ def _at_edge(run: Descent, x: Array) -> bool:
 
 
 def _psi_of(run: Descent) -> Callable[[Array], float]:
-    """psi of a flat vector, before D."""
     psi, shape = run.task.psi, run.solo.shape
     return lambda x: float(psi(x if shape is None else x.reshape(shape)))
 

@@ -52,7 +52,7 @@ def knows_L(f: object) -> bool:
 
 
 def start_of(f: object) -> Array | None:
-    """The point at which f wants to be started, such as a network's weights; None if it does not say."""
+    """The starting point that f suggests, such as a network's weights; None without one."""
     start = attribute(f, "start")
     return start() if callable(start) else None
 

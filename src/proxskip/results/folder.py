@@ -55,7 +55,7 @@ class Folder:
     took: float = 0.0
 
     def close(self) -> None:
-        """Let others write to the folder."""
+        """Release the lock."""
         self.lock.close()
 
     def due(self, round: int) -> bool:
@@ -65,7 +65,6 @@ class Folder:
         return time.monotonic() - self.last > max(SECONDS_BETWEEN_CHECKPOINTS, self.took / SHARE_OF_CHECKPOINTS)
 
     def save(self, state: State) -> None:
-        """Write a checkpoint."""
         began = time.monotonic()
         lists: dict[str, AnyArray] = {}
         meta = _lists_to_arrays(state.meta | {"config": self.config}, lists)
@@ -141,7 +140,7 @@ def reopen(path: Path) -> Folder:
 
 
 def read(path: Path) -> Folder:
-    """A run's folder with its checkpoint, to look at."""
+    """A run folder with its checkpoint, read-only."""
     if not path.is_dir():
         raise InputError(f"{path} is not a run folder; there is nothing to resume.")
     saved = checkpoint.load(path)

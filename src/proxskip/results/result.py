@@ -100,7 +100,7 @@ class Result:
 
 
 class Results(list[Result]):
-    """Results in a list that prints as a table; those of one method and several seeds follow each other."""
+    """A list of results that prints as a table; the seeds of a method follow each other."""
 
     def __repr__(self) -> str:
         return "\n".join([f"{len(self)} results", *display.columns(*self._table())])
