@@ -47,7 +47,7 @@ def prepare(
     if name in METHODS:
         _check_name(name, psi, D, batch)
     start = _start(f, x0)
-    # computing mu may cost an eigenvalue problem, so an f is asked for it only where a method uses it
+    # computing mu may cost an eigenvalue problem, so it is read only for methods that use it
     has = METHODS.get(name, {"mu"})
     takes_p = "p" in has and p is None and name != "auto"
     uses_mu = "mu" in has and (p is None or "p" not in has)
@@ -64,7 +64,7 @@ def _start(f: Any, x0: Any) -> Array:
     if x0 is None:
         d = oracles.dimension_of(f)
         if d is None:
-            raise InputError("give x0: f does not say how many unknowns there are.")
+            raise InputError("pass x0: f has no attribute d, the number of unknowns.")
         x0 = np.zeros(d)
     if is_sparse(x0):
         raise InputError("x0 is sparse; give an array.")

@@ -167,8 +167,7 @@ def _psi_of(run: Descent) -> Callable[[Array], float]:
 
 def _not_finite(psi: Any, value: float) -> str:
     return (
-        f"{name_of(psi)} is {value} at a point that its own prox returned; mend one of the two, or allow for rounding "
-        "where psi tells inside from outside."
+        f"{name_of(psi)} is {value} at a point that its own prox returned; correct one, or let psi allow for rounding."
     )
 
 

@@ -1,4 +1,4 @@
-"""What an oracle may offer beyond value, gradient, L and mu; every question of this kind is asked here.
+"""Optional attributes of an oracle, beyond value, gradient, L and mu; only this module looks for them.
 
 An oracle needs only the four members of ``types.Oracle``. It is used better if it also has some of these:
 

@@ -99,7 +99,7 @@ def _known_faults(obj: Any) -> None:
     for part in (*getattr(obj, "ops", ()), getattr(obj, "f", None)):
         _known_faults(part)
     name = type(obj).__name__
-    if name == "Huber":  # refused only while the error is there
+    if name == "Huber":  # refused only in versions with the error
         a = float(obj.alpha)
         if not abs(float(obj.prox(np.array([1.5 * a]), a)[0]) - 0.75 * a) <= 1e-6 * a:
             raise InputError("the prox of this pyproximal's Huber is wrong; use proxskip.prox.Huber.")

@@ -299,7 +299,7 @@ def _parse_header(raw: bytes, available: int) -> tuple[list[tuple[str, str, list
         if dtype not in DTYPES or min(shape, default=0) < 0:
             raise ValueError(f"array {cut(repr(name))} has dtype {cut(dtype)} and shape {cut(str(shape))}")
     entries = _entries(layout)
-    # refuses a key that is there twice or too much, every other way to write the same, and sizes that do not fit
+    # refuses duplicate and extra keys, other spellings of the same data, and sizes that do not fit
     if canonical({"arrays": entries, "meta": meta}) != raw:
         raise ValueError("it is written in another way")
     if len({name for name, _, _ in layout}) < len(layout):

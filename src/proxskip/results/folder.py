@@ -114,7 +114,7 @@ def create(out: str | Path, config: dict[str, Any], force: bool, every: int | No
 
 
 def check(out: str | Path, force: bool, every: int | None) -> list[str]:
-    """The files of an older run in the folder; refused unless ``force``, and in any case while somebody writes it."""
+    """The files of an older run in the folder; refused unless ``force``, and always while it is being written."""
     if every is not None and every < 1:
         raise InputError(f"checkpoint_every = {every} must be at least 1.")
     path = Path(out)
@@ -184,7 +184,7 @@ def same_run(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     changes = checkpoint.differences({k: saved.get(k) for k in kept}, {k: now.get(k) for k in kept})
     if changes:
         raise InputError("this checkpoint belongs to another run: " + "; ".join(changes) + ".")
-    # a method from outside the package; folders of 0.2 do not say, and a notebook's cell has no source
+    # a method from outside the package; folders of 0.2 have no digest, and a notebook's cell has no source
     sources = saved.get("source"), now.get("source")
     if None not in sources and sources[0] != sources[1]:
         raise InputError(

@@ -17,7 +17,7 @@ from proxskip.types import InputError
 
 NAME = ".lock"
 LONGEST = 1024
-"""Bytes of a lock file, at most: a longer file is somebody's data."""
+"""Bytes of a lock file, at most: a longer file is user data."""
 
 
 @contextmanager
@@ -25,7 +25,7 @@ def held(folder: Path, patient: bool = False, name: str = NAME) -> Iterator[None
     """Hold a folder's lock; InputError if another process, or another run of this one, holds it.
 
     Args:
-        patient: wait for whoever holds it.
+        patient: wait until the lock is free.
         name: of the lock, where a folder has several.
     """
     from filelock import FileLock, Timeout, UnixFileLock  # 6 MB, which an actor of Ray does not need

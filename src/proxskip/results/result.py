@@ -20,7 +20,7 @@ class Status(IntEnum):
     MAX_ROUNDS and LIMIT are one status: a limit was reached. Summaries of runs write it as MAX_ROUNDS. Only
     ``minimize`` ends as INEXACT, and only ``run`` as INTERRUPTED or CORRUPTED. PRECISION: the tolerance is below what
     rounding allows; the message says which accuracy is reached. CORRUPTED: the control variates do not add up, so an
-    update was lost, applied twice or changed. STOPPED: a callback asked for the end. STALLED: no progress any more;
+    update was lost, applied twice or changed. STOPPED: a callback stopped it. STALLED: no progress any more;
     over a simulated network also that too few clients answered, again and again.
     """
 
@@ -57,7 +57,7 @@ class Summary(dict[str, Any]):
 class Result:
     """The last communicated x, how the run ended, its trace and its summary.
 
-    ``success`` is true only if a tolerance was asked for and holds at this x.
+    ``success`` is true only if a tolerance was set and holds at this x.
     """
 
     x: Array

@@ -20,7 +20,7 @@ from proxskip.types import Array, InputError
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _FIRST = ("round", "iteration", "iterations", "nprox", "f", "fun", "gap", "grad_norm", "certificate", "seconds")
-"""Columns of a run or a minimization that a repr shows, as far as they are there."""
+"""Columns that a repr shows, where the trace has them."""
 
 
 def _cell(value: float) -> str:

@@ -366,11 +366,11 @@ def uniform_cohort(n: int, c: int) -> CohortConstants:
 
 
 def binomial_sizes(n: int, prob: float) -> dict[int, float]:
-    """{size: probability} when each client takes part with probability prob, given that somebody does."""
+    """{size: probability} when each client takes part with probability prob, given that at least one does."""
     n, prob = whole("n", n), probability("prob", prob)
     if prob == 1:
         return {n: 1.0}
-    # In logarithms, since the binomial coefficients overflow; ``front`` also divides by P[somebody takes part].
+    # In logarithms, since the binomial coefficients overflow; ``front`` also divides by P[at least one takes part].
     skip = math.log1p(-prob)
     front = math.lgamma(n + 1) - math.log(-math.expm1(n * skip))
     logs = (
