@@ -41,6 +41,9 @@ SHOWN = 20
 REWORDED = (
     (rb"stopped after (.+), as asked\.", rb"reached the limit of \1."),
     (rb"stopped after (.+) without reaching", rb"reached the limit of \1 without reaching"),
+    (rb"With cohorts of (.+) the squared error of what clients remember takes about", rb"Cohorts of \1 need about"),
+    (rb"rounds whatever p, here (.+) to fall by", rb"rounds for any p, here \1 to reduce the squared error of h by"),
+    (rb"it changes only when a client takes part", rb"the h of a client changes only when it takes part"),
 )
 """Sentences of 0.2, and what they are now."""
 

@@ -355,7 +355,7 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "scaffnew", *flags, "--weights", "equal", "--cohort", "4", "--network", "mobile"]) == 0
     assert "network    mobile" in capsys.readouterr().out
     assert main(["theory", "--L", "1", "--mu", "0.1", "--n", "100", "--cohort", "5"]) == 0
-    assert "With cohorts of 5 of 100 clients" in capsys.readouterr().out
+    assert "Cohorts of 5 of 100 clients" in capsys.readouterr().out
     for wrong, said in (
         (["run", "gd", *flags, "--network", "moon"], "not known"),
         (["run", "gd", *flags, "--network", "mobile:deadline"], "does not change a network"),

@@ -423,7 +423,7 @@ def test_data_that_overflow_or_vanish_are_refused_with_a_sentence(make):
     with pytest.raises(ps.InputError, match="so large that"):
         ps.minimize(ps.Logistic(make(1e155 * A), b), ps.prox.L1(1.0))
     # the products of an operator are too small to be compared with those of its transpose, unless they are equal
-    vanishes = "L is zero|is not its transpose" if make is aslinearoperator else "L is zero"
+    vanishes = "L is zero|is not the transpose" if make is aslinearoperator else "L is zero"
     with pytest.raises(ps.InputError, match=vanishes):
         ps.GD.theory(ps.Problem([ps.LeastSquares(make(1e-170 * A), b)]))
 

@@ -383,9 +383,9 @@ def test_the_same_inexact_operator_twice_counts_twice():
         (lambda: prox.psd(0), "Eigenvalues needs n >= 1"),
         (
             lambda: prox.SingularValues(NonNegative(), (2, 2)),
-            "SingularValues needs a psi that depends neither on signs nor on order",
+            "SingularValues needs a psi that ignores signs and order",
         ),
-        (lambda: prox.Eigenvalues(TV1D(1.0), 2), "Eigenvalues needs a psi that does not depend on the order"),
+        (lambda: prox.Eigenvalues(TV1D(1.0), 2), "Eigenvalues needs a psi that ignores the order"),
         (lambda: prox.Eigenvalues(Box((0, 1), (2, 3)), 2), "Eigenvalues needs a psi"),
         (lambda: prox.spectral_ball(-1.0, (2, 2)), "radius > 0"),
     ],

@@ -481,7 +481,7 @@ def test_shards_from_files(tmp_path: Path, batch: int | None, engines: Engines) 
     assert a.h is not None
     assert b.h is not None
     assert a.h.tobytes() == b.h.tobytes()
-    with pytest.raises(ps.InputError, match="lie in Ray actors"):
+    with pytest.raises(ps.InputError, match="is in a Ray actor"):
         ps.run(method, problem, rounds=1, engine="reference", seed=3)
     if batch is None:
         return

@@ -190,7 +190,7 @@ def bomb(kind: ModuleType, line: bytes, megabytes: int) -> bytes:
         ),
         pytest.param(bz2, b"\n", 64, {"max_bytes": 5_000_000}, "more than max_bytes = 5000000", marks=pytest.mark.long),
         (gzip, b" ", 40, {}, "the line is longer than|more than 200 times the size"),
-        pytest.param(gzip, b"1\n", 18, {}, "more than 200 times the size of the compressed", marks=pytest.mark.slow),
+        pytest.param(gzip, b"1\n", 18, {}, "more than 200 times the size", marks=pytest.mark.slow),
     ],
 )
 def test_a_bomb_is_refused(

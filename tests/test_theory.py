@@ -630,7 +630,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: theory.scaffnew_zeta([0.1, 0.2], [1.0, 0.0], 0.5), r"mu is unknown for client 1"),
     (lambda: theory.scaffnew_zeta([0.1, -0.2], [1.0, 1.0], 0.5), r"gamma of client 1 = -0.2"),
     (lambda: theory.scaffnew_p([0.1, 0.2], [1.0, 1.0, 1.0]), r"2 step sizes and 3 values of mu"),
-    (lambda: theory.check_tau(6.0, 0.1, 0.5), r"tau = 6 is larger than p/\(gamma \|\|D D'\|\|\) = 5"),
+    (lambda: theory.check_tau(6.0, 0.1, 0.5), r"tau = 6 is too large: it must be at most p/\(gamma \|\|D D'\|\|\) = 5"),
     (lambda: theory.split_zeta(0.1, 1.0, 0.5, 0.0, 1.0), r"tau = 0 must be positive"),
     (lambda: theory.split_p(0.1, 1.0, 1.0, 2.0), r"lmin_plus = 2 is larger than norm2 = 1"),
     (lambda: theory.decentralized(1.0, 0.1, 0.0), r"lmin_plus = 0 must be positive"),

@@ -1,4 +1,4 @@
-"""min_x  f(x) + psi(x),  or  f(x) + psi(D x),  of one function without clients, where the prox is what costs."""
+"""min_x  f(x) + psi(x),  or  f(x) + psi(D x),  for one function without clients, where the prox is expensive."""
 
 from __future__ import annotations
 
@@ -86,22 +86,16 @@ class Minimum:
     def __iter__(self) -> Iterator[str]:
         return self.keys()
 
-    def __contains__(self, key: object) -> bool:
-        return key in list(self.keys())
-
     def keys(self) -> Iterator[str]:
         """The names of the fields."""
         return iter([f.name for f in fields(self)])
 
-    def __repr__(self) -> str:
-        return str(self)
-
     def _repr_html_(self) -> str:
         title, *rows = [line.partition(": ")[::2] for line in str(self).splitlines()]
         picture = display.sparkline(self.trace["certificate"], "certificate")
-        return display.html(f"Minimum: {title[1]}", [(name.strip(), said) for name, said in rows], picture)
+        return display.html(f"Minimum: {title[1]}", [(name.strip(), value) for name, value in rows], picture)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         shown = ("message", "success", "status", "fun", "certificate", "nit", "ngrad", "nprox", "seconds", "method")
         lines = [f"{k:>11}: {_text(self[k])}" for k in shown]
         parameters = ", ".join(f"{k} = {_text(v)}" for k, v in self.parameters.items() if v is not None)
@@ -180,7 +174,6 @@ def _maker(
 
 
 def _finish(run: Descent, name: str, stop: Stop, track: bool, callback: Any) -> Minimum:
-    """Rounds until the run ends, and its result."""
     try:
         with np.errstate(all="ignore"):
             run.client.enough = lambda: stop.limit(run.round, run.ledger) is not None
@@ -246,15 +239,11 @@ def _at_rounding(run: Descent) -> str:
 def _success(run: Descent, certificate: float, tol: float) -> tuple[Status, str, Point, float]:
     """CONVERGED, unless the values of the prox contradict each other, where a certificate proves nothing."""
     checked, gamma = run.solo.checked, 1.0 / (run.f.L or 1.0)
-    said = f"the certificate is {certificate:.2e}, at most tol"
+    sentence = f"the certificate is {certificate:.2e}, at most tol"
     if checked is not None and checked.said and checked.error / gamma > tol:
-        return (
-            Status.INEXACT,
-            f"{said}, but it relies on an operator that is not a prox: {checked.said}",
-            run.best,
-            certificate,
-        )
-    return Status.CONVERGED, f"{said}.", run.best, certificate
+        why = f"{sentence}, but it relies on an operator that is not a prox: {checked.said}"
+        return Status.INEXACT, why, run.best, certificate
+    return Status.CONVERGED, f"{sentence}.", run.best, certificate
 
 
 def _diverged(run: Descent) -> str:
@@ -266,10 +255,7 @@ def _diverged(run: Descent) -> str:
 
 def _stalled(run: Descent) -> tuple[Status, str]:
     if run.task.batch is not None:
-        return (
-            Status.STALLED,
-            "at the noise floor of the minibatches; a smaller gamma or eps, or a larger batch, lowers it",
-        )
+        return Status.STALLED, "at the noise floor of the minibatches; lower it with a smaller gamma or a larger batch"
     if run.solo.inner_failures:
         return Status.INEXACT, f"the inner solver of {type(run.task.psi).__name__} does not reach its tolerance"
     if run.is_rounding(run.best.bound):
@@ -352,15 +338,13 @@ def _result(run: Descent, name: str, status: Status, message: str, point: Point,
 def _doubts(run: Descent) -> list[str]:
     """Reasons not to trust the prox."""
     checked, psi = run.solo.checked, run.task.psi
-    said = [] if checked is None or not checked.said else [checked.said]
-    theirs = psi.operator if isinstance(psi, Adapted) else None
-    if hasattr(theirs, "niter") or hasattr(theirs, "maxiter"):
-        said.append(
-            f"{type(theirs).__name__} stops after some iterations, and the accuracy of its prox is unknown; "
-            "the certificate takes it for exact."
-        )
-        warnings.warn(said[-1], prox.ProxWarning, stacklevel=6)
-    return said
+    doubts = [] if checked is None or not checked.said else [checked.said]
+    operator = psi.operator if isinstance(psi, Adapted) else None
+    if hasattr(operator, "niter") or hasattr(operator, "maxiter"):
+        name = type(operator).__name__
+        doubts.append(f"{name} has an inner solver of unknown accuracy; the certificate takes its prox for exact.")
+        warnings.warn(doubts[-1], prox.ProxWarning, stacklevel=6)
+    return doubts
 
 
 def _text(v: Any) -> str:

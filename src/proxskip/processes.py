@@ -50,10 +50,8 @@ class Processes:
                 number, future = ended.get()
                 yield number, future.result()
         except BrokenProcessPool:
-            raise InputError(
-                "a process ended without an answer: memory ran out (use fewer jobs), or the script does not "
-                'protect its start with  if __name__ == "__main__":.'
-            ) from None
+            guard = 'guard the script with  if __name__ == "__main__":'
+            raise InputError(f"a process died: use fewer jobs if memory ran out, or {guard}.") from None
 
     def __enter__(self) -> Self:
         return self
@@ -85,7 +83,7 @@ def _begin(value: Any) -> None:
 
 
 def _end_with_parent() -> None:
-    """A killed parent sends no signal, and nobody would ever ask again."""
+    """A killed parent sends no signal, so its children would wait forever."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

@@ -20,7 +20,7 @@ def printable(text: str) -> str:
 
 
 def is_sparse(A: Any) -> bool:
-    """Whether A is a sparse matrix of scipy. Where nobody loaded scipy.sparse, which takes 0.2 s, nothing is one."""
+    """Whether A is a sparse matrix of scipy. False where scipy.sparse, which takes 0.2 s to load, is not loaded."""
     sparse = sys.modules.get("scipy.sparse")
     return sparse is not None and bool(sparse.issparse(A))
 

@@ -1,4 +1,4 @@
-"""Callbacks that are ready to use: TensorBoard, MLflow, Weights & Biases, and an end of your own.
+"""Ready-made callbacks: TensorBoard, MLflow, Weights & Biases, and a stopping rule of your own.
 
 Pass them to ``run`` as ``callbacks=[...]``. Each needs its package only when it is made. A callback of your own is a
 class with any of ``on_run_start(config)``, ``on_record(step, metrics)`` and ``on_run_end(result)``; ``Callback`` has
@@ -16,7 +16,7 @@ __all__ = ["Callback", "MLflow", "Record", "StopWhen", "TensorBoard", "WandB"]
 
 
 class StopWhen(Callback):
-    """End the run, with the status STOPPED, at the first record at which the condition holds.
+    """Stop the run (status STOPPED) at the first record that meets the condition.
 
     Args:
         condition: of a record, such as ``lambda r: r["gap"] < 1e-3`` or one that looks at ``r.x``.

@@ -61,13 +61,11 @@ class Task:
         return Problem([A], psi=self.psi, D=self.D)  # type: ignore[list-item]
 
     def psi_at(self, x: Array) -> float:
-        """psi(x) or psi(D x)."""
         if self.psi is None:
             return 0.0
         return float(self.psi(x.reshape(self.shape) if self.D is None else self.D @ x))
 
     def value(self, x: Array) -> float:
-        """f(x) + psi(D x)."""
         return float(self.f.value(x) + self.psi_at(x))
 
 

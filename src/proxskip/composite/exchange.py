@@ -143,11 +143,9 @@ class SoloClient:
             raise TooSteep
 
     def send(self, v: Array, codec: Any = None) -> Array:
-        """As it is: there is nowhere to send it."""
         return v
 
     def own(self, values: float | Sequence[float]) -> Any:
-        """The value of the only client."""
         return values if np.ndim(values) == 0 else values[0]  # type: ignore[index]
 
     def close(self) -> None:

@@ -47,7 +47,6 @@ class Smooth:
     batch_gradient: Callable[[Array, Indices], Array] | None = None
 
     def with_L(self, L: float) -> Smooth:
-        """The same with another bound on the smoothness."""
         return replace(self, L=L)
 
 
@@ -68,9 +67,7 @@ def as_smooth(
     elif pair := oracles.value_and_gradient(f):
         value, gradient = pair
     else:
-        raise InputError(
-            f"f of type {type(f).__name__} has no value(x) and gradient(x); give both, or a pair of callables."
-        )
+        raise InputError(f"{type(f).__name__} has no value(x) and gradient(x); give both, or a pair of callables.")
     d = math.prod(shape)
     known = oracles.dimension_of(f)
     if known is not None and known != d:
@@ -171,10 +168,7 @@ def sampling(f: Smooth, batch: Any) -> int:
     """The batch, if f is a finite sum with at least that many rows."""
     b = theory.whole("batch", batch)
     if not oracles.can_sample(f.of):
-        raise InputError(
-            "minibatches need an f with rows: Logistic, LeastSquares, Softmax with a matrix, or your own with N, "
-            "L_rows and minibatch_gradient(x, rows)."
-        )
+        raise InputError("minibatches need a linear model, or an f with N, L_rows and minibatch_gradient(x, rows).")
     if b > f.rows:
         raise InputError(f"batch = {b} is larger than the {f.rows} rows of f.")
     if oracles.row_smoothness_of(f.of) is None:

@@ -47,15 +47,13 @@ def prepare(
     if name in METHODS:
         _check_name(name, psi, D, batch)
     start = _start(f, x0)
-    # computing mu may cost an eigenvalue problem, so an f is asked for it only where a method uses it
+    # computing mu may cost an eigenvalue problem, so it is read only for methods that use it
     has = METHODS.get(name, {"mu"})
     takes_p = "p" in has and p is None and name != "auto"
     uses_mu = "mu" in has and (p is None or "p" not in has)
     smooth = functions.as_smooth(f, start.shape, L, mu, mu_needed=uses_mu, hurry=name == "auto")
     if takes_p and smooth.mu is None:
-        raise InputError(
-            f"mu is unknown, and {name} takes its p from it; give mu, the strong convexity of f, or p, say p = 0.1."
-        )
+        raise InputError(f"mu is unknown, and {name} takes its p from it; give mu (strong convexity), or p, say 0.1.")
     if takes_p and smooth.L is None and D is not None:
         raise InputError("L is unknown; splitskip takes its p from L and mu, so give L or p.")
     b = None if batch is None else functions.sampling(smooth, batch)
@@ -66,7 +64,7 @@ def _start(f: Any, x0: Any) -> Array:
     if x0 is None:
         d = oracles.dimension_of(f)
         if d is None:
-            raise InputError("give x0: f does not say how many unknowns there are.")
+            raise InputError("pass x0: f has no attribute d, the number of unknowns.")
         x0 = np.zeros(d)
     if is_sparse(x0):
         raise InputError("x0 is sparse; give an array.")
@@ -77,7 +75,6 @@ def _start(f: Any, x0: Any) -> Array:
 
 
 def _numbers(name: str, values: Any) -> Array:
-    """A copy as an array of real numbers."""
     try:
         if not np.iscomplexobj(values):
             return np.array(values, dtype=np.float64)

@@ -73,7 +73,7 @@ class TurnsDescent(AutoDescent):
         return self.round >= FIRST_TURN[self.arm] or self._is_expensive()
 
     def _is_expensive(self) -> bool:
-        """Whether a prox of PAPC's first rounds was, which is asked once."""
+        """Whether a prox was expensive in PAPC's first rounds; measured once."""
         if self.solo.prox_times is None:
             return False
         cost = self.prox_cost()

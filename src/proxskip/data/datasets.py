@@ -198,10 +198,8 @@ def mnist(
             path = (folders[0] if data_dir else _cache()) / "mnist" / f"{name}.gz"
             _download_idx(name, path, progress)
         if path is None:
-            raise InputError(
-                f"mnist is not on this machine: no folder has mnist/{name} or {name}.gz; call mnist(download=True), or "
-                "set PROXSKIP_DATA to the folder that has mnist."
-            )
+            where = "call mnist(download=True), or set PROXSKIP_DATA to the folder that has mnist"
+            raise InputError(f"mnist is not on this machine: no folder has mnist/{name} or {name}.gz; {where}.")
         arrays.append(read_idx(path, sha256))
     return arrays[0], arrays[1], arrays[2], arrays[3]
 

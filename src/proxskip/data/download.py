@@ -25,7 +25,7 @@ RETRIES = 4
 
 
 class _Refused(Exception):
-    """What another attempt would not change."""
+    """A refusal that no retry would change."""
 
 
 def download(

@@ -154,9 +154,7 @@ def _decompressed(file: str, max_bytes: int) -> Iterator[bytes]:
         while block := _next_block(stream):
             size += len(block)
             if size > max(SLACK, MAX_EXPANSION * os.fstat(raw.fileno()).st_size):
-                raise Unreadable(
-                    f"the text is more than {MAX_EXPANSION} times the size of the compressed file; unpack it by hand."
-                )
+                raise Unreadable(f"the text is more than {MAX_EXPANSION} times the size of its file; unpack it first.")
             if size > max_bytes:
                 raise Unreadable(f"the file holds more than max_bytes = {max_bytes} bytes of text.")
             yield block

@@ -93,7 +93,6 @@ def gap(problem: Problem, x: Array) -> Bounded:
 
 
 def _whole_value(problem: Problem, x: Array) -> tuple[float, float]:
-    """The value of the problem, and its error."""
     if _is_remote(problem):
         total = problem.smooth_value(x)
         error = ASSUMED_ULPS * UNIT * abs(total)

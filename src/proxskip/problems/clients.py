@@ -77,11 +77,8 @@ class Clients(Sequence[Oracle]):
             if (rows := oracles.row_smoothness_of(f)) is not None:
                 largest[i] = rows
             else:
-                L = float(f.L)  # says itself that it is unknown, where it is
-                raise InputError(
-                    f"client {i} knows its L = {L:g} but not that of a minibatch; give it L_rows, the largest "
-                    "smoothness of one row, or the method a gamma."
-                )
+                L = float(f.L)  # raises its own error where it is unknown
+                raise InputError(f"client {i} has L = {L:g} but no L_rows for minibatches; add it, or pass a gamma.")
         return largest
 
     def spreads(self, x: Array) -> Array:

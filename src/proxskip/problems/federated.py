@@ -191,12 +191,12 @@ class Problem:
         return first
 
     def own_start(self) -> Array | None:
-        """Where the clients want to be started, such as at a network's weights; None if they do not say."""
+        """The clients' own starting point, such as a network's weights; None without one."""
         first = oracles.start_of(self._clients.distinct()[0])
         for f in self._clients.distinct():  # one at a time: they may be large, and many
             other = oracles.start_of(f)
             if not (first is other or (first is not None and other is not None and np.array_equal(first, other))):
-                raise InputError("the clients start from different weights; give x0.")
+                raise InputError("the clients start from different weights; pass x0.")
         return first
 
     def measured(self, x: Array) -> dict[str, float]:

@@ -523,7 +523,6 @@ def label_values(labels: npt.NDArray[Any], classes: npt.ArrayLike | None) -> npt
 
 
 def _row_weights(weights: npt.ArrayLike | None, N: int) -> Array:
-    """N nonnegative weights that sum to one."""
     if weights is None:
         return np.full(N, 1.0 / N)
     s = np.asarray(weights, dtype=np.float64)

@@ -51,9 +51,7 @@ def check_adjoint(name: str, D: Any) -> None:
         one, two = float(Dv @ u), float(v @ DTu)
         size = np.linalg.norm(Dv) * np.linalg.norm(u) + np.linalg.norm(v) * np.linalg.norm(DTu)
     if not abs(one - two) <= 1e-4 * size:
-        raise InputError(
-            f"the transpose of {name} is not its transpose: <{name} v, u> = {one:.6g}, but <v, {name}'u> = {two:.6g}."
-        )
+        raise InputError(f"{name}.T is not the transpose of {name}: <{name} v, u> = {one:.6g}, not {two:.6g}.")
 
 
 def as_matrix(D: Any) -> Array | None:

@@ -1,4 +1,4 @@
-"""What an oracle may offer beyond value, gradient, L and mu; every question of this kind is asked here.
+"""Optional attributes of an oracle, beyond value, gradient, L and mu; only this module looks for them.
 
 An oracle needs only the four members of ``types.Oracle``. It is used better if it also has some of these:
 
@@ -52,7 +52,7 @@ def knows_L(f: object) -> bool:
 
 
 def start_of(f: object) -> Array | None:
-    """The point at which f wants to be started, such as a network's weights; None if it does not say."""
+    """The starting point that f suggests, such as a network's weights; None without one."""
     start = attribute(f, "start")
     return start() if callable(start) else None
 

@@ -24,7 +24,7 @@ from proxskip.types import Array, Indices, InputError, Oracle
 PACKED_FROM = 256
 """Clients from which a split packs them."""
 VIEWS_KEPT = 4096
-"""Clients that were asked for and are kept for the next time."""
+"""Clients kept after their first use."""
 
 
 class Packed(Clients):

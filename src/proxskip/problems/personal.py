@@ -33,15 +33,12 @@ class Personal:
         return np.asarray(self.alpha * x + (1.0 - self.alpha) * self.own)
 
     def value(self, x: Array) -> float:
-        """f at the client's model."""
         return float(self.f.value(self.model(x)))
 
     def gradient(self, x: Array) -> Array:
-        """The gradient in x."""
         return np.asarray(self.alpha * self.f.gradient(self.model(x)))
 
     def hessp(self, x: Array, v: Array) -> Array:
-        """Hessian times vector."""
         f: Any = self.f
         return np.asarray(self.alpha**2 * f.hessp(self.model(x), v))
 
@@ -76,7 +73,6 @@ def scafflix(problem: Problem, alpha: npt.ArrayLike, own: npt.ArrayLike | None =
 
 
 def _own_models(problem: Problem) -> Array:
-    """The minimizers of the clients' functions."""
     models = []
     for i, f in enumerate(problem.clients):
         alone = Problem([f], d=problem.d).solution

@@ -63,8 +63,7 @@ class RemoteClient:
     def value(self, x: Array, *rows: Any) -> NoReturn:
         """Refused: the data are not here."""
         raise InputError(
-            f"the data of {self.name} lie in Ray actors; run with the engine that loaded them, or take "
-            "problem.here(), which loads all of them into this process."
+            f"{self.name} is in a Ray actor; use the engine that loaded it, or load all with problem.here()."
         )
 
     gradient = minibatch_gradient = value

@@ -45,7 +45,7 @@ class Solution:
 
     @cached_property
     def h(self) -> Array:
-        """grad f_i(x*), one row per client; computed when it is asked for, since it is large for many clients."""
+        """grad f_i(x*), one row per client; computed on first use, since it is large for many clients."""
         return self.gradients()
 
 

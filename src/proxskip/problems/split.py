@@ -74,7 +74,7 @@ def split(
         whole = model.reweighted(s)
     about = {"split": by, "weights": weights, "l2_relative": model.l2_relative, **(info or {})}
     shards: Sequence[Any] = Packed.of(model, order, row0)
-    # few clients are made at once: then each of them is there, and knows its own constants
+    # few clients are made at once, so that each keeps its own constants
     shards = shards if len(shards) >= PACKED_FROM else tuple(shards)
     return Problem(shards, w, batch=batch, L_kind=L, whole=whole, info=about)
 

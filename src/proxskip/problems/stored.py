@@ -126,7 +126,7 @@ def _digest(folder: Path) -> str:
 
 # -- reading -----------------------------------------------------------------------------------------------------------
 class ClientStore:
-    """A folder of clients, mapped into memory: the system reads what is used, and gives it back when it needs room."""
+    """A memory-mapped folder of clients: the system reads the rows in use, and drops them when it needs room."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)

@@ -139,10 +139,7 @@ class Model:
     def L(self) -> float:
         """The smoothness constant that was given."""
         if self.given_L is None:
-            raise InputError(
-                "the L of this module is unknown, and step sizes follow from it; give the method a gamma, as in "
-                "Scaffnew(gamma=0.1, p=0.1), or the Model its L."
-            )
+            raise InputError("the L of this module is unknown; pass a gamma, as in Scaffnew(gamma=0.1, p=0.1), or L.")
         return self.given_L
 
     @property
@@ -174,17 +171,14 @@ class Model:
             except InputError:
                 raise
             except Exception as error:
-                said = f"{type(error).__name__}: {error}".splitlines()[0]
-                raise InputError(f"the loss of the first rows cannot be computed ({said}).") from error
+                reason = f"{type(error).__name__}: {error}".splitlines()[0]
+                raise InputError(f"the loss of the first rows cannot be computed ({reason}).") from error
         _check_loss(loss)
         if any(g is not None and g.is_sparse for g in _slopes(loss, leaves)):
             raise InputError("a gradient is sparse; make the embedding with sparse=False.")
         for name, v in buffers.items():
             if tensors[name] is not v or not same_bytes(v, self.module.get_buffer(name)):
-                raise InputError(
-                    f"the module changes its buffer {name}, which is not a parameter and is not averaged; use layers "
-                    "without a state, such as GroupNorm or LayerNorm."
-                )
+                raise InputError(f"the module changes its buffer {name}, which is not averaged; use stateless layers.")
         if drew:
             raise InputError("the module draws random numbers without a key; use nn.Dropout, or put it in eval mode.")
         _TRIED[self.module] = about, dropout.layer > 0
@@ -318,14 +312,12 @@ def _generator_state(device: torch.device) -> Any:
 
 
 def _number(metric: str, value: Any) -> float:
-    """The value of a metric."""
     if isinstance(value, torch.Tensor) and value.numel() != 1:
         raise InputError(f"the metric {metric} gives {value.numel()} numbers; return one, a mean over the rows.")
     return float(value)
 
 
 def _check_loss(loss: Any) -> None:
-    """Refuse what has no gradient."""
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         what = f"{loss.numel()} numbers" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
         raise InputError(f"the loss gives {what}; return a tensor with one number, a mean over the rows.")
@@ -340,9 +332,7 @@ def _check(module: torch.nn.Module, names: tuple[str, ...], inputs: Any, targets
     if not (isinstance(inputs, torch.Tensor) and isinstance(targets, torch.Tensor)):
         raise InputError("inputs and targets must be tensors with one row per sample; torch.as_tensor makes them.")
     if not len(inputs) or len(targets) != len(inputs):
-        raise InputError(
-            f"there are {len(inputs)} inputs and {len(targets)} targets; give the same number of both, at least one."
-        )
+        raise InputError(f"there are {len(inputs)} inputs and {len(targets)} targets; give one target per input.")
     for name in names:
         p = module.get_parameter(name)
         if torch.nn.parameter.is_lazy(p) or p.is_meta or p.is_complex():
@@ -352,7 +342,4 @@ def _check(module: torch.nn.Module, names: tuple[str, ...], inputs: Any, targets
     if len(kinds) > 1:
         raise InputError(f"the parameters have the dtypes {', '.join(sorted(map(str, kinds)))}; give them one.")
     if any(isinstance(m, BATCH_NORMS) for m in module.modules()):
-        raise InputError(
-            "batch normalization keeps running means, which are not parameters and are not averaged; "
-            "use GroupNorm or LayerNorm."
-        )
+        raise InputError("batch normalization keeps running means, which are not averaged; use GroupNorm or LayerNorm.")

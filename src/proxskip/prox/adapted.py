@@ -45,10 +45,8 @@ class Adapted(Operator):
         # a copy, since some operators work in place
         result = np.asarray(self.operator.prox(flat.copy(), t))
         if result.shape != flat.shape or (np.iscomplexobj(result) and max_abs(result.imag) > 1e-9 * max_abs(result)):
-            raise InputError(
-                f"the prox of {type(self.operator).__name__} gave {result.dtype} values of shape "
-                f"{result.shape} where it must give {flat.size} real ones."
-            )
+            kind = f"{result.dtype} of shape {result.shape}"
+            raise InputError(f"the prox of {self._name()} gave {kind}; it must give {flat.size} real numbers.")
         return result.real.astype(np.float64).reshape(np.shape(x))
 
 
@@ -101,11 +99,9 @@ def _known_faults(obj: Any) -> None:
     for part in (*getattr(obj, "ops", ()), getattr(obj, "f", None)):
         _known_faults(part)
     name = type(obj).__name__
-    if name == "Huber":  # refused only while the error is there
+    if name == "Huber":  # refused only in versions with the error
         a = float(obj.alpha)
         if not abs(float(obj.prox(np.array([1.5 * a]), a)[0]) - 0.75 * a) <= 1e-6 * a:
-            raise InputError(
-                "the prox of pyproximal's Huber is wrong for alpha < |x| <= alpha + t; use proxskip.prox.Huber instead."
-            )
+            raise InputError("the prox of this pyproximal's Huber is wrong; use proxskip.prox.Huber.")
     if name in NOT_CONVEX:
         warnings.warn(f"{name} is not convex, so no theorem here covers its prox.", ProxWarning, stacklevel=4)

@@ -82,7 +82,6 @@ def parse(text: str, d: int) -> Prox:
 
 
 def _arguments(text: str) -> tuple[Callable[..., Prox], list[Any]]:
-    """What makes the operator, and its arguments."""
     name, _, rest = text.partition(":")
     if name not in FORMS:
         raise InputError(f'psi "{text}" is not known; use {forms()}.')

@@ -75,9 +75,7 @@ class SingularValues(_OfSingularValues):
         # one number for all entries, the same in both directions
         even = isinstance(self.psi, Box) and isinstance(self.psi.lo, float) and self.psi.lo == -np.asarray(self.psi.hi)
         if not (isinstance(self.psi, SIGN_SYMMETRIC) or even):
-            raise InputError(
-                f"SingularValues needs a psi that depends neither on signs nor on order, not {self.psi!r}."
-            )
+            raise InputError(f"SingularValues needs a psi that ignores signs and order, not {self.psi!r}.")
         object.__setattr__(self, "shape", matrix_shape(self, self.shape))
 
 
@@ -91,9 +89,7 @@ class Eigenvalues(Operator):
     def __post_init__(self) -> None:
         fair = isinstance(self.psi, Box) and isinstance(self.psi.lo, float) and isinstance(self.psi.hi, float)
         if not (isinstance(self.psi, ORDER_SYMMETRIC) or fair):
-            raise InputError(
-                f"Eigenvalues needs a psi that does not depend on the order of its arguments, not {self.psi!r}."
-            )
+            raise InputError(f"Eigenvalues needs a psi that ignores the order of its arguments, not {self.psi!r}.")
         if self.n < 1:
             raise InputError(f"Eigenvalues needs n >= 1, not n = {self.n}.")
 

@@ -70,9 +70,7 @@ class Checkpoint:
     note: str | None
 
 
-# ---------------------------------------------------------------------------------------------- save and load
-
-
+# -- save and load -----------------------------------------------------------------------------------------------------
 def save(
     folder: Path,
     arrays: Mapping[str, AnyArray],
@@ -117,9 +115,8 @@ def in_words(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         where, reason = error.filename or path, error.strerror or str(error)
-        raise CheckpointError(
-            f"cannot write {where}: {reason}; what was saved before is intact. Free some space, or give another folder."
-        ) from error
+        hint = "What was saved before is intact. Free some space, or give another folder."
+        raise CheckpointError(f"cannot write {where}: {reason}. {hint}") from error
 
 
 def read_part(path: Path, sha256: str) -> dict[str, AnyArray]:
@@ -186,9 +183,7 @@ def safe_name(name: str) -> str:
     raise InputError(f"{cut(repr(name))} cannot be a name: use 1 to 64 of A-Z a-z 0-9 . _ - and no dot at the start.")
 
 
-# ------------------------------------------------------------------------------------------------- writing
-
-
+# -- writing -----------------------------------------------------------------------------------------------------------
 def _generations(folder: Path, name: str) -> tuple[Path, Path]:
     if safe_name(name).endswith(".previous"):
         raise InputError(f"{name!r} cannot be a checkpoint's name: .previous marks the older generation.")
@@ -211,9 +206,7 @@ def _encode(arrays: Mapping[str, AnyArray], meta: Mapping[str, Any]) -> list[byt
         data.append(little.reshape(-1).view(np.uint8).data)
     header = canonical(checked_plain({"arrays": _entries(layout), "meta": meta}, "the checkpoint", lists=False))
     if len(header) > HEADER_LIMIT:
-        raise InputError(
-            f"meta and array names take {len(header)} bytes of {HEADER_LIMIT}: put long lists into arrays."
-        )
+        raise InputError(f"meta and array names take {len(header)} bytes of {HEADER_LIMIT}: use arrays for long lists.")
     pieces: list[bytes | memoryview] = [_PREFIX.pack(MAGIC, VERSION, len(header)), header, *data]
     # over all pieces, so that a file cut anywhere is noticed
     digest = hashlib.sha256()
@@ -233,9 +226,7 @@ def _entries(layout: Sequence[tuple[str, str, Sequence[int]]]) -> list[dict[str,
     return entries
 
 
-# ------------------------------------------------------------------------------------------------- reading
-
-
+# -- reading -----------------------------------------------------------------------------------------------------------
 @contextmanager
 def _sealed(path: Path) -> Iterator[tuple[BinaryIO, int, str]]:
     """A file whose sha256 is right, opened at its beginning; its size without the sha256, and the sha256."""
@@ -308,7 +299,7 @@ def _parse_header(raw: bytes, available: int) -> tuple[list[tuple[str, str, list
         if dtype not in DTYPES or min(shape, default=0) < 0:
             raise ValueError(f"array {cut(repr(name))} has dtype {cut(dtype)} and shape {cut(str(shape))}")
     entries = _entries(layout)
-    # refuses a key that is there twice or too much, every other way to write the same, and sizes that do not fit
+    # refuses duplicate and extra keys, other spellings of the same data, and sizes that do not fit
     if canonical({"arrays": entries, "meta": meta}) != raw:
         raise ValueError("it is written in another way")
     if len({name for name, _, _ in layout}) < len(layout):
@@ -318,9 +309,7 @@ def _parse_header(raw: bytes, available: int) -> tuple[list[tuple[str, str, list
     return layout, meta
 
 
-# ---------------------------------------------------------------------------------------------- differences
-
-
+# -- differences -------------------------------------------------------------------------------------------------------
 def _differences(prefix: str, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[str]:
     for key in dict.fromkeys([*wanted, *saved]):
         field = f"{prefix}{key}"

@@ -106,10 +106,7 @@ def check_sampling(saved: Mapping[str, Any]) -> None:
     """Refuse to go on with a run whose minibatches were drawn in another way; 0.1 wrote no version."""
     begun = saved.get("sampling", 1)
     if saved.get("batch") is not None and begun != SAMPLING:
-        raise InputError(
-            f"this run draws its minibatches by sampling {begun!r}, which this version of proxskip does not have; "
-            "finish it with the version that began it."
-        )
+        raise InputError(f"this proxskip has no sampling {begun!r} for minibatches; finish the run where it began.")
 
 
 def weighting(problem: Problem) -> str:
@@ -153,16 +150,12 @@ def revive(saved: dict[str, Any]) -> tuple[Method, Participation]:
     # a method of its own may have a parameter of this name; otherwise it is that of ``Decaying``
     decay = None if "decay" in names else values.pop("decay", None)
     if values.keys() - names:
-        raise InputError(
-            f"{kind.name} has no parameter {min(values.keys() - names)}, with which this run was made; use the version "
-            "of the method that made it."
-        )
+        name = min(values.keys() - names)
+        raise InputError(f"{kind.name} has no parameter {name}, which this run has; use the version that began it.")
     method: Method = kind(**values) if decay is None else Decaying(kind(**values), decay)
     scheme = saved["cohort"].get("scheme", 1)  # the first runs knew no other
     if scheme not in (1, 2):
-        raise InputError(
-            f"this run draws its cohorts by scheme {scheme}, which this version of proxskip does not know."
-        )
+        raise InputError(f"this proxskip has no scheme {scheme} for cohorts; finish the run where it began.")
     who, value = next((k, v) for k, v in saved["cohort"].items() if k != "scheme")
     makers: dict[str, Callable[[Any], Participation]] = {
         "everyone": lambda _: Everyone(),
@@ -176,8 +169,8 @@ def revive(saved: dict[str, Any]) -> tuple[Method, Participation]:
 def with_defaults(saved: dict[str, Any]) -> dict[str, Any]:
     """A saved configuration; parameters that its method had not yet when it was saved have their defaults."""
     known = parameters(revive(saved)[0])
-    given = {k: v for k, v in saved["parameters"].items() if k in known or (k, v) not in RETIRED}
-    return saved | {"parameters": known | given}
+    kept = {k: v for k, v in saved["parameters"].items() if k in known or (k, v) not in RETIRED}
+    return saved | {"parameters": known | kept}
 
 
 def _revived(v: Any) -> Any:

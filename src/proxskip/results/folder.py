@@ -55,7 +55,7 @@ class Folder:
     took: float = 0.0
 
     def close(self) -> None:
-        """Let others write to the folder."""
+        """Release the lock."""
         self.lock.close()
 
     def due(self, round: int) -> bool:
@@ -65,7 +65,6 @@ class Folder:
         return time.monotonic() - self.last > max(SECONDS_BETWEEN_CHECKPOINTS, self.took / SHARE_OF_CHECKPOINTS)
 
     def save(self, state: State) -> None:
-        """Write a checkpoint."""
         began = time.monotonic()
         lists: dict[str, AnyArray] = {}
         meta = _lists_to_arrays(state.meta | {"config": self.config}, lists)
@@ -115,7 +114,7 @@ def create(out: str | Path, config: dict[str, Any], force: bool, every: int | No
 
 
 def check(out: str | Path, force: bool, every: int | None) -> list[str]:
-    """The files of an older run in the folder; refused unless ``force``, and in any case while somebody writes it."""
+    """The files of an older run in the folder; refused unless ``force``, and always while it is being written."""
     if every is not None and every < 1:
         raise InputError(f"checkpoint_every = {every} must be at least 1.")
     path = Path(out)
@@ -141,7 +140,7 @@ def reopen(path: Path) -> Folder:
 
 
 def read(path: Path) -> Folder:
-    """A run's folder with its checkpoint, to look at."""
+    """A run folder with its checkpoint, read-only."""
     if not path.is_dir():
         raise InputError(f"{path} is not a run folder; there is nothing to resume.")
     saved = checkpoint.load(path)
@@ -185,7 +184,7 @@ def same_run(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     changes = checkpoint.differences({k: saved.get(k) for k in kept}, {k: now.get(k) for k in kept})
     if changes:
         raise InputError("this checkpoint belongs to another run: " + "; ".join(changes) + ".")
-    # a method from outside the package; folders of 0.2 do not say, and a notebook's cell has no source
+    # a method from outside the package; folders of 0.2 have no digest, and a notebook's cell has no source
     sources = saved.get("source"), now.get("source")
     if None not in sources and sources[0] != sources[1]:
         raise InputError(

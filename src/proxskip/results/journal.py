@@ -76,7 +76,7 @@ def remove_parts(folder: Path, listed: Collection[str] = ()) -> None:
 
 
 def parts_in(folder: Path) -> list[Path]:
-    """The parts in a folder, whoever lists them."""
+    """All parts in a folder, listed or not."""
     return [p for p in _numbered(folder) if p.is_file() and checkpoint.begins_like_one(p)]
 
 

@@ -105,9 +105,7 @@ def _summary(path: Path) -> Summary:
             about["status"] = "LIMIT"
         Status[about["status"]], about["success"], about["message"], about["warnings"]
     except FileNotFoundError:
-        raise InputError(
-            f"{path} holds a run that has not ended; continue it with proxskip.resume, or `proxskip resume`."
-        ) from None
+        raise InputError(f"{path} holds a run that has not ended; continue it with proxskip.resume.") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path / 'summary.json'} is not the summary of a run ({type(error).__name__}).") from None
     return Summary(about)

@@ -1,4 +1,4 @@
-"""One writer per folder: a lock that a process holds as long as it lives, and that names it to others.
+"""One writer per folder: a lock that lasts as long as its process, and names it to others.
 
 The lock is the system's (``filelock`` on a file in the folder), so that one whose process is gone, however it ended, is
 free at once, whatever process has its number by now. A second file holds the number of the process, for the message.
@@ -17,7 +17,7 @@ from proxskip.types import InputError
 
 NAME = ".lock"
 LONGEST = 1024
-"""Bytes of a lock file, at most: a longer file is somebody's data."""
+"""Bytes of a lock file, at most: a longer file is user data."""
 
 
 @contextmanager
@@ -25,7 +25,7 @@ def held(folder: Path, patient: bool = False, name: str = NAME) -> Iterator[None
     """Hold a folder's lock; InputError if another process, or another run of this one, holds it.
 
     Args:
-        patient: wait for whoever holds it.
+        patient: wait until the lock is free.
         name: of the lock, where a folder has several.
     """
     from filelock import FileLock, Timeout, UnixFileLock  # 6 MB, which an actor of Ray does not need
@@ -37,9 +37,8 @@ def held(folder: Path, patient: bool = False, name: str = NAME) -> Iterator[None
     try:
         lock.acquire(timeout=-1 if patient else 0)
     except Timeout:
-        raise InputError(
-            f"{path.parent} is being written by {_process(holder)}; wait for it, or choose another folder."
-        ) from None
+        other = _process(holder)
+        raise InputError(f"{path.parent} is being written by {other}; wait for it, or use another folder.") from None
     try:
         with contextlib.suppress(OSError):  # it is for the message alone
             holder.unlink(missing_ok=True)
@@ -72,7 +71,7 @@ def _process(holder: Path) -> str:
 
 
 def refuse_if_held(folder: Path) -> None:
-    """InputError if somebody writes to the folder at this moment."""
+    """InputError if a process is writing to the folder."""
     if (folder / NAME).exists():
         with contextlib.suppress(PermissionError), held(folder):
             pass

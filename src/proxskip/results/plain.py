@@ -52,10 +52,8 @@ def _plain(value: Any, field: str, *how: bool) -> Any:
         return [_plain(item, f"{field}[{k}]", *how) for k, item in enumerate(value)]
     if lists and isinstance(value, np.ndarray):
         return _plain(value.tolist(), field, *how)
-    raise InputError(
-        f"{cut(field)} is a {type(value).__name__} that JSON cannot hold: "
-        "use numbers (below 2**256), text, None, lists and dicts."
-    )
+    kinds = "numbers (below 2**256), text, None, lists and dicts"
+    raise InputError(f"{cut(field)} is a {type(value).__name__} that JSON cannot hold: use {kinds}.")
 
 
 def _is_text(text: str) -> bool:

@@ -31,7 +31,7 @@ class Status(IntEnum):
     LIMIT: a limit was reached, such as ``rounds`` or ``seconds``. Only ``minimize`` ends as INEXACT, and only ``run``
     as INTERRUPTED or CORRUPTED. PRECISION: the tolerance is below what rounding allows; the message says which accuracy
     is reached. CORRUPTED: the control variates do not add up, so an update was lost, applied twice or changed. STOPPED:
-    a callback asked for the end. STALLED: no progress any more; over a simulated network also that too few clients
+    a callback stopped it. STALLED: no progress any more; over a simulated network also that too few clients
     answered, again and again.
     """
 
@@ -68,7 +68,7 @@ class Summary(dict[str, Any]):
 class Result:
     """The last communicated x, how the run ended, its trace and its summary.
 
-    ``success`` is true only if a tolerance was asked for and holds at this x.
+    ``success`` is true only if a tolerance was set and holds at this x.
 
     Args:
         x: the last communicated point.
@@ -123,7 +123,7 @@ class Result:
 
 
 class Results(list[Result]):
-    """Results in a list that prints as a table; those of one method and several seeds follow each other.
+    """A list of results that prints as a table; the seeds of a method follow each other.
 
     Args:
         iterable: the results.

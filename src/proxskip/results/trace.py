@@ -20,7 +20,7 @@ from proxskip.types import Array, InputError
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _FIRST = ("round", "iteration", "iterations", "nprox", "f", "fun", "gap", "grad_norm", "certificate", "seconds")
-"""Columns of a run or a minimization that a repr shows, as far as they are there."""
+"""Columns that a repr shows, where the trace has them."""
 
 
 def _cell(value: float) -> str:
@@ -50,9 +50,7 @@ class Trace:
             raise InputError("a trace needs a tuple with at least one column name.")
         for name in columns:
             if not isinstance(name, str) or not _NAME.fullmatch(name):
-                raise InputError(
-                    f"{name!r:.80} cannot be a column: use 1 to 64 of A-Z a-z 0-9 _ . - and begin with a letter or _."
-                )
+                raise InputError(f"{name!r:.80} cannot be a column: use letters, digits, _ . - after a letter.")
         self._position = {name: k for k, name in enumerate(columns)}
         if len(self._position) != len(columns):
             raise InputError(f"column names must differ, and {', '.join(columns)} do not.")
@@ -119,8 +117,7 @@ class Trace:
         # in one go, since a run looks at it after every round; the columns are in the order of their positions
         return dict(zip(self._position, self._table[:, self._length - 1].tolist(), strict=True))
 
-    # ------------------------------------------------------------------------------------------ arrays
-
+    # -- arrays --------------------------------------------------------------------------------------------------------
     def to_arrays(self, prefix: str = "") -> dict[str, Array]:
         """A copy of each column by name, for a checkpoint."""
         return {prefix + name: self[name].copy() for name in self._position}
@@ -138,8 +135,7 @@ class Trace:
         trace._table, trace._length = np.stack(list(columns.values())), lengths.pop()
         return trace
 
-    # --------------------------------------------------------------------------------------------- CSV
-
+    # -- CSV -----------------------------------------------------------------------------------------------------------
     def to_csv(self, path: Path) -> None:
         """Write a header and one line per row; every number reads back as the same float."""
         text = io.StringIO(newline="")

@@ -86,7 +86,7 @@ def seed_of(estimator: Any) -> int:
     """The seed that ``random_state`` stands for: a number itself, 0 for None, otherwise drawn from it."""
     state = estimator.random_state
     if state is None or isinstance(state, (int, np.integer)):
-        # None is a fixed seed here, so that a fit can be repeated unless somebody asks otherwise
+        # None is a fixed seed here, so that a fit can be repeated
         return int(state or 0)
     return int(check_random_state(state).randint(2**31))
 

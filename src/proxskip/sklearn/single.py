@@ -74,7 +74,7 @@ class ProxEstimator(SparseEstimator):
         return Blocks(parts, [d, *[1] * free] * rows)
 
     def _start(self, rows: int, d: int, free: int) -> Array | None:
-        """The coefficients of the last fit, if a warm start is asked for and they fit."""
+        """The coefficients of the last fit, for a warm start; None where their shape differs."""
         coef = getattr(self, "coef_", None) if self.warm_start else None
         if coef is None or np.atleast_2d(coef).shape != (rows, d):
             return None

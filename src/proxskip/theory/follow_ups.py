@@ -164,7 +164,7 @@ def cohort_sentence(n: int, c: float, eps: float) -> str:
         eps: the factor by which the error is to be reduced.
     """
     return (
-        f"With cohorts of {c:g} of {n:,} clients the squared error of what clients remember takes about "
-        f"(n/c) log(1/eps) rounds whatever p, here {math.ceil(cohort_rounds(n, c, eps)):,} to fall by {eps:.2g}: it "
-        "changes only when a client takes part. Only clients that are alike need fewer."
+        f"Cohorts of {c:g} of {n:,} clients need about (n/c) log(1/eps) rounds for any p, here "
+        f"{math.ceil(cohort_rounds(n, c, eps)):,} to reduce the squared error of h by {eps:.2g}: the h of a client "
+        "changes only when it takes part. Only clients that are alike need fewer."
     )

@@ -86,9 +86,7 @@ def accuracy(eps: float) -> float:
 def known(mu: float | None) -> float:
     """The strong convexity constant mu as a float, refused when it is missing or zero."""
     if mu is None or (isinstance(mu, int | float | np.number) and (mu == 0 or mu != mu)):
-        raise InputError(
-            f"mu is unknown (mu = {mu}), so no rate can be computed; give l2 > 0, or gamma and p yourself."
-        )
+        raise InputError(f"mu is unknown (mu = {mu}), so there is no rate; give l2 > 0, or gamma and p yourself.")
     return positive("mu", mu)
 
 

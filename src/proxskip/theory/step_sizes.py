@@ -102,7 +102,7 @@ def check_limits(
     if gamma >= limits.refuse_at and not insist:
         raise InputError(
             f"gamma = {shown(gamma)} is too large: {method} can diverge from {shown(limits.refuse_at)} on. "
-            f"Use {shown(limits.figure)}, or insist with allow_unsafe_step=True."
+            f"Use {shown(limits.figure)}, or pass allow_unsafe_step=True."
         )
     if gamma > limits.warn_above:
         return [f"gamma = {shown(gamma)} is above {shown(limits.warn_above)}, the largest known to work for {method}."]

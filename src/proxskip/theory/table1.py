@@ -77,14 +77,13 @@ def table1(
     (1/n) sum_i |grad f_i(x*)|^2. q is the probability with which S-Local-GD refreshes its anchor, at the cost
     of a second vector and a second exchange; unless given, the upper end q = 1 is counted.
 
-    The rounds are the expressions inside the table's O, with the logarithm that its O~ hides and constant 1.
-    What that leaves out: FedLin's theorem needs 6 kappa log(1/eps) rounds; Scaffold's step 1/(81 K L) costs a
-    factor of the order of 81, and its theorem adds n/cohort to kappa; S-Local-GD's is not known here.
-    LocalGD's row keeps only the term with G (None when G2 is 0), its eps an absolute error of f where the
-    others' is relative; it never counts as better than GD, since with step 1/(K L) a round forgets x0 no
-    faster than a round of GD, the term that the table drops. For GD (squared distance), accelerated GD
-    (f - f* plus a squared distance) and Scaffnew (E Psi) the constant 1 is the theorem's, and the table's
-    p kappa + 1/p is max(p kappa, 1/p) as in section 3.5.
+    The rounds are the expressions inside the table's O, with the logarithm that its O~ hides and constant 1. What that
+    leaves out: FedLin's theorem needs 6 kappa log(1/eps) rounds; Scaffold's step 1/(81 K L) costs a factor of the order
+    of 81, and its theorem adds n/cohort to kappa; S-Local-GD's is not known here. LocalGD's row keeps only the term
+    with G (None when G2 is 0), its eps an absolute error of f where the others' is relative; it never counts as better
+    than GD, since with step 1/(K L) a round forgets x0 no faster than a round of GD, the term that the table drops. For
+    GD (squared distance), accelerated GD (f - f* plus a squared distance) and Scaffnew (E Psi) the constant 1 is the
+    theorem's, and the table's p kappa + 1/p is max(p kappa, 1/p) as in section 3.5.
     """
     k, log = kappa(L, mu), math.log(1 / accuracy(eps))
     L, mu = ordered(L, mu)

@@ -1,9 +1,8 @@
 """Theorems as functions: step sizes, probabilities, rates, complexities and Lyapunov functions.
 
 "The paper" is Mishchenko, Malinovsky, Stich, Richtarik: "ProxSkip: Yes! Local Gradient Steps Provably Lead to
-Communication Acceleration! Finally!", ICML 2022 (arXiv 2202.09357). Everything here is a pure function of
-numbers and arrays. A ``zeta`` is always the contraction per iteration: the expected Lyapunov function shrinks
-by ``1 - zeta``.
+Communication Acceleration! Finally!", ICML 2022 (arXiv 2202.09357). Everything here is a pure function of numbers and
+arrays. A ``zeta`` is always the contraction per iteration: the expected Lyapunov function shrinks by ``1 - zeta``.
 
 Why ProxSkip works, in two lines (Lemmas 3.4 and 3.5 with ``w = x - gamma * grad f(x)``):
 
@@ -56,8 +55,7 @@ def largest_step(L: float) -> float:
 def best_p(gamma: float, mu: float | None) -> float:
     """``p = min(1, sqrt(gamma mu))``: the smallest p that keeps zeta = gamma mu in Theorem 3.6.
 
-    For gamma = 1/L it is 1/sqrt(kappa) (Corollary 3.7). Section 3.5 of the paper prints 1/sqrt(gamma mu), a
-    misprint.
+    For gamma = 1/L it is 1/sqrt(kappa) (Corollary 3.7). Section 3.5 of the paper prints 1/sqrt(gamma mu), a misprint.
     """
     return min(1.0, math.sqrt(positive("gamma", gamma) * known(mu)))
 
@@ -81,9 +79,8 @@ def zeta(gamma: float, mu: float | None, p: float) -> float:
 def sharp_rate(gamma: float, mu: float | None, L: float, p: float) -> float:
     """``1 - max((1 - gamma mu)^2, (gamma L - 1)^2, 1 - p^2)`` for 0 < gamma < 2/L: Theorem 3.6, sharpened.
 
-    Lemma 3.5 bounds |w - w*|^2 by (1 - gamma mu)|x - x*|^2; the gradient step really contracts by
-    max(|1 - gamma mu|, |gamma L - 1|), about twice as fast, and for every gamma < 2/L. Attained on
-    quadratics.
+    Lemma 3.5 bounds |w - w*|^2 by (1 - gamma mu)|x - x*|^2; the gradient step really contracts by max(|1 - gamma mu|,
+    |gamma L - 1|), about twice as fast, and for every gamma < 2/L. Attained on quadratics.
     """
     return min(_descent(gamma, mu, L), probability("p", p) ** 2)
 
@@ -160,9 +157,8 @@ def stochastic(eps: float, es_A: float, es_C: float, mu: float | None, psi0: flo
 def minibatch_smoothness(m: int, b: int, L: float, L_max: float) -> float:
     """``L_b = m(b-1)/(b(m-1)) L + (m-b)/(b(m-1)) L_max``: b of m samples without replacement.
 
-    Gower et al., "SGD: General Analysis and Improved Rates", ICML 2019: E|g(x) - g(x*)|^2 <= 2 L_b D_f(x,
-    x*). L is the smoothness of the mean, L_max the largest of one sample. The step size of the paper's
-    stochastic figures is 1/L_b.
+    Gower et al., "SGD: General Analysis and Improved Rates", ICML 2019: E|g(x) - g(x*)|^2 <= 2 L_b D_f(x, x*). L is the
+    smoothness of the mean, L_max the largest of one sample. The step size of the paper's stochastic figures is 1/L_b.
     """
     m, b = _batch(m, b)
     L, L_max = positive("L", L), positive("L_max", L_max)
@@ -186,10 +182,9 @@ def minibatch_variance(m: int, b: int, spread: float) -> float:
 def expected_smoothness(m: int, b: int, L: float, L_max: float, spread: float) -> ExpectedSmoothness:
     """``A = 2 L_b, C = 2 sigma*^2`` for minibatches of b of m samples without replacement.
 
-    Why 2: g(x) - grad f(x*) = [g(x) - g(x*)] + [g(x*) - grad f(x*)], the two are correlated, and |u + v|^2 <=
-    2|u|^2 + 2|v|^2; A = L_b with C = sigma*^2 is false in general. Without noise at x* (b = m, or spread = 0)
-    v = 0 and A = L_b, C = 0; for b = m that is A = L, the full gradient.
-    A spread of nan (x* unknown) gives C = nan.
+    Why 2: g(x) - grad f(x*) = [g(x) - g(x*)] + [g(x*) - grad f(x*)], the two are correlated, and |u + v|^2 <= 2|u|^2 +
+    2|v|^2; A = L_b with C = sigma*^2 is false in general. Without noise at x* (b = m, or spread = 0) v = 0 and A = L_b,
+    C = 0; for b = m that is A = L, the full gradient. A spread of nan (x* unknown) gives C = nan.
 
     Args:
         L, L_max: the smoothness of the mean, and the largest of a sample.
@@ -228,10 +223,9 @@ def _batch(m: int, b: int) -> tuple[int, int]:
 def scaffnew_zeta(gammas: Numbers, mus: Numbers, p: float) -> float:
     """``min(min_i gamma_i mu_i, p^2)`` for sum_i w_i f_i with gamma_i <= 1/L_i.
 
-    Theorem 3.6 in the inner product <u, v> = sum_i (w_i/gamma_i) <u_i, v_i>, in which the prox of the
-    consensus constraint is the (w_i/gamma_i)-weighted mean; the individual step sizes are those of
-    i-Scaffnew, Yi, Condat, Richtarik: "Explicit Personalization and Local Training: Double Communication
-    Acceleration", 2023.
+    Theorem 3.6 in the inner product <u, v> = sum_i (w_i/gamma_i) <u_i, v_i>, in which the prox of the consensus
+    constraint is the (w_i/gamma_i)-weighted mean; the individual step sizes are those of i-Scaffnew, Yi, Condat,
+    Richtarik: "Explicit Personalization and Local Training: Double Communication Acceleration", 2023.
 
     Args:
         gammas, mus: gamma_i and mu_i, numbers or one per client.
@@ -289,17 +283,14 @@ def check_tau(tau: float, gamma: float, p: float, norm2: float = 1.0) -> float:
     """
     tau, largest = positive("tau", tau), split_tau(gamma, p, norm2)
     if tau > largest * (1 + ROUNDING):
-        raise InputError(
-            f"tau = {tau:g} is larger than p/(gamma ||D D'||) = {largest:g} (for gossip ||I - W||); take at most that."
-        )
+        raise InputError(f"tau = {tau:g} is too large: it must be at most p/(gamma ||D D'||) = {largest:g}.")
     return tau
 
 
 def split_zeta(gamma: float, mu: float | None, p: float, tau: float, lmin_plus: float) -> float:
     """``min(gamma mu, p gamma tau lmin+(D D'))`` of Theorem D.1 (5.7 with lmin_plus = delta).
 
-    For gamma <= 1/L, ``check_tau``, and psi* with subgradients in the range of D (true for D of full row
-    rank).
+    For gamma <= 1/L, ``check_tau``, and psi* with subgradients in the range of D (true for D of full row rank).
     """
     p, tau, gamma = probability("p", p), positive("tau", tau), positive("gamma", gamma)
     return min(gamma * known(mu), p * gamma * tau * positive("lmin_plus", lmin_plus))
@@ -320,9 +311,8 @@ def split_p(gamma: float, mu: float | None, norm2: float, lmin_plus: float) -> f
 def decentralized(L: float, mu: float | None, delta: float, lmax: float = 1.0) -> Decentralized:
     """Theorem 5.7 with ``gamma = 1/L``, ``tau = p/(gamma lmax)``, ``p = min(1, sqrt(gamma mu lmax/delta))``.
 
-    delta = 1 - lambda_2(W) and lmax >= lambda_max(I - W): 1 for the paper's positive semidefinite W, at most
-    2 for any symmetric doubly stochastic W. On a badly connected graph, delta/lmax <= 1/kappa, it is best to
-    communicate always.
+    delta = 1 - lambda_2(W) and lmax >= lambda_max(I - W): 1 for the paper's positive semidefinite W, at most 2 for any
+    symmetric doubly stochastic W. On a badly connected graph, delta/lmax <= 1/kappa, it is best to communicate always.
     """
     L, mu = ordered(L, mu)
     gamma = largest_step(L)
@@ -421,7 +411,7 @@ def uniform_cohort(n: int, c: int) -> CohortConstants:
 
 
 def binomial_sizes(n: int, prob: float) -> dict[int, float]:
-    """{size: probability} when each client takes part with probability prob, given that somebody does.
+    """{size: probability} when each client takes part with probability prob, given that at least one does.
 
     Args:
         n: the number of clients.
@@ -429,7 +419,7 @@ def binomial_sizes(n: int, prob: float) -> dict[int, float]:
     n, prob = whole("n", n), probability("prob", prob)
     if prob == 1:
         return {n: 1.0}
-    # In logarithms, since the binomial coefficients overflow; ``front`` also divides by P[somebody takes part].
+    # In logarithms, since the binomial coefficients overflow; ``front`` also divides by P[at least one takes part].
     skip = math.log1p(-prob)
     front = math.lgamma(n + 1) - math.log(-math.expm1(n * skip))
     logs = (
@@ -450,8 +440,7 @@ def bernoulli_cohort(n: int, prob: float) -> CohortConstants:
 def tamuna_zeta(gamma: float, mu: float | None, L: float, p: float, chi: float, a: float) -> float:
     """``1 - max((1 - gamma mu)^2, (gamma L - 1)^2, 1 - p^2 chi a)`` for 0 < gamma < 2/L and chi <= E[nu(s)].
 
-    For equal weights and equal step sizes; the Lyapunov function is ``scaffnew_lyapunov`` with chi_a = chi *
-    a.
+    For equal weights and equal step sizes; the Lyapunov function is ``scaffnew_lyapunov`` with chi_a = chi * a.
     """
     return min(_descent(gamma, mu, L), probability("p", p) ** 2 * probability("chi", chi) * probability("a", a))
 
