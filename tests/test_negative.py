@@ -140,15 +140,18 @@ def gossip(tau: float, n: int = 4) -> ps.Method:
         (ps.Scaffnew(float("nan"), 0.5), "gamma"),
         (ps.Scaffnew((0.5, 0.5), 0.5), "2 entries for 4 clients"),
         (ps.Scaffnew(0.5, 0.5, K=0), "K = 0"),
-        *((ps.Scaffnew(0.5, 0.5, codec=codec), f"wrong with {codec}") for codec in ("natural", "rand-2", "l1-2")),
+        *(
+            (ps.Scaffnew(0.5, 0.5, codec=codec), f"wrong answers with the codec {codec}")
+            for codec in ("natural", "rand-2", "l1-2")
+        ),
         (ps.Scaffold(0.1, 0), "K = 0"),
         (ps.Scaffold(0.1, 2, eta_g=0.0), "eta_g"),
         (ps.Scaffold(0.1, 2, option="III"), "option"),
         (ps.FedLin(0.1, (1, 2)), "K = "),
         (ps.SLocalGD(0.1, 0.5, q=0.0), "q = 0"),
         (ps.Accelerated(0.5, 1.0), "beta"),
-        (ps.ProxSkip(0.5, 0.5), "one function"),
-        (ps.SplitSkip(0.5, 0.5, 0.5), "one function"),
+        (ps.ProxSkip(0.5, 0.5), "a single function"),
+        (ps.SplitSkip(0.5, 0.5, 0.5), "a single function"),
         (gossip(1.01 / ps.graph("ring", 4).lmax), "tau"),
         (gossip(0.1, 5), "5 nodes but there are 4"),
     ],
@@ -249,7 +252,7 @@ def test_chi_above_its_bound_is_warned_of_and_diverges() -> None:
     problem = ps.Problem(quadratics(3))
     right = ps.Tamuna.theory(problem, s=2)
     wrong = replace(right, chi=2.5)
-    assert any("above its bound" in note for note in wrong.check(problem))
+    assert any("exceeds its bound" in note for note in wrong.check(problem))
     assert not right.check(problem)
     assert ps.run(right, problem, rounds=400).trace.last()["gap"] < 1e-9
     assert ps.run(wrong, problem, rounds=400).trace.last()["gap"] > 1e-3

@@ -104,9 +104,13 @@ def _is_ours(kind: type[Method]) -> bool:
     return kind.__module__.partition(".")[0] == "proxskip"
 
 
-@cache
 def source_digest(kind: Any) -> str | None:
     """The sha256 of a method's source at registration; None for built-in methods, or without a source file."""
+    return _source_digest(kind)
+
+
+@cache
+def _source_digest(kind: Any) -> str | None:
     own = [k for k in kind.__mro__[:-1] if not _is_ours(k)]
     try:
         code = "".join(inspect.getsource(k) for k in own)
