@@ -182,7 +182,7 @@ def test_impossible_cohorts_are_refused(name: str, cohort: Any, says: str) -> No
 
 def test_chi_above_its_bound_warns() -> None:
     problem = ps.Problem(quadratics(4))
-    with pytest.warns(ps.UnsafeStepWarning, match="above its bound"):
+    with pytest.warns(ps.UnsafeStepWarning, match="exceeds its bound"):
         ps.run(ps.Scaffnew(1 / problem.L_max, 0.5, chi=1.5), problem, rounds=1, cohort=2)
 
 

@@ -167,11 +167,11 @@ def test_parameters_out_of_range_are_refused_where_they_are_given(make: Any, say
 @pytest.mark.parametrize(
     ("method", "says"),
     [
-        (ps.Scaffnew((0.5, 0.5), 0.5), "gamma has 2 entries for 4 clients"),
-        *((ps.Scaffnew(0.5, 0.5, codec=codec), f"wrong with {codec}") for codec in ("natural", "rand-2", "l1-2")),
-        (ps.FedLin(0.1, (1, 2)), "K has 2 entries for 4 clients"),
-        (ps.ProxSkip(0.5, 0.5), "one function"),
-        (ps.SplitSkip(0.5, 0.5, 0.5), "one function"),
+        (ps.Scaffnew((0.5, 0.5), 0.5), "2 entries for 4 clients"),
+        *((ps.Scaffnew(0.5, 0.5, codec=codec), f"wrong answers with the codec {codec}") for codec in ("natural", "rand-2", "l1-2")),
+        (ps.FedLin(0.1, (1, 2)), "2 entries for 4 clients"),
+        (ps.ProxSkip(0.5, 0.5), "a single function"),
+        (ps.SplitSkip(0.5, 0.5, 0.5), "a single function"),
         (gossip(1.01 / ps.graphs.graph("ring", 4).lmax), "tau"),
         (gossip(0.1, 5), "5 nodes but there are 4"),
     ],
@@ -272,7 +272,7 @@ def test_chi_above_its_bound_is_warned_of_and_diverges() -> None:
     problem = ps.Problem(quadratics(3))
     right = ps.Tamuna.theory(problem, s=2)
     wrong = replace(right, chi=2.5)
-    assert any("above its bound" in note for note in wrong.check(problem))
+    assert any("exceeds its bound" in note for note in wrong.check(problem))
     assert not right.check(problem)
     assert ps.run(right, problem, rounds=400).trace.last()["gap"] < 1e-9
     assert ps.run(wrong, problem, rounds=400).trace.last()["gap"] > 1e-3

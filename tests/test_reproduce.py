@@ -434,7 +434,7 @@ def test_a_decaying_step_is_the_formulas() -> None:
     for bad in (-1.0, float("nan")):
         with pytest.raises(ps.InputError, match=r"decay = .* must be zero or positive"):
             ps.run(ps.Decaying(ps.GD(0.5), bad), problem, rounds=1)
-    with pytest.raises(ps.InputError, match="decays already"):
+    with pytest.raises(ps.InputError, match="already decays"):
         ps.Decaying(falling, 0.1)
 
 

@@ -185,8 +185,8 @@ class Method:
         self.check_parameters()
 
     def __repr__(self) -> str:
-        given = [f"{k}={display.short(v)}" for k, v in self._given().items()]
-        return f"{type(self).__name__}({', '.join(given)})"
+        fields_set = [f"{k}={display.short(v)}" for k, v in self._given().items()]
+        return f"{type(self).__name__}({', '.join(fields_set)})"
 
     def _repr_html_(self) -> str:
         about = type(self).about
@@ -219,33 +219,33 @@ class Method:
         raise InputError(f"{cls.name} has no theorem that sets its parameters; give them.")
 
     @classmethod
-    def paper_figure(cls, problem: Problem, *args: Any, **given: Any) -> Any:
+    def paper_figure(cls, problem: Problem, *args: Any, **options: Any) -> Any:
         """The setting of the paper's figures, where it differs from the theorem's; arguments as for ``theory``."""
-        return cls.theory(problem, *args, **given)
+        return cls.theory(problem, *args, **options)
 
     @classmethod
-    def configure(cls, problem: Problem, given: Mapping[str, Any]) -> Any:
+    def configure(cls, problem: Problem, parameters: Mapping[str, Any]) -> Any:
         """The method with the given parameters, and its theorem's for the rest.
 
         Args:
-            given: parameters by name; ``gamma="figure"`` asks for the setting of the paper's figures, where there is
+            parameters: by name; ``gamma="figure"`` asks for the setting of the paper's figures, where there is
                 one. ``cohort`` and ``seed`` (of a random graph) are there for methods that need them.
         """
-        return cls.by_theory(problem, given)
+        return cls.by_theory(problem, parameters)
 
     @classmethod
-    def by_theory(cls, problem: Problem, given: Mapping[str, Any]) -> Any:
+    def by_theory(cls, problem: Problem, parameters: Mapping[str, Any]) -> Any:
         """``theory`` with those of the given parameters that it takes; the others replace its choice."""
         flags, known = cls.flags(), {f.name for f in fields(cls)}  # type: ignore[arg-type]
-        make = cls.paper_figure if given.get("gamma") == "figure" else cls.theory
+        make = cls.paper_figure if parameters.get("gamma") == "figure" else cls.theory
         takes = signature(cls.theory).parameters
         # what ``theory`` takes shapes its other choices, so it is given to it and not replaced afterwards
-        asked = {k: given[k] for k in (*flags, "seed") if k in given and k in takes}
-        changed = {k: given[k] for k in flags if k in known and k in given and k not in asked}
+        arguments = {k: parameters[k] for k in (*flags, "seed") if k in parameters and k in takes}
+        changed = {k: parameters[k] for k in flags if k in known and k in parameters and k not in arguments}
         if changed.get("gamma") == "figure":
             del changed["gamma"]
         if cls.theory.__func__ is not Method.theory.__func__:  # type: ignore[attr-defined]
-            return replace(make(problem, **asked), **changed)
+            return replace(make(problem, **arguments), **changed)
         required = [f.name for f in fields(cls) if f.default is f.default_factory is MISSING]  # type: ignore[arg-type]
         missing = [name for name in required if name not in changed]
         if missing:
@@ -278,8 +278,8 @@ class Method:
     @property
     def pace(self) -> float:
         """Communications per local step: p, 1/K or 1."""
-        given = self.parameters()
-        return float(given.get("p") or 1.0 / float(np.max(given.get("K") or 1)))
+        own = self.parameters()
+        return float(own.get("p") or 1.0 / float(np.max(own.get("K") or 1)))
 
     def slowest_rate(self, problem: Problem) -> float | None:
         """The slowest contraction per iteration that the parameters suggest, to detect stalling; or None."""
@@ -302,7 +302,7 @@ class Method:
         return StepLimits.one_over_L(s.L, cls.about.one_over_L) if cls.about.one_over_L else None
 
     def check_steps(
-        self, problem: Problem, insist: bool, *, L: float | Callable[[], float] | None = None, **given: Any
+        self, problem: Problem, insist: bool, *, L: float | Callable[[], float] | None = None, **setting: Any
     ) -> list[str]:
         """Check the parameters, and refuse or warn by ``limits``; with own steps gamma_i, client by client against L_i.
 
@@ -319,7 +319,7 @@ class Method:
         one = problem.es_A if not exact else problem.L_max if L is None else L() if callable(L) else L
         smooth = np.full(1, one) if np.ndim(self.gamma) == 0 else problem.es_A_i
         worst = int(np.lexsort((gammas * smooth, gammas > 1.0 / smooth))[-1])  # exact at the boundary 1/L_i
-        limits = self.limits(Setting.of(float(smooth[worst]), **given))
+        limits = self.limits(Setting.of(float(smooth[worst]), **setting))
         # warnings still name the limits for max_i L_i
         insist = insist or problem.L_kind == "global"
         return check_limits(self.name, float(gammas[worst]), limits, float(smooth[worst]), insist)

@@ -1,4 +1,4 @@
-"""Methods: one class for each algorithm box. They know nothing of engines."""
+"""Methods: one class per algorithm. They know nothing of engines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from proxskip.methods.tamuna import Tamuna
     from proxskip.methods.variance_reduced import ProxSkipVR, ScaffnewVR
 
-# a worker runs the halves of one method, and loads its file alone
+# a worker only loads the file of its method
 __getattr__, __dir__ = lazy_names(__name__, {
     "proxskip.methods.accelerated": "Accelerated Fista",
     "proxskip.methods.apda": "APDA",

@@ -1,4 +1,4 @@
-"""Nesterov's acceleration, with mu known or not: the honest yardstick, sqrt(kappa) rounds without a local step."""
+"""Nesterov's acceleration, with mu known or not: the baseline with sqrt(kappa) rounds and no local steps."""
 
 from __future__ import annotations
 
@@ -50,11 +50,9 @@ class Accelerated(GD):
             raise InputError(f"beta = {self.beta} must lie in [0, 1).")
 
     def start(self, problem: Problem, x0: Array) -> Vectors:
-        """x and the point y ahead of it."""
         return {"x": x0, "y": x0}
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        """A step of the mean from y, then the look ahead."""
         (x,) = exchange(self.local, server["y"], K=1)
         if exchange.problem.psi is not None:
             x = exchange.prox(x, self.gamma)
@@ -72,13 +70,13 @@ class Accelerated(GD):
         """gamma <= 1/L; beyond (2 + 2 beta)/((1 + 2 beta) L) it diverges."""
         limit = nesterov_limit(problem.L_global, self.beta)
         if self.gamma >= limit and not (insist or problem.L_kind == "global"):
-            raise InputError(f"gamma = {self.gamma:g} is not below {limit:g}, where momentum {self.beta:g} diverges.")
+            raise InputError(f"gamma = {self.gamma:g} is too large: momentum {self.beta:g} diverges from {limit:g}.")
         return self.check_steps(problem, insist, L=problem.L_global, mu=problem.mu)
 
     @staticmethod
     def limits(s: Setting) -> StepLimits:
         """1/L; refused where quadratics diverge."""
-        # mu is unknown: the worst momentum, which has the smallest limit
+        # without mu: the worst momentum, with the smallest limit
         beta = 1.0 if s.mu is None else nesterov_momentum(s.L, s.mu)
         source = "Nesterov, Lectures on Convex Optimization, 2018; refused where quadratics diverge"
         return StepLimits(1 / s.L, 1 / s.L, 1 / s.L, nesterov_limit(s.L, beta), source)
@@ -87,7 +85,7 @@ class Accelerated(GD):
         """sqrt(gamma mu), of f(x) - f* + mu/2 |z - x*|^2, for the momentum that belongs to this gamma."""
         if problem.mu is None or self.gamma > 1.0 / problem.L_global:
             return Claims()
-        # another momentum converges too, but the theorem says nothing about its rate
+        # the theorem gives no rate for another momentum
         root = math.sqrt(self.gamma * problem.mu)
         return Claims(root if math.isclose(self.beta, (1 - root) / (1 + root), abs_tol=1e-9) else None)
 
@@ -124,12 +122,10 @@ class Fista(GD):
     )
 
     def start(self, problem: Problem, x0: Array) -> Vectors:
-        """x, the point y ahead of it, and the momentum's t."""
-        # t is a vector of one entry, since the server's state is made of vectors
+        # t is a vector, because the server's state consists of vectors
         return {"x": x0, "y": x0, "t": np.ones(1)}
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        """A step of the mean from y, then the look ahead or the restart."""
         y, old = server["y"], server["x"]
         t = steps.first_of(server["t"], "fista", "take accelerated if mu is known")
         (x,) = exchange(self.local, y, K=1)
@@ -144,7 +140,7 @@ class Fista(GD):
 
     @staticmethod
     def limits(s: Setting) -> StepLimits:
-        # t grows without bound, and the momentum (t - 1)/t+ comes near one
+        # t grows without bound, so the momentum (t - 1)/t+ approaches one
         source = "Beck, Teboulle, FISTA, 2009; refused where momentum near one diverges on quadratics"
         return StepLimits(1 / s.L, 1 / s.L, 1 / s.L, nesterov_limit(s.L, 1.0), source)
 

@@ -1,4 +1,4 @@
-"""APDA: one prox, then as many accelerated gradient steps as its large step size pays for; also for f(x) + psi(D x)."""
+"""APDA: one prox, then as many accelerated gradient steps as its large step size is worth; also for f(x) + psi(D x)."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from proxskip.problems.federated import Problem
 from proxskip.types import Array, InputError, Vectors
 
 ROUNDS_BETWEEN_BALANCES = 5
-"""Rounds after which gamma is balanced anew."""
+"""Rounds between two adjustments of gamma."""
 MAX_BALANCE = 2.0
-"""The largest factor of one change of gamma."""
+"""The largest factor of one adjustment."""
 FIRST_STEP = 4.0
-"""gamma L at the start, where mu is unknown."""
+"""gamma L at the start, if mu is unknown."""
 STABLE_SHARE = 1.1
-"""With this share of sqrt(gamma L) steps, or more, no quadratic diverges: fewer than ln 3 = 1.0986 can, see below."""
+"""With at least this share of sqrt(gamma L) steps no quadratic diverges; below ln 3 = 1.0986 one can."""
 MIN_STEEP = 1e4
-"""Up to this gamma L a share of 1 is enough."""
+"""Up to this gamma L a share of 1 suffices."""
 MAX_CHECKED = 1e7
-"""The largest gamma L for which a smaller K is looked at, rather than refused."""
+"""The largest gamma L for which a smaller K is examined instead of refused."""
 
 
 def enough_steps(gamma: float, L: float) -> int:
     """The K that solves the local problem well enough, and with which no quadratic diverges.
 
-    In a mode of curvature s the steps leave the share P of the distance to the local solution, and a round has the
-    determinant P and the trace 2 - (1 - P)(1 + 2 gamma s)/(1 + gamma s). It is stable for large gamma s if P > -1/3,
-    and the largest -P is about exp(-K/sqrt(gamma L)).
+    In a mode of curvature s the steps leave the share P of the distance to the local solution, and a round has
+    determinant P and trace 2 - (1 - P)(1 + 2 gamma s)/(1 + gamma s). It is stable for large gamma s if P > -1/3, and
+    the largest -P is about exp(-K/sqrt(gamma L)).
     """
     size = gamma * L
     return max(2, math.ceil(math.sqrt(size) * (1.0 if size <= MIN_STEEP else STABLE_SHARE)))
@@ -49,14 +49,14 @@ def accelerated_steps(client: Client, x: Array, h: Array, gamma: float, L: float
 
 
 def balanced(step: Array, dual: Array, primal: Array, most: float = MAX_BALANCE) -> Array:
-    """gamma with the two sums and the count; every few rounds a new gamma, at most by the factor ``most``."""
+    """gamma with the two sums and the count; every few rounds a new gamma, changed at most by the factor ``most``."""
     gamma = float(step[0])
     duals, primals = float(step[1]) + math.sqrt(dual.dot(dual)), float(step[2]) + math.sqrt(primal.dot(primal))
     count = float(step[3]) + 1
     if count < ROUNDS_BETWEEN_BALANCES:
         return np.array([gamma, duals, primals, count])
     # In a mode of curvature s, gamma |h+ - h| = |x - y| is gamma s times |x+ - x|. Modes with gamma s far from 1
-    # are slow, on either side; those that are left at the end tell in which direction gamma has to move.
+    # are slow, so the remaining ones tell in which direction gamma has to move.
     if 0 < duals < math.inf and 0 < primals < math.inf:
         gamma *= min(most, max(1.0 / most, math.sqrt(primals / duals)))
     return np.array([gamma, 0.0, 0.0, 0.0])
@@ -99,11 +99,9 @@ class APDA(Method):
     )
 
     def start(self, problem: Problem, x0: Array) -> Vectors:
-        """x, and the step with the two sums and the count by which it is balanced."""
         return {"x": x0, "step": np.array([self.gamma, 0.0, 0.0, 0.0])}
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        """K local steps, and the prox."""
         x, gamma = server["x"], steps.first_of(server["step"])
         K = self.K or enough_steps(gamma, exchange.problem.L_global)
         y, m = exchange(partial(self.local, gamma=gamma, smoothness=exchange.problem.L_global), x, K=K)
@@ -140,19 +138,19 @@ class APDA(Method):
             return notes
         L = problem.L_global
         size, enough = self.gamma * L, enough_steps(self.gamma, L)
-        # without psi a round is that of 5GCS for one client, with mu = 0 and tau = 1/gamma
+        # without psi a round is one of 5GCS for one client, with mu = 0 and tau = 1/gamma
         if enough <= self.K or (
             size <= MAX_CHECKED and theory.local_radius(self.gamma, 0.0, L, 1 / self.gamma, self.K) <= 1 + 1e-9
         ):
             return notes
-        too_few = f"K = {self.K} steps are too few for gamma L = {size:.4g}, where apda can diverge; take K >= {enough}"
+        too_few = f"K = {self.K} is too small for gamma L = {size:.4g}, so apda can diverge; use K >= {enough}"
         if not insist:
             raise InputError(f"{too_few}, or leave it out.")
         return [*notes, f"{too_few}."]
 
 
 SETTLING = 0.95
-"""How much smaller, in logarithms, each change of gamma may be than the one before."""
+"""The ratio, in logarithms, of the largest changes of gamma in a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,5 +216,5 @@ class SplitAPDA(Method):
         return cls(APDA.theory(problem).gamma)
 
     def slowest_rate(self, problem: Problem) -> float | None:
-        """None: gamma moves, and for few local steps no rate is known with which a run could be called stalled."""
+        """None: gamma moves, and no rate is known for few local steps."""
         return None

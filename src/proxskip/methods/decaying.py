@@ -34,7 +34,7 @@ class Decaying(Method):
 
     def __post_init__(self) -> None:
         if isinstance(self.method, Decaying):
-            raise InputError("the step size of this method decays already; give decay once.")
+            raise InputError("the step size of this method already decays; pass decay once.")
         theory.nonnegative("decay", self.decay)
         Method.__post_init__(self)
 
@@ -42,20 +42,18 @@ class Decaying(Method):
     def paper_figure(cls, method: Method, problem: Problem) -> Decaying:  # type: ignore[override]
         """``decay = K lambda/2`` with K local steps a round, or 1/p of them on average: the paper's Figure 2."""
         K = 1.0 / method.pace
-        if isinstance(given := method.parameters().get("K"), tuple):
-            K = sum(given) / len(given)
+        if isinstance(counts := method.parameters().get("K"), tuple):
+            K = sum(counts) / len(counts)
         if problem.l2 is None:
-            raise InputError("this problem has no lambda for the figure's decay; give decay as a number.")
+            raise InputError("this problem has no l2 term for the figure's decay; pass decay as a number.")
         return cls(method, K * problem.l2 / 2)
 
     @property
     def about(self) -> About:  # type: ignore[override]
-        """The method's own."""
         return self.method.about
 
     @property
     def gamma(self) -> Any:
-        """The step size of the first round."""
         return self.method.gamma
 
     def at(self, k: int) -> Any:
@@ -73,16 +71,13 @@ class Decaying(Method):
         return self.method.start(problem, x0)
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        """The method's round with the step size of this round in both of its halves."""
         vectors: Vectors = self.at(exchange.round).round(server, exchange)
         return vectors
 
     def parameters(self) -> dict[str, Any]:
-        """The method's own, and the decay."""
         return self.method.parameters() | {"decay": self.decay}
 
     def for_cohorts(self, cohorts: Participation, n: int) -> tuple[Decaying, list[str]]:
-        """The method's own form for cohorts."""
         method, notes = self.method.for_cohorts(cohorts, n)
         return replace(self, method=method), notes
 

@@ -1,4 +1,4 @@
-"""FedLin and S-Local-GD: the correction is computed at an anchor, at the price of a second exchange."""
+"""FedLin and S-Local-GD: corrections computed at an anchor, for the price of a second exchange."""
 
 from __future__ import annotations
 
@@ -56,7 +56,6 @@ class FedLin(LocalMethod):
         return {"x": x}
 
     def anchor(self, client: Client, memory: Vectors, K: int, x: Array) -> Sent:
-        """The local gradient at x goes up."""
         return _gradient_at(client, x)
 
     def local(self, client: Client, memory: Vectors, K: int, g: Array) -> Sent:
@@ -76,7 +75,7 @@ class FedLin(LocalMethod):
         """gamma_i <= 1/(K_i L); from 2/L on it is refused."""
         self.check_lengths(problem)
         gammas, counts = (np.broadcast_to(np.asarray(v), (problem.n,)) for v in (self.gamma, self.K))
-        # the client that diverges first
+        # the first client to diverge
         worst = int(np.argmax(gammas * counts))
         return replace(self, gamma=float(gammas[worst])).check_steps(problem, insist, K=int(counts[worst]))
 
@@ -92,7 +91,7 @@ class FedLin(LocalMethod):
         """gamma mu per step (f - f* contracts by 1 - 1/(6 kappa) per round) within the theorem, nothing outside."""
         if problem.mu is None or not isinstance(self.gamma, float) or not isinstance(self.K, int):
             return Claims()
-        # a rate is claimed only where all clients have one gamma and one K
+        # a rate is only claimed for one gamma and one K
         theorem = self.limits(Setting.of(problem.L_max, K=self.K)).theorem or 0.0
         return Claims(self.gamma * problem.mu if self.gamma <= theorem else None)
 
@@ -133,7 +132,7 @@ class SLocalGD(Method):
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         """One exchange, or two where the coin says that the anchor moves."""
         K = steps.geometric(exchange.rng, self.p)
-        # the coin is tossed in every round, also in the first one, which has no anchor yet
+        # toss the coin also in the first round, which has no anchor yet
         refresh = exchange.rng.random() < self.q or exchange.round == 0
         if refresh:
             (g,) = exchange(self.anchor, server["x"])
@@ -143,7 +142,6 @@ class SLocalGD(Method):
         return {"x": x}
 
     def anchor(self, client: Client, memory: Vectors, K: int, x: Array) -> Sent:
-        """The local gradient at the new anchor goes up."""
         return _gradient_at(client, x)
 
     def local_anchored(self, client: Client, memory: Vectors, K: int, g: Array) -> Sent:
@@ -170,9 +168,9 @@ class SLocalGD(Method):
         return cls(gamma=cls.limits(Setting.of(problem.es_A, p=p)).figure / 4, p=p, q=q)
 
     @classmethod
-    def paper_figure(cls, problem: Problem, *args: Any, **given: Any) -> SLocalGD:
+    def paper_figure(cls, problem: Problem, *args: Any, **parameters: Any) -> SLocalGD:
         """gamma = p/L, as in Figure 1b and Table 1."""
-        best = cls.theory(problem, *args, **given)
+        best = cls.theory(problem, *args, **parameters)
         return replace(best, gamma=4 * best.gamma)
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
@@ -189,8 +187,8 @@ class SLocalGD(Method):
 
 
 def _gradient_at(client: Client, x: Array) -> Sent:
-    """The local gradient at x; h is what the server read of it, or the h of all clients would not sum to zero."""
+    """The local gradient at x; h is what the server read of it, so that all h sum to zero."""
     g = client.gradient(x)
     sent = client.send(g)
-    # 0 g + x is x in the shape of g, with a row for each member where a whole cohort is computed at once
+    # 0 g + x is x in the shape of g: one row per member of a cohort
     return (sent,), {"h": as_sent(g, g, sent), "x": 0.0 * g + x}

@@ -82,7 +82,6 @@ class FiveGCS(Method):
             raise InputError(f"theta = {self.theta:g} must lie between 0 and 1.")
 
     def start(self, problem: Problem, x0: Array) -> Vectors:
-        """z = x0 and v = 0."""
         return {"x": x0, "z": x0, "v": 0.0 * x0}
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
@@ -100,7 +99,7 @@ class FiveGCS(Method):
         return {"x": xhat, "z": xhat - scaled, "v": v + float(w[S].sum()) * plain}
 
     def _solve(self, client: Client, memory: Vectors, K: int, xhat: Array) -> Array:
-        """tau_m (xhat - y_m); - (mu/2)|y|^2 is a part of the pull."""
+        """tau_m (xhat - y_m); the pull includes - (mu/2)|y|^2."""
         tau, beta = client.own(self.tau), client.own(self.beta)
         h, step = memory["v"] + self.mu * xhat, 1.0 / (client.own(self.L) - self.mu + tau)
         until = None if self.theta is None else self.theta * tau
@@ -108,12 +107,12 @@ class FiveGCS(Method):
         return tau * (xhat - (y if self.theta is None else y[0]))  # type: ignore[no-any-return]
 
     def local(self, client: Client, memory: Vectors, K: int, xhat: Array) -> Sent:
-        """With everybody: v_m itself goes up, so that a v_m that was lost does not leave the sum wrong."""
+        """With all clients: v_m itself goes up, so that a lost v_m does not leave the sum wrong."""
         sent = client.send(memory["v"] + self._solve(client, memory, K, xhat))
         return (sent,), {"v": sent}
 
     def local_in_cohort(self, client: Client, memory: Vectors, K: int, xhat: Array) -> Sent:
-        """On a cohort: the change of v_m."""
+        """On a cohort: the change of v_m goes up."""
         sent = client.send(self._solve(client, memory, K, xhat))
         return (sent,), {"v": memory["v"] + sent}
 
@@ -163,7 +162,7 @@ class FiveGCS(Method):
             tau: for all clients, in place of sigma.
         """
         if gamma is None and not problem.mu:
-            raise InputError("mu is unknown, and gamma depends on it; give l2 > 0, or gamma.")
+            raise InputError("gamma depends on mu, which is unknown; use l2 > 0, or pass gamma.")
         mu = min(float(problem.mu or 0.0), float(problem.L_i.min()) / 2)
         participation = as_participation(cohort)
         participation.check(problem.n)
@@ -187,9 +186,9 @@ class FiveGCS(Method):
         return cls.practical(problem)
 
     @classmethod
-    def configure(cls, problem: Problem, given: Mapping[str, Any]) -> FiveGCS:
+    def configure(cls, problem: Problem, parameters: Mapping[str, Any]) -> FiveGCS:
         """The theorem's, unless K, gamma, tau or theta is given: then ``practical`` with these."""
-        known = {k: given[k] for k in ("gamma", "tau", "K", "theta", "c", "sigma", "cohort") if k in given}
+        known = {k: parameters[k] for k in ("gamma", "tau", "K", "theta", "c", "sigma", "cohort") if k in parameters}
         if not known.keys() & {"gamma", "tau", "K", "theta"}:
             return cls.theory(problem, **known)
         if known.get("gamma") == "figure":
@@ -204,44 +203,42 @@ class FiveGCS(Method):
             if len(values) not in (1, problem.n) or not np.all(np.isfinite(values)) or values.min() < 0:
                 raise InputError(f"{name} must be one positive number, or one for each of the {problem.n} clients.")
         if np.min(self.tau) <= 0 or np.min(self.L) <= self.mu:
-            raise InputError("tau must be positive, and L above mu.")
+            raise InputError("tau must be positive, and L must exceed mu.")
         return self._unsafe(problem, insist)
 
     def _unsafe(self, problem: Problem, insist: bool) -> list[str]:
         L, tau, pi = self._numbers(problem)
         sigma = theory.local_sigma(self.gamma, tau, problem.weights, pi, self.rho)
         Lbar = float(problem.weights @ L)
-        # local solves to an accuracy are covered by the theorem, and without mu every radius is 1
+        # the theorem covers solves to an accuracy, and without mu every radius is 1
         few_steps = self.theta is None and self.mu > 0
         notes = []
         if sigma > 1 + 1e-9:
-            notes.append(f"tau is {sigma:.4g} times its bound for this gamma, beyond which 5gcs can diverge")
+            notes.append(f"tau is {sigma:.4g} times its bound for this gamma, so 5gcs can diverge; use a smaller tau")
         elif few_steps and theory.local_radius(self.gamma, self.mu, Lbar, float(problem.weights @ tau), self.K) >= 1:
             notes.append(
-                f"gamma = {self.gamma:g} with K = {self.K} diverges on quadratics; take another K, or a smaller c"
+                f"gamma = {self.gamma:g} with K = {self.K} diverges on quadratics; use another K or a smaller c"
             )
         if notes and not insist:
             raise InputError(notes[0] + ".")
         few = 0.9 * math.sqrt(1.0 + self.gamma * Lbar)
         c = self.gamma * math.sqrt(self.mu * float(problem.weights @ (L / pi)))
         if not notes and c > 1 + 1e-9 and sigma > 0.5 + 1e-9 and few > self.K and self.theta is None:
-            notes.append(f"c = {c:.3g} is above 1 with K = {self.K} below {few:.3g}, where 5gcs may be unstable")
+            notes.append(f"c = {c:.3g} is above 1 with K = {self.K} below {few:.3g}, so 5gcs may be unstable")
         if problem.mu is not None and self.mu > problem.mu * (1 + 1e-9):
-            notes.append(f"mu = {self.mu:g} is above the problem's {problem.mu:g}, so that no theorem holds")
+            notes.append(f"mu = {self.mu:g} exceeds the problem's {problem.mu:g}, so no theorem holds")
         return [note + "." for note in notes]
 
     def for_cohorts(self, cohorts: Participation, n: int) -> tuple[FiveGCS, list[str]]:
-        """It must have been made for them: tau_m depends on the probabilities."""
+        """Unchanged; it must have been made for these cohorts, because tau_m depends on the probabilities."""
         pi, rho = cohorts.inclusion(n)
         mine = np.ones(n) if self.pi is None else np.asarray(self.pi)
         if len(mine) != n or not np.allclose(pi, mine, rtol=1e-9) or (self.pi and not math.isclose(rho, self.rho)):
-            raise InputError(
-                "this 5gcs was made for other cohorts; make it with FiveGCS.practical(problem, cohort=...)."
-            )
+            raise InputError("this 5gcs was made for other cohorts; use FiveGCS.practical(problem, cohort=...).")
         return self, []
 
     def slowest_rate(self, problem: Problem) -> float | None:
-        """The exact theorem's without its factors of 2, per iteration."""
+        """The exact theorem's rate per iteration, without its factors of 2."""
         L, tau, pi = self._numbers(problem)
         dual = float(np.min(pi * tau / (L + tau)))
         return min(self.gamma * self.mu / (1.0 + self.gamma * self.mu), dual) / self.K
@@ -249,8 +246,8 @@ class FiveGCS(Method):
     # -- what is claimed -----------------------------------------------------------------------------------------------
     def _numbers(self, problem: Problem) -> tuple[Array, Array, Array]:
         """L_m - mu, tau_m and pi_m of every client."""
-        given = np.asarray(self.L) - self.mu, self.tau, 1.0 if self.pi is None else self.pi
-        L, tau, pi = (np.broadcast_to(np.asarray(v, dtype=np.float64), (problem.n,)) for v in given)
+        parameters = np.asarray(self.L) - self.mu, self.tau, 1.0 if self.pi is None else self.pi
+        L, tau, pi = (np.broadcast_to(np.asarray(v, dtype=np.float64), (problem.n,)) for v in parameters)
         return L, tau, pi
 
     def claims(self, problem: Problem) -> Claims:
@@ -272,7 +269,7 @@ class FiveGCS(Method):
 
 
 def _one(values: Array) -> float | tuple[float, ...]:
-    """One number where all are equal."""
+    """One number if all are equal."""
     return float(values[0]) if np.ptp(values) <= 1e-15 * abs(values[0]) else tuple(values.tolist())
 
 

@@ -1,7 +1,7 @@
 """Methods without a server: a communication is a gossip step along a graph.
 
-All have control variates h_i with sum_i h_i = 0 throughout, which go to grad f_i(x*), as in Scaffnew; the lines of
-DIGing and EXTRA, which do not skip, are those of their papers in these variables.
+All have control variates h_i with sum_i h_i = 0, which tend to grad f_i(x*), as in Scaffnew. DIGing and EXTRA, which do
+not skip, are those of their papers in these variables.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from proxskip import theory
-from proxskip.interfaces import About, Claims, Client, ClientHalf, Exchange, Lyapunov, Method, Sent, SettleHalf, Style
+from proxskip.interfaces import About, Claims, Client, Exchange, Lyapunov, Method, Sent, SettleHalf, Style
 from proxskip.interfaces.method import check_probability, from_solution
 from proxskip.links.gossip import Links, RandomLinks, largest_weight, links_of
 from proxskip.links.graphs import Graph, as_graph
@@ -24,17 +24,22 @@ from proxskip.types import Array, InputError, Vectors
 
 
 class GossipMethod(Method):
-    """A method whose round is one step at home and one gossip along ``links``."""
+    """A method whose round is one local step and one gossip step along ``links``."""
 
     __slots__ = ()
     graph: Graph
-    local: ClassVar[ClientHalf]
     settle: ClassVar[SettleHalf]
 
     @property
     def links(self) -> Links:
-        """What it gossips along."""
-        return self.graph
+        """The graph, or its random links if they may fail; delta and lmax are theirs."""
+        return links_of(self.graph)
+
+    def local(self, client: Client, memory: Vectors, K: int) -> Sent:
+        """K steps; xhat_i goes to the neighbors."""
+        xhat = client.descend(memory["x"], memory["h"], self.gamma, K)
+        # not through ``send``: there is no server, and vectors go along the edges unchanged
+        return (xhat,), {"xhat": xhat}
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         exchange.gossip(self.local, self.links, 1)
@@ -43,7 +48,7 @@ class GossipMethod(Method):
 
 
 @dataclass(frozen=True, slots=True)
-class DecentralizedScaffnew(Method):
+class DecentralizedScaffnew(GossipMethod):
     """Scaffnew over a graph with mixing matrix W.
 
     K. Mishchenko, G. Malinovsky, S. Stich, P. Richtarik, ProxSkip: Yes! Local gradient steps provably lead to
@@ -85,28 +90,17 @@ class DecentralizedScaffnew(Method):
     )
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        # every client draws the same K from the seed and the round, so that nobody has to announce it
+        # every client draws the same K from the seed and the round
         K = self.K or steps.geometric(exchange.rng, self.p)
         exchange.gossip(self.local, self.links, K)
         exchange.settle(self.settle)
         return server
-
-    def local(self, client: Client, memory: Vectors, K: int) -> Sent:
-        """Line 5, K times; xhat_i goes to the neighbors."""
-        xhat = client.descend(memory["x"], memory["h"], self.gamma, K)
-        # not through ``send``: there is no server, and vectors go along the edges as they are
-        return (xhat,), {"xhat": xhat}
 
     def settle(self, client: Client, memory: Vectors, mixed: Array) -> Vectors:
         """Lines 7 and 8."""
         share = self.gamma * self.tau / self.p
         x = (1.0 - share) * memory["xhat"] + share * mixed
         return {"x": x, "h": memory["h"] + (self.p / self.gamma) * (x - memory["xhat"])}
-
-    @property
-    def links(self) -> Links:
-        """The graph, or its links that may fail; delta and lmax are theirs."""
-        return links_of(self.graph)
 
     @classmethod
     def theory(cls, problem: Problem, graph: Any = "ring", seed: int = 0) -> DecentralizedScaffnew:
@@ -119,20 +113,20 @@ class DecentralizedScaffnew(Method):
         return cls.configure(problem, {"graph": graph, "seed": seed})
 
     @classmethod
-    def configure(cls, problem: Problem, given: Mapping[str, Any]) -> DecentralizedScaffnew:
+    def configure(cls, problem: Problem, parameters: Mapping[str, Any]) -> DecentralizedScaffnew:
         """p and tau at their best for what is given."""
-        network = as_graph(given.get("graph", "ring"), problem.n, seed=given.get("seed", 0))
+        network = as_graph(parameters.get("graph", "ring"), problem.n, seed=parameters.get("seed", 0))
         links = links_of(network)
-        gamma = steps.gamma_of(given, problem)
-        p = steps.p_of(given, lambda: theory.split_p(gamma, problem.mu, links.lmax, links.delta))
-        tau = given.get("tau") or theory.split_tau(gamma, p, links.lmax)
-        return cls(gamma, p, tau, network, given.get("K"))
+        gamma = steps.gamma_of(parameters, problem)
+        p = steps.p_of(parameters, lambda: theory.split_p(gamma, problem.mu, links.lmax, links.delta))
+        tau = parameters.get("tau") or theory.split_tau(gamma, p, links.lmax)
+        return cls(gamma, p, tau, network, parameters.get("K"))
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """gamma <= 1/L, tau <= p/(gamma lmax(I - W)), equal weights, one node per client."""
         steps.check_gossip(self.graph, problem, may_fail=True)
         warnings = self.check_steps(problem, insist)
-        # beyond this bound the step along the graph expands, whatever gamma is
+        # beyond this bound the gossip step expands, whatever gamma is
         theory.check_tau(self.tau, self.gamma, self.p, self.links.lmax)
         return warnings
 
@@ -203,17 +197,12 @@ class RandomGossip(GossipMethod):
 
     @property
     def links(self) -> Links:
-        """Those that may wake; a link that fails is one that sleeps."""
+        """The links that may wake; a failing link is one that sleeps."""
         return RandomLinks(self.graph, self.p_e * (1.0 - self.graph.failure), self.k)
 
-    def local(self, client: Client, memory: Vectors, K: int) -> Sent:
-        """The step; coordinates of xhat_i go along the links that are awake."""
-        xhat = client.descend(memory["x"], memory["h"], self.gamma, K)
-        return (xhat,), {"xhat": xhat}
-
     def settle(self, client: Client, memory: Vectors, mixed: Array) -> Vectors:
-        """x and h move along what came; where nothing came, neither does."""
-        # exactly zero where nothing came: mixing leaves such coordinates as they were
+        """Move x and h by what arrived."""
+        # exactly zero where nothing arrived
         m = mixed - memory["xhat"]
         return {"x": memory["xhat"] + (self.gamma * self.tau * (1.0 + self.omega)) * m, "h": memory["h"] + self.tau * m}
 
@@ -246,7 +235,7 @@ class RandomGossip(GossipMethod):
             graph: the graph.
             k: how many coordinates a link carries.
         """
-        # the share of what goes along a link that arrives, on average; a failing link is one that sleeps more often
+        # the mean share that arrives along a link; a failing link sleeps more often
         share = (problem.d if k is None else min(k, problem.d)) / problem.d * (1.0 - graph.failure)
         w = largest_weight(graph)
         if p_e is None:
@@ -257,12 +246,12 @@ class RandomGossip(GossipMethod):
         return cls(gamma, theory.random_gossip_tau(gamma, omega, graph.lmax, w), graph, p_e, k, omega)
 
     @classmethod
-    def configure(cls, problem: Problem, given: Mapping[str, Any]) -> RandomGossip:
+    def configure(cls, problem: Problem, parameters: Mapping[str, Any]) -> RandomGossip:
         """tau and p_e at their best for what is given; without mu every link is awake."""
-        graph = as_graph(given.get("graph", "ring"), problem.n, seed=given.get("seed", 0))
-        p_e = given.get("p_e", 1.0 if problem.mu is None else None)
-        best = cls.at(steps.gamma_of(given, problem), problem, graph, p_e, given.get("k"))
-        return replace(best, tau=given.get("tau") or best.tau)
+        graph = as_graph(parameters.get("graph", "ring"), problem.n, seed=parameters.get("seed", 0))
+        p_e = parameters.get("p_e", 1.0 if problem.mu is None else None)
+        best = cls.at(steps.gamma_of(parameters, problem), problem, graph, p_e, parameters.get("k"))
+        return replace(best, tau=parameters.get("tau") or best.tau)
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """gamma <= 1/L, gamma tau (lmax + 2 omega w) <= 1, equal weights, one node per client."""
@@ -274,7 +263,7 @@ class RandomGossip(GossipMethod):
         warnings = self.check_steps(problem, insist)
         limit = theory.random_gossip_tau(self.gamma, self.omega, self.graph.lmax, largest_weight(self.graph))
         if not 0 < self.tau <= limit * (1 + 1e-9):
-            raise InputError(f"tau = {self.tau:g} must be positive and at most {limit:g}; take that.")
+            raise InputError(f"tau = {self.tau:g} must be positive and at most {limit:g}.")
         return warnings
 
     def claims(self, problem: Problem) -> Claims:
@@ -316,7 +305,7 @@ class DIGing(GossipMethod):
 
     def local(self, client: Client, memory: Vectors, K: int) -> Sent:
         """x_i and y_i go to the neighbors; one step says what y_i is."""
-        # a step is x - gamma (g(x) - h) = x - gamma y: it says what y is without a second gradient
+        # a step is x - gamma (g(x) - h) = x - gamma y, so y needs no second gradient
         y = (memory["x"] - client.descend(memory["x"], memory["h"], self.gamma, K)) / self.gamma
         return (memory["x"], y), {"y": y}
 
@@ -349,7 +338,7 @@ class DIGing(GossipMethod):
         end = min(2.0, (2 - s.lmax) ** 2 / 2) / s.L
         source = "Qu and Li, Harnessing smoothness to accelerate distributed optimization, 2018, the best proved rate; "
         source += "refused where equal quadratics diverge, which is exact: (2 - lmax)^2/(2 L)"
-        # no theorem without mu: half of where it diverges
+        # no theorem without mu: half of the divergence limit
         usual = end / 2 if theorem is None else theorem
         return StepLimits(theorem, usual, usual, end, source)
 
@@ -419,6 +408,6 @@ class EXTRA(GossipMethod):
 
 
 def _check_spectrum(method: str, lmax: float) -> None:
-    # lmax = 1 - lmin(W): at lmin(W) = -1 the disagreement of two groups changes its sign in every round, for ever
+    # at lmin(W) = 1 - lmax = -1 two groups swap their disagreement forever
     if lmax >= 2 * (1 - 1e-9):
-        raise InputError(f"{method} needs every eigenvalue of W above -1; take (I + W)/2 (psd).")
+        raise InputError(f"{method} needs every eigenvalue of W above -1; use (I + W)/2 (psd=True).")

@@ -49,8 +49,8 @@ class GD(Method):
     @classmethod
     def theory(cls, problem: Problem) -> Self:
         """gamma = 1/L with the smoothness of the average, which is all that GD needs."""
-        # the mean of the clients' steps is a step of the average, whose L can be far below max_i L_i; with minibatches,
-        # which each client draws for itself, the worst client's A counts
+        # the mean of the clients' steps is a step of the average, whose L can be far below max_i L_i; with minibatches
+        # the worst client's A counts
         return cls(gamma=1.0 / (problem.L_global if problem.batch is None else problem.es_A))
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
@@ -98,9 +98,9 @@ class LocalMethod(Method):
     __slots__ = ()
 
     @classmethod
-    def paper_figure(cls, problem: Problem, *args: Any, **given: Any) -> Any:
+    def paper_figure(cls, problem: Problem, *args: Any, **parameters: Any) -> Any:
         """gamma = 1/(K L), as in Figure 1b and Table 1."""
-        best = cls.theory(problem, *args, **given)
+        best = cls.theory(problem, *args, **parameters)
         limits = cls.limits(Setting.of(problem.es_A, K=best.K))
         assert limits is not None
         return replace(best, gamma=limits.figure)
@@ -154,7 +154,7 @@ class LocalGD(LocalMethod):
     @staticmethod
     def limits(s: Setting) -> StepLimits:
         """min(1/(4 L), 1/(8 L (K - 1)))."""
-        # K = 1 is gradient descent, and the second bound would divide by zero
+        # K = 1 is gradient descent, without the second bound
         theorem = 1 / (4 * s.L) if s.K == 1 else min(1 / (4 * s.L), 1 / (8 * s.L * (s.K - 1)))
         source = "Khaled, Mishchenko, Richtarik, Tighter Theory for Local SGD on Identical and Heterogeneous Data, "
         source += "AISTATS 2020 (convergence to a neighborhood only)"

@@ -55,7 +55,7 @@ class GradSkip(Method):
     )
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        """One communication; the server draws for everybody, so that no coin has to travel back."""
+        """The server draws for all clients, so that no coin has to travel."""
         K, asleep = self.draw(exchange.rng)
         (x,) = exchange(self.local, server["x"], K=K, own={"asleep": asleep})  # type: ignore[arg-type]
         exchange.settle(self.settle, x)
@@ -64,21 +64,20 @@ class GradSkip(Method):
     def draw(self, rng: np.random.Generator) -> tuple[Indices, Any]:
         """Each client's steps, and whether it is asleep at their end."""
         K = steps.geometric(rng, self.p)
-        # private coins would have to travel; drawn here, the number of steps goes down with the message
+
         G = steps.geometric_each(rng, 1.0 - np.asarray(self.q))
         return np.minimum(G - 1, K), G <= K
 
     def local(self, client: Client, memory: Vectors, K: int, x: Array, asleep: Any) -> Sent:
         """The steps before sleep, and the gradient that a sleeping client takes for its shift."""
         xhat = client.descend(x, memory["h"], self.gamma, K)
-        # asleep is 0 or 1: whoever is awake keeps its h, and computes no gradient here
+        # asleep is 0 or 1: a client that is awake keeps its h and computes no gradient
         hhat = memory["h"] + asleep * (client.gradient(xhat, where=asleep) - memory["h"])
         up = xhat - (self.gamma / self.p) * hhat
         sent = client.send(up)
         return (sent,), {"xhat": as_sent(xhat, up, sent), "hhat": hhat}
 
     def settle(self, client: Client, memory: Vectors, x: Array) -> Vectors:
-        """The update of h, from the shift at the end of the steps."""
         return {"h": memory["hhat"] + (self.p / self.gamma) * (x - memory["xhat"])}
 
     @classmethod
@@ -91,10 +90,10 @@ class GradSkip(Method):
         return cls.configure(problem, {} if p is None else {"p": p})
 
     @classmethod
-    def configure(cls, problem: Problem, given: Mapping[str, Any]) -> GradSkip:
-        """p at its best for the gamma that is taken, and q of p."""
-        gamma = steps.gamma_of(given, problem)
-        p = steps.p_of(given, lambda: theory.best_p(gamma, problem.mu))
+    def configure(cls, problem: Problem, parameters: Mapping[str, Any]) -> GradSkip:
+        """The best p for this gamma, and q from p."""
+        gamma = steps.gamma_of(parameters, problem)
+        p = steps.p_of(parameters, lambda: theory.best_p(gamma, problem.mu))
         check_probability("p", p)
         return cls(gamma, p, tuple(theory.gradskip_q(problem.L_i, p, problem.L).tolist()))
 

@@ -76,7 +76,7 @@ class LoCoDL(Method):
         K = steps.geometric(exchange.rng, self.p)
         first = exchange.round == 0
         y, v, shrink, add = server["x"], server["v"] + self.mu_g * server["x"] if first else server["v"], 1.0, 0.0
-        # the K steps on g in closed form, z <- (1 - gamma mu_g) z + gamma v: no client has to be asked
+        # the K steps on g in closed form, z <- (1 - gamma mu_g) z + gamma v
         for _ in range(K):
             shrink, add = (1.0 - self.gamma * self.mu_g) * shrink, (1.0 - self.gamma * self.mu_g) * add + self.gamma
         yhat = shrink * y + add * v
@@ -92,14 +92,14 @@ class LoCoDL(Method):
 
     def first(self, client: Client, memory: Vectors, K: int, yhat: Array, x: Array) -> Sent:
         """The first round: all x_i are the starting point, and h0 is taken for gradients of f_i, not of F_i."""
-        # memory begins at zero; 0 times it has the shape of one client or of a whole cohort
+        # 0 times the memory has the shape of a client or of a cohort
         h = memory["h"] - self.mu_g * x
         up, new = self.local(client, {**memory, "x": 0.0 * memory["x"] + x, "h": h}, K, yhat)
         return up, new | {"h": h}
 
     def local(self, client: Client, memory: Vectors, K: int, yhat: Array) -> Sent:
         """u is called h here."""
-        # a negative pull to zero takes g off: grad F_i(z) = grad f_i(z) - mu_g z
+        # a negative pull to zero subtracts g: grad F_i(z) = grad f_i(z) - mu_g z
         xhat = client.descend(memory["x"], memory["h"], self.gamma, K, pull=(-self.mu_g, 0.0))
         d = client.send(xhat - yhat, self.codec)
         return (d,), {"x": (1.0 - self.rho) * xhat + self.rho * yhat, "d": d}
@@ -121,14 +121,14 @@ class LoCoDL(Method):
         return cls.configure(problem, {} if codec is None else {"codec": codec})
 
     @classmethod
-    def configure(cls, problem: Problem, given: Mapping[str, Any]) -> LoCoDL:
-        """p at its best for the gamma and the codec that are taken."""
-        gamma = steps.longer_gamma(given, problem, lambda: 2 / problem.L_max)
-        codec = as_codec(given.get("codec", RandK(-(-problem.d // problem.n), Natural())))
+    def configure(cls, problem: Problem, parameters: Mapping[str, Any]) -> LoCoDL:
+        """The best p for this gamma and codec."""
+        gamma = steps.longer_gamma(parameters, problem, lambda: 2 / problem.L_max)
+        codec = as_codec(parameters.get("codec", RandK(-(-problem.d // problem.n), Natural())))
         omega, mu_g = codec.omega(problem.d), theory.known(problem.mu) / 2
         check_codec(codec, omega)
         rho = 1.0 / (1.0 + omega * float(problem.weights.max()))
-        p = steps.p_of(given, lambda: theory.locodl_p(gamma, mu_g, omega, rho))
+        p = steps.p_of(parameters, lambda: theory.locodl_p(gamma, mu_g, omega, rho))
         return cls(gamma, p, codec, mu_g, omega, rho)
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
@@ -136,7 +136,7 @@ class LoCoDL(Method):
         omega = self.codec.omega(problem.d)
         check_codec(self.codec, omega)
         if self.omega < omega * (1 - 1e-12):
-            raise InputError(f"omega = {self.omega:g} is below the {omega:g} of {self.codec}; give at least that.")
+            raise InputError(f"omega = {self.omega:g} is below the {omega:g} of {self.codec}; use at least that.")
         if not self.mu_g > 0 or (problem.mu is not None and self.mu_g >= problem.mu):
             raise InputError(f"mu_g = {self.mu_g:g} must lie between 0 and mu = {problem.mu}.")
         return self.check_steps(problem, insist, mu=problem.mu)
@@ -170,8 +170,8 @@ class LoCoDL(Method):
 
 
 def check_codec(codec: Codec, omega: float) -> None:
-    """Refuse what is biased, or of unbounded variance."""
-    # rounding to nearest moves what vanishes by 6e-8 of it: no theorem, but the same limit
+    """Refuse codecs that are biased or of unbounded variance."""
+    # float32 rounds vanishing differences by 6e-8 of them: no theorem, but the same limit
     if not codec.unbiased and not isinstance(getattr(codec, "values", codec), Float32):
         raise InputError(f"locodl needs an unbiased codec, and {codec} is biased; use rand-K, natural or l1-K.")
     if not math.isfinite(omega):

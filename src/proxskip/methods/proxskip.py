@@ -53,14 +53,14 @@ class ProxSkip(Method):
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         """From one prox to the next."""
         K = self.K or steps.geometric(exchange.rng, self.p)
-        # nothing happens at the server between two heads, so these K iterations are one exchange
+        # the server is idle between two heads, so these K iterations are one exchange
         (m,) = exchange(self.local, server["x"], K=K)
         x = m if exchange.problem.psi is None else exchange.prox(m, self.gamma / self.p)
         exchange.settle(self.settle, x)
         return {"x": x}
 
     def local(self, client: Client, memory: Vectors, K: int, x: Array) -> Sent:
-        """Line 3, K times; what the prox is to be taken of goes up."""
+        """Line 3, K times; sends the argument of the prox."""
         xhat = client.descend(x, memory["h"], self.gamma, K)
         up = xhat - (self.gamma / self.p) * memory["h"]
         sent = client.send(up)
@@ -79,10 +79,10 @@ class ProxSkip(Method):
         return cls.configure(problem, {})
 
     @classmethod
-    def configure(cls, problem: Problem, given: Mapping[str, Any]) -> Self:
-        """p at its best for the gamma that is taken."""
-        gamma = steps.gamma_of(given, problem)
-        return cls(gamma, steps.p_of(given, lambda: theory.best_p(gamma, problem.mu)), given.get("K"))
+    def configure(cls, problem: Problem, parameters: Mapping[str, Any]) -> Self:
+        """The best p for this gamma."""
+        gamma = steps.gamma_of(parameters, problem)
+        return cls(gamma, steps.p_of(parameters, lambda: theory.best_p(gamma, problem.mu)), parameters.get("K"))
 
     def claims(self, problem: Problem) -> Claims:
         """Psi of Section 3.3 contracts by 1 - min(gamma mu, p^2): Theorem 3.6."""

@@ -82,7 +82,7 @@ class Scaffnew(Method):
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         K = self.K or steps.geometric(exchange.rng, self.p)
-        # weights and own steps change the inner product, not the method: the mean of the clients is taken in it
+        # weights and own steps change the inner product in which the mean is taken
         c = steps.once(steps.over, exchange.problem.weights, self.gamma)
         half = self.local if exchange.everyone else self.local_in_cohort
         (x,) = exchange(half, server["x"], K=K, weights=c)
@@ -92,7 +92,7 @@ class Scaffnew(Method):
         return {"x": x}
 
     def local(self, client: Client, memory: Vectors, K: int, x: Array) -> Sent:
-        """With everybody: the prox form, which also heals a sum of h that is not zero."""
+        """With all clients: the prox form, which also repairs a sum of h that is not zero."""
         gamma = client.own(self.gamma)
         xhat = client.descend(x, memory["h"], gamma, K)
         up = xhat - (gamma / self.p) * memory["h"]
@@ -100,13 +100,13 @@ class Scaffnew(Method):
         return (sent,), {"xhat": as_sent(xhat, up, sent)}
 
     def local_in_cohort(self, client: Client, memory: Vectors, K: int, x: Array) -> Sent:
-        """On a cohort: the plain form, since the h of a cohort do not sum to zero."""
+        """On a cohort: the plain form, because the h of a cohort do not sum to zero."""
         xhat = client.descend(x, memory["h"], client.own(self.gamma), K)
         sent = client.send(xhat, self.codec)
         return (sent,), {"xhat": as_sent(xhat, xhat, sent)}
 
     def settle(self, client: Client, memory: Vectors, x: Array) -> Vectors:
-        """The update of h, with the x+ that this client was averaged into."""
+        """Update h with the x+ that averaged this client."""
         eta = self.p * (1.0 if self.chi is None else self.chi)
         return {"h": memory["h"] + (eta / client.own(self.gamma)) * (x - memory["xhat"])}
 
@@ -160,37 +160,37 @@ class Scaffnew(Method):
         return cls(gamma=gamma, p=theory.best_p(gamma, problem.mu))
 
     @classmethod
-    def configure(cls, problem: Problem, given: Mapping[str, Any]) -> Scaffnew:
-        """p at its best for the gamma that is taken; chi and a of the cohorts."""
-        K, cohort, codec = given.get("K"), given.get("cohort"), given.get("codec")
-        if given.get("own_steps"):
+    def configure(cls, problem: Problem, parameters: Mapping[str, Any]) -> Scaffnew:
+        """The best p for this gamma, with chi and a of the cohorts."""
+        K, cohort, codec = parameters.get("K"), parameters.get("cohort"), parameters.get("codec")
+        if parameters.get("own_steps"):
             gammas = tuple(1.0 / float(A) for A in problem.es_A_i)
-            p = steps.p_of(given, lambda: cls.theory(problem, own_steps=True, cohort=cohort).p)
+            p = steps.p_of(parameters, lambda: cls.theory(problem, own_steps=True, cohort=cohort).p)
             return cls(gammas, p, K, codec=codec)
-        figure = given.get("gamma") == "figure" and problem.batch is None
-        gamma = 1.0 / problem.L_global if figure else steps.gamma_of(given, problem)
+        figure = parameters.get("gamma") == "figure" and problem.batch is None
+        gamma = 1.0 / problem.L_global if figure else steps.gamma_of(parameters, problem)
         participation = as_participation(cohort)
         participation.check(problem.n)
         a, chi = participation.constants(problem.n)
-        p = steps.p_of(given, lambda: cls.at(gamma, problem, a, chi).p)
+        p = steps.p_of(parameters, lambda: cls.at(gamma, problem, a, chi).p)
         return cls(gamma, p, K, None if a == 1.0 else chi, a, codec)
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """gamma_i <= 1/L_i (1/A with stochastic gradients)."""
         if self.codec is not None and not self.codec.omega(problem.d) < 1e-6:
-            raise InputError(f"scaffnew is wrong with {self.codec}; use float32, or locodl instead of scaffnew.")
+            raise InputError(f"scaffnew gives wrong answers with the codec {self.codec}; use float32, or locodl.")
         return self.check_steps(problem, insist)
 
     def for_cohorts(self, cohorts: Participation, n: int) -> tuple[Scaffnew, list[str]]:
-        """With the constants of TAMUNA's theorem; chi at its bound unless it was given."""
+        """With the constants of TAMUNA's theorem; chi at its bound unless given."""
         a, chi = cohorts.constants(n)
         if self.chi is None:
             return replace(self, chi=chi, a=a), []
-        beyond = f"chi = {self.chi:g} is above its bound {chi:g} for these cohorts, beyond which Scaffnew can diverge."
+        beyond = f"chi = {self.chi:g} exceeds its bound {chi:g} for these cohorts, so Scaffnew can diverge."
         return replace(self, a=a), [] if self.chi <= chi * (1 + 1e-12) else [beyond]
 
     def slowest_rate(self, problem: Problem) -> float | None:
-        """On cohorts also p^2 chi a, and less with unequal weights, where no theorem gives a rate."""
+        """On cohorts also p^2 chi a, and less with unequal weights, for which no theorem gives a rate."""
         rate = Method.slowest_rate(self, problem)
         if rate is None or self.chi is None:
             return rate
@@ -209,7 +209,7 @@ class Scaffnew(Method):
         return Claims(self._zeta(problem), from_solution(problem, psi))
 
     def _zeta(self, problem: Problem) -> float | None:
-        """min(min_i gamma_i mu_i, p^2) with everybody; TAMUNA's on cohorts of equal weights, otherwise None."""
+        """min(min_i gamma_i mu_i, p^2) with all clients; TAMUNA's on cohorts of equal weights, otherwise None."""
         if problem.mu is None or problem.mu_i is None or self.K is not None or self.codec is not None:
             return None
         if self.chi is None:

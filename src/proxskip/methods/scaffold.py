@@ -54,7 +54,6 @@ class Scaffold(LocalMethod):
     )
 
     def start(self, problem: Problem, x0: Array) -> Vectors:
-        """x and the mean c of the clients' controls."""
         return {"x": x0, "c": 0.0 * x0}
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
@@ -66,7 +65,7 @@ class Scaffold(LocalMethod):
             exchange.settle(self.settle, x)
             return {"x": x, "c": c}
         dx, dc = exchange(self.local_with_c, x, c, K=self.K)
-        # dc is a mean over the cohort, c a sum over all clients: those outside the cohort keep their c_i
+        # dc is a mean over the cohort, c a sum over all clients
         share = float(exchange.problem.weights[exchange.cohort].sum())
         return {"x": x + self.eta_g * dx, "c": c + share * dc}
 
@@ -77,7 +76,7 @@ class Scaffold(LocalMethod):
         return (sent,), {"x": 0.0 * y + x, "y": as_sent(y, y, sent)}
 
     def settle(self, client: Client, memory: Vectors, x: Array) -> Vectors:
-        """ybar from x+, and with it h."""
+        """Solve for ybar, and update h."""
         # x+ = x + eta_g (ybar - x), solved for ybar
         ybar = memory["x"] + (x - memory["x"]) / self.eta_g
         return {"h": memory["h"] + (ybar - memory["y"]) / (self.K * self.gamma)}
@@ -89,7 +88,7 @@ class Scaffold(LocalMethod):
         c_new = client.gradient(x) if self.option == "I" else h + (x - y) / (K * self.gamma)
         up = c_new - memory["h"]
         sent = client.send(up)
-        # c_i+ = c_i + what the server read of its change, so that c stays the mean of the c_i
+        # update c_i by what the server read, so that c stays the mean of the c_i
         return (client.send(y - x), sent), {"h": as_sent(c_new, up, sent)}
 
     def controls(self, server: Vectors, memory: Vectors) -> Array:
@@ -123,12 +122,12 @@ class Scaffold(LocalMethod):
         return self.check_steps(problem, insist, K=self.K, eta_g=self.eta_g)
 
     @classmethod
-    def configure(cls, problem: Problem, given: Mapping[str, Any]) -> Scaffold:
+    def configure(cls, problem: Problem, parameters: Mapping[str, Any]) -> Scaffold:
         """With a global step eta_g the theorem's local step is divided by it."""
-        best: Scaffold = cls.by_theory(problem, {k: v for k, v in given.items() if k != "eta_g"})
-        eta_g = given.get("eta_g", 1.0)
-        # the theorem bounds gamma eta_g; a gamma that was given is taken as it is
-        gamma = best.gamma if isinstance(given.get("gamma"), float) else best.gamma / eta_g
+        best: Scaffold = cls.by_theory(problem, {k: v for k, v in parameters.items() if k != "eta_g"})
+        eta_g = parameters.get("eta_g", 1.0)
+        # the theorem bounds gamma eta_g; a gamma of the user stays unchanged
+        gamma = best.gamma if isinstance(parameters.get("gamma"), float) else best.gamma / eta_g
         return replace(best, eta_g=eta_g, gamma=gamma)
 
     @staticmethod

@@ -57,7 +57,6 @@ class SplitSkip(Method):
     )
 
     def start(self, problem: Problem, x0: Array) -> Vectors:
-        """x, and the dual y = 0."""
         return {"x": x0, "y": np.zeros(operator_of(problem).shape[0])}
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
@@ -67,7 +66,7 @@ class SplitSkip(Method):
         (xhat,) = exchange(self.local, K=K)
         y = exchange.prox_conjugate(server["y"] + self.tau * (D @ xhat), self.tau)
         v = np.asarray(D.T @ (y - server["y"]))
-        # the client has x and h = -D'y in its own memory, so that v is all it has to hear
+        # the client keeps x and h = -D'y, so v is all it needs
         exchange.settle(self.settle, v)
         return {"x": xhat - (self.gamma / self.p) * v, "y": y}
 
@@ -93,24 +92,22 @@ class SplitSkip(Method):
         D = operator_of(problem)
         lmin = operators.smallest_positive(D)
         if lmin is None:
-            raise InputError(
-                "the smallest positive eigenvalue of D D' is too expensive to compute here; give p and tau."
-            )
+            raise InputError("the smallest positive eigenvalue of D D' is too expensive to compute; pass p and tau.")
         norm2 = operators.operator_norm2(D)
         gamma = theory.largest_step(problem.es_A)
         p = theory.split_p(gamma, problem.mu, norm2, lmin)
         return cls(gamma=gamma, p=p, tau=theory.split_tau(gamma, p, norm2))
 
     @classmethod
-    def configure(cls, problem: Problem, given: Mapping[str, Any]) -> SplitSkip:
+    def configure(cls, problem: Problem, parameters: Mapping[str, Any]) -> SplitSkip:
         """p and tau at their best for what is given."""
-        if not given.keys() & {"gamma", "p", "K", "tau"}:
+        if not parameters.keys() & {"gamma", "p", "K", "tau"}:
             return cls.theory(problem)
-        gamma, norm2 = steps.gamma_of(given, problem), operators.operator_norm2(operator_of(problem))
+        gamma, norm2 = steps.gamma_of(parameters, problem), operators.operator_norm2(operator_of(problem))
         p = steps.p_of(
-            given, lambda: theory.split_p(gamma, problem.mu, norm2, operators.smallest_positive(problem.D) or 0.0)
+            parameters, lambda: theory.split_p(gamma, problem.mu, norm2, operators.smallest_positive(problem.D) or 0.0)
         )
-        return cls(gamma, p, given.get("tau") or theory.split_tau(gamma, p, norm2), given.get("K"))
+        return cls(gamma, p, parameters.get("tau") or theory.split_tau(gamma, p, norm2), parameters.get("K"))
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """gamma <= 1/L, gamma tau <= p/|DD'|."""
@@ -130,7 +127,7 @@ class SplitSkip(Method):
 
     def _zeta(self, problem: Problem) -> float | None:
         """Known where the subgradients of psi lie in the range of D."""
-        # otherwise the part of y that D' does not see need not converge
+        # otherwise the part of y in the kernel of D' need not converge
         if not (operators.full_row_rank(operator_of(problem)) or isinstance(problem.psi, Singleton)):
             return None
         lmin = operators.smallest_positive(operator_of(problem))
@@ -140,9 +137,9 @@ class SplitSkip(Method):
 
 
 def operator_of(problem: Problem) -> Any:
-    """D, asked of a problem that must have one."""
+    """The problem's D, which it must have."""
     if problem.D is None or problem.psi is None:
-        raise InputError("SplitSkip solves f(x) + psi(D x); give the problem psi and D.")
+        raise InputError("this method solves f(x) + psi(D x); give the problem psi and D.")
     return problem.D
 
 
@@ -181,16 +178,14 @@ class PDHG(Method):
     )
 
     def start(self, problem: Problem, x0: Array) -> Vectors:
-        """x, the point ahead of it, the dual y = 0, and the two steps."""
         y = np.zeros(operator_of(problem).shape[0])
         return {"x": x0, "xbar": x0, "y": y, "steps": np.array([self.gamma, self.tau])}
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        """A dual step, a primal step, the look ahead."""
         D, x, (gamma, tau) = operator_of(exchange.problem), server["x"], server["steps"]
         y = exchange.prox_conjugate(server["y"] + tau * (D @ server["xbar"]), float(tau))
         h = self.mu * x - np.asarray(D.T @ y)
-        # the step size changes from round to round, so the half takes this round's with it
+        # gamma changes every round
         (new,) = exchange(partial(self.local, gamma=float(gamma)), x, h, K=1)
         new = new / (1.0 + gamma * self.mu)
         theta = 1.0 / math.sqrt(1.0 + gamma * self.mu)
@@ -219,16 +214,16 @@ class PDHG(Method):
         return cls(0.5 / smooth, smooth / operators.operator_norm2(operator_of(problem)), mu)
 
     @classmethod
-    def configure(cls, problem: Problem, given: Mapping[str, Any]) -> PDHG:
+    def configure(cls, problem: Problem, parameters: Mapping[str, Any]) -> PDHG:
         """tau as large as the gamma that is taken allows."""
         best = cls.theory(problem)
-        gamma = given["gamma"] if isinstance(given.get("gamma"), float) else best.gamma
-        return cls(gamma, given.get("tau") or cls.largest_tau(problem, gamma, best.mu), best.mu)
+        gamma = parameters["gamma"] if isinstance(parameters.get("gamma"), float) else best.gamma
+        return cls(gamma, parameters.get("tau") or cls.largest_tau(problem, gamma, best.mu), best.mu)
 
     @staticmethod
     def largest_tau(problem: Problem, gamma: float, mu: float = 0.0) -> float:
         """The largest tau with gamma (L - mu + tau |DD'|) <= 1; 0 if gamma leaves no room."""
-        # what the gradient leaves of the step for D
+
         room = max(1.0 / gamma - (problem.L_global - mu), 0.0)
         return room / operators.operator_norm2(operator_of(problem))
 
@@ -239,6 +234,6 @@ class PDHG(Method):
         used = self.gamma * (max(problem.L_global - self.mu, 0.0) + self.tau * norm2)
         if used > 1 + theory.ROUNDING and not insist:
             raise InputError(
-                f"gamma (L - mu + tau |D D'|) = {used:.4g} is above 1, where PDHG can diverge; take a smaller tau."
+                f"gamma (L - mu + tau |D D'|) = {used:.4g} is above 1, so PDHG can diverge; use a smaller tau."
             )
         return notes

@@ -1,4 +1,4 @@
-"""What the methods share and no paper names: drawing K, and checking the other parameters."""
+"""Helpers of the methods: drawing K, default parameters, and checks."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from proxskip.prox.adapted import Adapted
 from proxskip.types import Array, Indices, InputError
 
 _MADE: tuple[tuple[Callable[..., Array], tuple[Any, ...], Array], ...] = ()
-"""What ``once`` made last, and of what."""
+"""The last results of ``once``, with their arguments."""
 
 NEVER = 1e15
-"""As a number of coin flips: more than there will be."""
+"""More coin flips than will ever happen."""
 
 
 def geometric(rng: np.random.Generator, p: float) -> int:
@@ -29,15 +29,15 @@ def geometric(rng: np.random.Generator, p: float) -> int:
     return 1 if p >= 1 else 1 + int(math.log(u) / math.log1p(-p))
 
 
-def once(make: Callable[..., Array], *given: Any) -> Array:
-    """``make(*given)``, made once for these very objects: for what takes as long as there are clients."""
+def once(make: Callable[..., Array], *arguments: Any) -> Array:
+    """``make(*arguments)``, cached for these very objects: for arrays with an entry per client."""
     global _MADE
     for f, seen, array in _MADE:
-        if f is make and len(seen) == len(given) and all(a is b for a, b in zip(seen, given, strict=True)):
+        if f is make and len(seen) == len(arguments) and all(a is b for a, b in zip(seen, arguments, strict=True)):
             return array
-    array = make(*given)
+    array = make(*arguments)
     array.setflags(write=False)
-    _MADE = ((make, given, array), *_MADE[:3])
+    _MADE = ((make, arguments, array), *_MADE[:3])
     return array
 
 
@@ -55,29 +55,27 @@ def geometric_each(rng: np.random.Generator, p: Array) -> Indices:
 
 
 def local_steps(problem: Problem) -> int:
-    """sqrt(kappa) rounded: as many local steps as Scaffnew takes on average at its best p (paper, Section 6)."""
+    """sqrt(kappa) rounded: the mean number of local steps of Scaffnew at its best p (paper, Section 6)."""
     return max(1, round(math.sqrt(theory.kappa(problem.L, problem.mu))))
 
 
 def check_gossip(graph: Graph, problem: Problem, may_fail: bool = False) -> None:
-    """One node for each client, equal weights, and links that do not fail unless they may."""
+    """Refuse a graph without one node per client, unequal weights, and failing links unless they may fail."""
     if graph.failure and not may_fail:
         raise InputError(
-            f"the links of the graph '{graph.name}' fail, which this method does not tolerate; use random-gossip or "
+            f"this method does not tolerate the failing links of the graph '{graph.name}'; use random-gossip or "
             "decentralized-scaffnew."
         )
     if graph.n != problem.n:
         raise InputError(f"the graph '{graph.name}' has {graph.n} nodes but there are {problem.n} clients.")
     if float(problem.weights.max() - problem.weights.min()) > 1e-12:
-        raise InputError(
-            'gossip with a doubly stochastic W solves the equally weighted problem; split with weights="equal".'
-        )
+        raise InputError('gossip needs equally weighted clients; split with weights="equal".')
 
 
 def off_subgradient(problem: Problem, x: Array, h: Array, t: float) -> float | None:
-    """How far -sum_i w_i h_i is from a subgradient of psi at x, to which the prox of step t led; zero without psi.
+    """How far -sum_i w_i h_i is from a subgradient of psi at x, the result of a prox with step t; zero without psi.
 
-    s is a subgradient at x exactly if  x = prox_{t psi}(x + t s).  None where the prox is inexact.
+    s is a subgradient at x exactly if  x = prox_{t psi}(x + t s).  None if the prox is inexact.
     """
     total = weighted_sum(problem.weights, h)
     if problem.psi is None:
@@ -87,35 +85,35 @@ def off_subgradient(problem: Problem, x: Array, h: Array, t: float) -> float | N
     return float(np.abs(x - problem.psi.prox(x - t * total, t)).max() / t)
 
 
-# -- parameters that are given, and the theorem's for the rest ---------------------------------------------------------
-def gamma_of(given: Mapping[str, Any], problem: Problem) -> float:
-    """As given, or 1/L (1/A with minibatches)."""
-    gamma = given.get("gamma")
+# -- default parameters ------------------------------------------------------------------------------------------------
+def gamma_of(parameters: Mapping[str, Any], problem: Problem) -> float:
+    """The user's gamma, or 1/L (1/A with minibatches)."""
+    gamma = parameters.get("gamma")
     return gamma if isinstance(gamma, float) else theory.largest_step(problem.es_A)
 
 
-def longer_gamma(given: Mapping[str, Any], problem: Problem, longest: Callable[[], float]) -> float:
-    """As given, or the longer step that a theorem likes best for clients that are alike, or 1/L (1/A).
+def longer_gamma(parameters: Mapping[str, Any], problem: Problem, longest: Callable[[], float]) -> float:
+    """The user's gamma, or the longer step that a theorem allows for similar clients, or 1/L (1/A).
 
-    Clients with one and the same Hessian are the worst case, which theorems are about. Where the mean of the clients is
-    less than half as steep as the steepest of them, 1/L takes fewer rounds (measured on quadratics with kappa = 1e3 and
-    1e4; docs/decisions.md). ``longest`` is for full gradients and L = max_i L_i.
+    Theorems consider the worst case, clients with one and the same Hessian. If the average is less than half as steep
+    as the steepest client, 1/L takes fewer rounds (measured on quadratics with kappa = 1e3 and 1e4; docs/decisions.md).
+    ``longest`` is for full gradients and L = max_i L_i.
     """
     exact = problem.batch is None and problem.L_kind == "max" and problem.mu is not None
-    if "gamma" in given or not exact or 2 * problem.L_global < problem.L_max:
-        return gamma_of(given, problem)
+    if "gamma" in parameters or not exact or 2 * problem.L_global < problem.L_max:
+        return gamma_of(parameters, problem)
     return longest()
 
 
-def p_of(given: Mapping[str, Any], best: Callable[[], float]) -> float:
-    """As given, or 1/K for a fixed K, or the best for this gamma."""
-    if "p" in given:
-        return float(given["p"])
-    return best() if "K" not in given else 1.0 / int(given["K"])
+def p_of(parameters: Mapping[str, Any], best: Callable[[], float]) -> float:
+    """The user's p, or 1/K for a fixed K, or the best for this gamma."""
+    if "p" in parameters:
+        return float(parameters["p"])
+    return best() if "K" not in parameters else 1.0 / int(parameters["K"])
 
 
 def first_of(kept: Any, what: str = "a step size that adapts", instead: str = "give gamma") -> float:
-    """The number that a server keeps and changes by what it sees, where its vectors can be read."""
+    """The adaptive number that a server keeps, if its vectors can be read."""
     if not isinstance(kept, np.ndarray):
-        raise InputError(f'{what} has to see x in every round; {instead}, or use engine="cpu".')
+        raise InputError(f'{what} has to read x in every round; {instead}, or use engine="cpu".')
     return float(kept[0])

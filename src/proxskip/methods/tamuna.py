@@ -60,7 +60,7 @@ class Tamuna(Method):
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         K = steps.geometric(exchange.rng, self.p)
-        # with s = c every client owns every coordinate, and the rule is Scaffnew's on cohorts, byte for byte
+        # with s = c every client owns every coordinate, as in Scaffnew on cohorts, byte for byte
         masked = self.s < len(exchange.cohort)
         half, settle = (self.masked, self.settle_masked) if masked else (self.local, self.settle)
         weights = steps.once(steps.over, exchange.problem.weights, self.gamma)
@@ -75,16 +75,16 @@ class Tamuna(Method):
         return (sent,), {"xhat": as_sent(xhat, xhat, sent)}
 
     def masked(self, client: Client, memory: Vectors, K: int, x: Array) -> Sent:
-        """This client's coordinates; what is read is c/s times them, so that the mean is over the owners."""
+        """Send this client's coordinates; what is read is c/s times them, so that the mean is over the owners."""
         xhat = client.descend(x, memory["h"], self.gamma, K)
-        q = client.send(xhat, Ownership(self.s))  # everybody can draw it: nothing goes up
+        q = client.send(xhat, Ownership(self.s))  # everybody can draw it, so nothing is sent
         return (client.send(xhat, Masks(self.s)),), {"xhat": xhat, "q": q}
 
     def settle(self, client: Client, memory: Vectors, x: Array) -> Vectors:
         return {"h": memory["h"] + (self.p * self.chi / self.gamma) * (x - memory["xhat"])}
 
     def settle_masked(self, client: Client, memory: Vectors, x: Array) -> Vectors:
-        """The update of h, where this client sent something."""
+        """Update h where this client sent something."""
         return {"h": memory["h"] + (self.p * self.chi / self.gamma) * (memory["q"] * (x - memory["xhat"]))}
 
     def check_parameters(self) -> None:
@@ -105,29 +105,29 @@ class Tamuna(Method):
         return cls.configure(problem, {"cohort": cohort, "s": s})
 
     @classmethod
-    def configure(cls, problem: Problem, given: Mapping[str, Any]) -> Tamuna:
-        """p at its best for the gamma and s that are taken."""
-        gamma = steps.longer_gamma(given, problem, lambda: theory.sharp_step(problem.L_max, problem.mu))
-        participation = as_participation(given.get("cohort"))
+    def configure(cls, problem: Problem, parameters: Mapping[str, Any]) -> Tamuna:
+        """The best p for this gamma and s."""
+        gamma = steps.longer_gamma(parameters, problem, lambda: theory.sharp_step(problem.L_max, problem.mu))
+        participation = as_participation(parameters.get("cohort"))
         participation.check(problem.n)
         c = size_of(participation, problem.n)
-        s = max(2, c // problem.d) if given.get("s") is None else given["s"]
+        s = max(2, c // problem.d) if parameters.get("s") is None else parameters["s"]
         check_owners(s, c)
         # the owners of a coordinate are a uniform set of s clients out of n, whatever c is
         a, chi = theory.uniform_cohort(problem.n, s)
-        p = steps.p_of(given, lambda: Scaffnew.at(gamma, problem, a, chi).p)
-        return cls(gamma, p, s, given.get("chi", chi))
+        p = steps.p_of(parameters, lambda: Scaffnew.at(gamma, problem, a, chi).p)
+        return cls(gamma, p, s, parameters.get("chi", chi))
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """2 <= s <= n, chi at most nu, gamma <= 2/(L + mu), or 1/A with minibatches."""
         check_owners(self.s, problem.n)
         nu = theory.nu(problem.n, self.s)
-        beyond = f"chi = {self.chi:g} is above its bound {nu:g} for s = {self.s}, beyond which tamuna can diverge."
+        beyond = f"chi = {self.chi:g} exceeds its bound {nu:g} for s = {self.s}, so tamuna can diverge."
         mu = None if problem.batch is not None else problem.mu
         return self.check_steps(problem, insist, mu=mu) + ([] if self.chi <= nu * (1 + 1e-12) else [beyond])
 
     def for_cohorts(self, cohorts: Participation, n: int) -> tuple[Tamuna, list[str]]:
-        """As it is; the constants depend on s and n alone."""
+        """Unchanged: the constants only depend on s and n."""
         check_owners(self.s, size_of(cohorts, n))
         return self, []
 
@@ -144,18 +144,18 @@ class Tamuna(Method):
 
 
 def size_of(cohorts: Participation, n: int) -> int:
-    """The one size of all cohorts."""
+    """The common size of all cohorts."""
     if isinstance(cohorts, Everyone):
         return n
     if isinstance(cohorts, Uniform):
         return cohorts.c
     sizes = {len(c) for c in cohorts.cohorts} if isinstance(cohorts, Given) else set()
     if len(sizes) != 1:
-        raise InputError("tamuna divides the coordinates among cohorts of one size; give a number of clients.")
+        raise InputError("tamuna needs cohorts of one size; pass cohort= a number of clients.")
     return sizes.pop()
 
 
 def check_owners(s: int, c: int) -> None:
     """2 <= s <= c."""
     if not 2 <= s <= c:
-        raise InputError(f"s = {s} owners cannot be found among {c} clients; choose from 2 to {c}.")
+        raise InputError(f"s = {s} owners are not possible among {c} clients; choose from 2 to {c}.")

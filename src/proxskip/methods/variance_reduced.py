@@ -69,7 +69,7 @@ class ScaffnewVR(Method):
         return self.local(client, {"h": memory["h"], "w": x, "gw": client.gradient(x)}, K, x)
 
     def local(self, client: Client, memory: Vectors, K: int, x: Array) -> Sent:
-        """The local steps, which move the anchor too."""
+        """Local steps, which also move the anchor."""
         anchor = (memory["w"], memory["gw"], self.q)
         xhat, w, gw = client.descend(x, memory["h"], self.gamma, K, anchor=anchor)
         up = xhat - (self.gamma / self.p) * memory["h"]
@@ -98,12 +98,12 @@ class ScaffnewVR(Method):
         return cls(gamma, p, theory.lsvrg_q(gamma, _smoothness(problem), problem.mu) if q is None else q)
 
     @classmethod
-    def configure(cls, problem: Problem, given: Mapping[str, Any]) -> Self:
-        """p and q at their best for the gamma that is taken; without mu, q = batch/m moves an anchor once a pass."""
-        gamma = given.get("gamma")
+    def configure(cls, problem: Problem, parameters: Mapping[str, Any]) -> Self:
+        """The best p and q for this gamma; without mu, q = batch/m moves an anchor once per pass."""
+        gamma = parameters.get("gamma")
         gamma = gamma if isinstance(gamma, float) else _best_step(problem)
-        q = given.get("q", _share(problem) if problem.mu is None else None)
-        return cls.at(gamma, problem, steps.p_of(given, lambda: theory.best_p(gamma, problem.mu)), q)
+        q = parameters.get("q", _share(problem) if problem.mu is None else None)
+        return cls.at(gamma, problem, steps.p_of(parameters, lambda: theory.best_p(gamma, problem.mu)), q)
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """gamma below 1/(4 L_b), or at most 1/L with full gradients."""
@@ -165,7 +165,7 @@ class ProxSkipVR(ScaffnewVR):
 
 
 def _best_step(problem: Problem) -> float:
-    """The theorem's best; 1/L with full gradients, 1/(6 L_b) where mu is unknown."""
+    """The theorem's best; 1/L with full gradients, 1/(6 L_b) if mu is unknown."""
     L = _smoothness(problem)
     if problem.batch is None or problem.mu is None:
         return theory.largest_step(L if problem.batch is None else 6.0 * L)
@@ -178,12 +178,12 @@ def _smoothness(problem: Problem) -> float:
 
 
 def _share(problem: Problem) -> float:
-    """The share of the largest client's rows that a minibatch has."""
+    """The share of the largest client's rows in a minibatch."""
     return 1.0 if problem.batch is None or problem.sizes is None else problem.batch / max(problem.sizes)
 
 
 def _spread(problem: Problem, s: Solution, x: Array, memory: Vectors) -> float | None:
-    """sum_i w_i sigma_i, where the clients' rows are at hand; anchors that are not set yet are at x."""
+    """sum_i w_i sigma_i if the clients' rows are at hand; anchors not set yet are at x."""
     total = 0.0
     for i, f in enumerate(problem.clients):
         if not isinstance(f, LinearModel):

@@ -7,7 +7,7 @@
 //   a cluster (CLUSTER > 1): every block pushes its part into the inboxes of all blocks, which lie in their shared
 //     memory and count the bytes that arrive; then every block takes the same step in all columns;
 //   a GRID, for few large clients: parts go to global memory, every block takes the step in columns of its own, and all
-//     of them read the new x. All blocks of the launch must be on the card at once.
+//     of them read the new x. All blocks of the launch must be on the GPU at once.
 // Parts are added in the order of the blocks and never atomically, so that every run gives the same bytes.
 
 // ---- barriers ----------------------------------------------------------------------------------------------------
