@@ -19,6 +19,7 @@ from proxskip.experiments.workspace import Workspace
 from proxskip.problems.split import even_cuts
 from proxskip.randomness import generator
 from proxskip.report.figures import Claim, Experiment, Panel, Series, Table
+from proxskip.results.result import Status
 from proxskip.torch.training import split as split_rows
 from proxskip.torch.training import train
 from proxskip.types import Array, Indices
@@ -253,6 +254,8 @@ def curves_of(workspace: Workspace, key: Mapping[str, Any]) -> dict[str, Any]:
                 rounds=key["rounds"], test=task.held_out, metrics=metrics, progress=False,
                 device="cuda" if key["engine"] == "gpu" else "cpu",
             )  # fmt: skip
+            if result.status is Status.INTERRUPTED:
+                raise KeyboardInterrupt
             t = result.trace
             cost = {"rounds": t["round"], "bytes": (t["bytes_up"] + t["bytes_down"]) / CLIENTS}
             cost["gradients"] = t["grad_evals"] / CLIENTS

@@ -259,7 +259,7 @@ def add_results(
         only_networks = set(kept) <= set(experiments.NETWORKS)
         results = ReproductionReport(
             title_of(options, set(kept)),
-            (about_networks(options) if only_networks else about(options, workspace))
+            (about_networks(options, list(kept)) if only_networks else about(options, workspace))
             | {"seconds": seconds + before["about"].get("seconds", 0.0), "jobs": options.jobs},
             [claim for _, claims in chosen for claim in claims],
             [e for e, _ in chosen],
@@ -292,13 +292,13 @@ def about(options: ReproductionOptions, workspace: Workspace) -> dict[str, Any]:
     }
 
 
-def about_networks(options: ReproductionOptions) -> dict[str, Any]:
+def about_networks(options: ReproductionOptions, names: list[str]) -> dict[str, Any]:
     """The same for a page with networks alone."""
     return {
         "data": "digits and made text",
         "quick": options.quick,
         "engine": options.engine,
-        "command": options.command(list(experiments.NETWORKS)),
+        "command": options.command(names),
         "versions": description.versions() | {"torch": importlib.metadata.version("torch")},
     }
 
