@@ -4,6 +4,7 @@
     python benchmarks/niid.py --part short    a part of it: published, long or short
     python benchmarks/niid.py --quick         digits in place of MNIST, two minutes on two cores
     python benchmarks/niid.py --speed         steps per second of ``proxskip.torch.train`` on this device
+    python benchmarks/niid.py --jax           a round on one core of a CPU against JAX, which must be installed
 
 A CNN with 6 and 16 channels of 5 x 5 and layers of 120 and 84, batch 64, 50 rounds, SGD 0.01 with momentum 0.9. Every
 client takes as many local steps as 10 epochs (or 1) of 6,000 rows have, and all clients weigh the same. MNIST is read by
@@ -29,7 +30,7 @@ from torch import Tensor, nn
 
 import proxskip as ps
 from proxskip.processes import Processes
-from proxskip.torch import split, train
+from proxskip.torch import split, train, training
 
 CLIENTS = 10
 SPLITS = {
@@ -245,17 +246,68 @@ def speed() -> None:
         print(f"LeNet, 10 clients, {title}, batch 64, h: {1e3 * (seconds[2] - seconds[1]) / 400:.3f} ms a step")
 
 
+def against_jax(n: int = 100, rows: int = 200, b: int = 16, K: int = 5, lr: float = 0.05) -> None:
+    """A round of Scaffnew with an MLP 64-64-10 against a vmapped JAX program: CPU time of one core, in turns."""
+    import jax
+    import jax.numpy as jnp
+
+    torch.set_num_threads(1)
+    draw = torch.Generator().manual_seed(0)
+    X, y = torch.randn(n, rows, 64, generator=draw), torch.randint(0, 10, (n, rows), generator=draw)
+    inputs, targets = jnp.array(X.numpy()), jnp.array(y.numpy())
+    module = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+
+    def loss(w: Any, x: Any, y: Any) -> Any:
+        logits = jax.nn.relu(x @ w[0] + w[1]) @ w[2] + w[3]
+        return -jnp.take_along_axis(jax.nn.log_softmax(logits), y[:, None], 1).mean()
+
+    def local(w: Any, h: Any, x: Any, y: Any, key: Any) -> Any:
+        def step(w: Any, key: Any) -> Any:
+            picks = jax.random.randint(key, (b,), 0, rows)
+            return jax.tree.map(lambda w, g, h: w - lr * (g - h), w, jax.grad(loss)(w, x[picks], y[picks]), h), None
+
+        return jax.lax.scan(step, w, jax.random.split(key, K))[0]
+
+    @jax.jit
+    def a_round(w: Any, h: Any, key: Any) -> Any:
+        ends = jax.vmap(local, in_axes=(None, 0, 0, 0, 0))(w, h, inputs, targets, jax.random.split(key, n))
+        means = jax.tree.map(lambda v: v.mean(0), ends)
+        return means, jax.tree.map(lambda h, m, v: h + (m - v) / (K * lr), h, means, ends)
+
+    cpu, clients = torch.device("cpu"), list(zip(X, y, strict=True))
+    problem = training._problem(module, nn.functional.cross_entropy, clients, b, None, None, cpu)
+    sgd = partial(torch.optim.SGD, lr=lr)
+    ours = training.Training(problem, sgd, None, K, "step", None, 1.0, "float32", 0, cpu, None)
+    w = [jnp.array(q.detach().numpy().T) for q in module.parameters()]
+    state, pairs = (w, [jnp.zeros((n, *v.shape)) for v in w]), []
+    for turn in range(16):
+        times = [time.process_time()]
+        for _ in range(5):
+            ours.go_round(np.arange(n))
+        times.append(time.process_time())
+        for k in range(5):
+            state = jax.block_until_ready(a_round(*state, jax.random.key(5 * turn + k)))
+        times.append(time.process_time())
+        pairs.append(np.diff(times) / 5)
+    # the first turn compiles
+    ratio, (mine, theirs) = np.median([a / b for a, b in pairs[1:]]), 1e3 * np.median(pairs[1:], axis=0)
+    print(
+        f"MLP 64-64-10, {n} clients, {K} steps, batch {b}: {mine:.1f} ms a round, JAX {theirs:.1f} ms, ratio {ratio:.2f}"
+    )
+
+
 def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=("published", "long", "short"))
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--speed", action="store_true")
+    parser.add_argument("--jax", action="store_true")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=1, help="processes that share the device")
     parser.add_argument("--out", type=Path, default=Path("niid"))
     o = parser.parse_args(arguments)
-    if o.speed:
-        speed()
+    if o.speed or o.jax:
+        speed() if o.speed else against_jax()
         return []
     results = []
     for r in everything(cells(o.part or "", o.quick, o.seeds), o.out, o.jobs):

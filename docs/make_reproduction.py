@@ -122,9 +122,11 @@ def render(report: ReproductionReport, machine: str = "") -> str:
     words = ", ".join(f"{n} {v}" for v, n in counted.items() if n)
     name = name_of(report)
     opening = tomllib.loads((DOCS / "networks.toml").read_text("utf-8"))["opening"] if name == "networks" else []
+    generated = "*A generated page: `docs/make_reproduction.py` writes it from a run and from `docs/networks.toml`.*"
     lines = [
         f"# {report.title}",
         "",
+        *([generated, ""] if name == "networks" else []),
         *(line for paragraph in opening for line in [*prose(paragraph), ""]),
         *prose(
             f"Made by `{command(about['command'])}` in {about['seconds']:,.0f} seconds on the {about['engine']} "

@@ -4,12 +4,13 @@ import itertools
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from proxskip import experiments
+from proxskip import Status, experiments
 from proxskip.cli import main
 
 networks: Any = None
@@ -123,6 +124,15 @@ def test_verdicts_need_every_seed_and_the_rest_are_ties() -> None:
     assert claims["mlp-alike"].verdict == "FAIL"
     assert networks.gains_table({"sorted": close}).rows[0][-1] == "0.90, a tie"
     assert {c.verdict for c in networks.judged("mlp", {"sorted": hard}, False)} == {"REPORTED", "INCONCLUSIVE"}
+
+
+def test_an_interrupted_training_is_not_kept_as_one_that_diverged(monkeypatch: Any) -> None:
+    key = {"model": "mlp", "split": "iid", "method": "local-sgd", "engine": "reference", "metric": "accuracy"}
+    key |= {"seeds": 1, "rounds": 2, "batch": 4, "settings": [(0.1, 2)]}
+    interrupted = SimpleNamespace(status=Status.INTERRUPTED)
+    monkeypatch.setattr(networks, "train", lambda *_, **__: interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        networks.curves_of(None, key)
 
 
 # -- the command -------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from proxskip.experiments.workspace import Workspace
 from proxskip.problems.split import even_cuts
 from proxskip.randomness import generator
 from proxskip.report.figures import Claim, Experiment, Panel, Series, Table
+from proxskip.results.result import Status
 from proxskip.torch.training import split as split_rows
 from proxskip.torch.training import train
 from proxskip.types import Array, Indices
@@ -226,9 +227,9 @@ def settings_of(form: Form, preset: Mapping[str, Any]) -> list[tuple[float, int]
 
 def key_of(workspace: Workspace, model: str, split: str, form: Form) -> dict[str, Any]:
     """Everything that determines the curves of a method on a split."""
-    given = {k: workspace.preset[k] for k in ("seeds", "rounds", "batch", "metric")}
+    shared = {k: workspace.preset[k] for k in ("seeds", "rounds", "batch", "metric")}
     named = {"model": model, "split": split, "method": form.name, "engine": workspace.engine}
-    return given | named | {"settings": settings_of(form, workspace.preset)}
+    return shared | named | {"settings": settings_of(form, workspace.preset)}
 
 
 def curves_of(workspace: Workspace, key: Mapping[str, Any]) -> dict[str, Any]:
@@ -253,6 +254,8 @@ def curves_of(workspace: Workspace, key: Mapping[str, Any]) -> dict[str, Any]:
                 rounds=key["rounds"], test=task.held_out, metrics=metrics, progress=False,
                 device="cuda" if key["engine"] == "gpu" else "cpu",
             )  # fmt: skip
+            if result.status is Status.INTERRUPTED:
+                raise KeyboardInterrupt
             t = result.trace
             cost = {"rounds": t["round"], "bytes": (t["bytes_up"] + t["bytes_down"]) / CLIENTS}
             cost["gradients"] = t["grad_evals"] / CLIENTS
@@ -330,8 +333,8 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     pairs = list(product(preset["splits"], FORMS))
     trained = workspace.cached_values(model, [key_of(workspace, model, *pair) for pair in pairs], curves_of)
     runs: dict[str, dict[str, Chosen]] = {split: {} for split in preset["splits"]}
-    for (split, form), found in zip(pairs, trained, strict=True):
-        runs[split][form.name] = choose(form, found["curves"], preset)
+    for (split, form), training in zip(pairs, trained, strict=True):
+        runs[split][form.name] = choose(form, training["curves"], preset)
     panels = [panel(split, methods, preset) for split, methods in runs.items()]
     tables = [gains_table(runs), *(costs_table(runs, axis, preset) for axis in AXES), *end_tables(runs, preset)]
     shown = ("seeds", "rounds", "batch", "rates", "periods", "target", "metric")
@@ -411,10 +414,8 @@ def gains_table(runs: Runs) -> Table:
         pair = [best(methods, names, axis) for names in (WITHOUT_H, WITH_H)]
         costs = [f"{r.form.title}: {r.said(axis)}" for r in pair]
         rows.append([title_of(split), label, *costs, gain(pair[1], pair[0], axis)])
-    columns, note = (
-        ["split", "cost", "best without h", "best with h", "gain"],
-        "A tie: not the same order in all seeds.",
-    )
+    columns = ["split", "cost", "best without h", "best with h", "gain"]
+    note = "A tie: not the same order in all seeds."
     return Table("gains", "What control variates gain", columns, rows, note)
 
 
@@ -438,16 +439,16 @@ def judged(model: str, runs: Runs, asserted: bool) -> list[Claim]:
     # the two ends of the range: clients that differ most, and clients that do not differ
     unlike, alike = ("grammars", "mixed") if model == "text" else ("sorted", "iid")
     methods, at = runs[unlike], SPLITS[unlike][1]
-    found = [claim_adamw(methods, at), *(claim_first(methods, at, axis) for axis in AXES)]
+    verdicts = [claim_adamw(methods, at), *(claim_first(methods, at, axis) for axis in AXES)]
     pairs = (("scaffnew", "local-sgd"), ("scaffnew-outer", "diloco-sgd"), ("scaffnew", "scaffnew-drawn"))
-    found += [claim_fewer(methods, at, a, b) for a, b in (*pairs, ("scaffnew", "fedlin"))]
+    verdicts += [claim_fewer(methods, at, a, b) for a, b in (*pairs, ("scaffnew", "fedlin"))]
     if alike in runs:
-        found.append(claim_alike(runs[alike], SPLITS[alike][1]))
+        verdicts.append(claim_alike(runs[alike], SPLITS[alike][1]))
     if len(runs) > 2:
-        found.append(claim_falling(runs))
+        verdicts.append(claim_falling(runs))
     return [
         claims.claim(f"{model}-{id}", text, holds, said, numbers, asserted, undecided="a tie")
-        for id, text, holds, said, numbers in found
+        for id, text, holds, said, numbers in verdicts
     ]
 
 

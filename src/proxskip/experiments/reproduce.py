@@ -239,7 +239,7 @@ def add_results(
         networks = set(kept) <= set(experiments.NETWORKS)
         topic = "ProxSkip" if set(kept) - set(experiments.FAMILY) else "The family"
         title = "Control variates on networks" if networks else f"{topic} on {os.path.basename(options.data)}"
-        facts = about_networks(options) if networks else about(options, workspace)
+        facts = about_networks(options, list(kept)) if networks else about(options, workspace)
         spent = {"seconds": seconds + before["about"].get("seconds", 0.0), "jobs": options.jobs}
         claims = [claim for _, claims in chosen for claim in claims]
         results = ReproductionReport(title, facts | spent, claims, [e for e, _ in chosen])
@@ -271,13 +271,13 @@ def about(options: ReproductionOptions, workspace: Workspace) -> dict[str, Any]:
     }
 
 
-def about_networks(options: ReproductionOptions) -> dict[str, Any]:
+def about_networks(options: ReproductionOptions, names: list[str]) -> dict[str, Any]:
     """The same for a page with networks alone."""
     return {
         "data": "digits and generated text",
         "quick": options.quick,
         "engine": options.engine,
-        "command": options.command(list(experiments.NETWORKS)),
+        "command": options.command(names),
         "versions": description.versions() | {"torch": importlib.metadata.version("torch")},
     }
 

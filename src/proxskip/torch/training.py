@@ -169,11 +169,11 @@ def train(
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     module = copy.deepcopy(module).to(place)
     problem = _problem(module, loss, clients, batch, test, metrics, place)
-    names = [q for q in module.parameters() if q.requires_grad]
-    for local in optimizers_of(optimizer, names):
+    weights = [q for q in module.parameters() if q.requires_grad]
+    for local in optimizers_of(optimizer, weights):
         check_settings(local, p, period, control, chi, seed, ("step", "gradient", "none", "anchor"))
     if outer is not None:
-        optimizers_of(outer, names)
+        optimizers_of(outer, weights)
     participation = as_participation(cohort)
     participation.check(problem.n)
     network = Network.named(network) if isinstance(network, str) else network
@@ -182,15 +182,11 @@ def train(
         if not network.reliable:
             raise InputError("train takes a network on which every client answers in every round; use proxskip.run.")
     state = Training(problem, optimizer, p, period, control, outer, chi, codec, seed, place, clients_at_once)
-    named = {"p": p} if period is None else {"period": period}
-    settings: dict[str, Any] = {
-        "method": " + ".join(_optimizer_names(optimizer, names)),
-        "control": control,
-        **named,
-        "batch": batch,
-    }
+    settings: dict[str, Any] = {"method": _optimizer_names(optimizer, weights), "control": control}
+    settings |= {"p": p} if period is None else {"period": period}
+    settings |= {"batch": batch}
     settings |= {"clients": problem.n, "chi": chi, "codec": codec, "cohort": None if cohort is None else str(cohort)}
-    settings |= {"outer": outer and " + ".join(_optimizer_names(outer, names)), "seed": seed}
+    settings |= {"outer": outer and _optimizer_names(outer, weights), "seed": seed}
     settings |= {"network": network and (network.name or "a Network")}
     config = {"stop": {"rounds": rounds, "seconds": seconds}, **settings}
     # under a name that no method has, so that nobody resumes it
@@ -236,8 +232,8 @@ def _problem(
     return problem if batch is None else problem.with_batch(batch)
 
 
-def _optimizer_names(make: Make, params: list[Any]) -> list[str]:
-    return [type(optimizer).__name__ for optimizer in optimizers_of(make, params)]
+def _optimizer_names(make: Make, params: list[Any]) -> str:
+    return " + ".join(type(optimizer).__name__ for optimizer in optimizers_of(make, params))
 
 
 class Training:
