@@ -168,7 +168,10 @@ def test_parameters_out_of_range_are_refused_where_they_are_given(make: Any, say
     ("method", "says"),
     [
         (ps.Scaffnew((0.5, 0.5), 0.5), "2 entries for 4 clients"),
-        *((ps.Scaffnew(0.5, 0.5, codec=codec), f"wrong answers with the codec {codec}") for codec in ("natural", "rand-2", "l1-2")),
+        *(
+            (ps.Scaffnew(0.5, 0.5, codec=codec), f"wrong answers with the codec {codec}")
+            for codec in ("natural", "rand-2", "l1-2")
+        ),
         (ps.FedLin(0.1, (1, 2)), "2 entries for 4 clients"),
         (ps.ProxSkip(0.5, 0.5), "a single function"),
         (ps.SplitSkip(0.5, 0.5, 0.5), "a single function"),
