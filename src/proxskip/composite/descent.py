@@ -255,15 +255,11 @@ class Descent:
             self.best = Point(bound, x, None if self.maps else self.dual, solo.iterations)
         if solo.inner is not None and math.isfinite(bound):
             solo.hope = max(bound - solo.spoiled, self.tol or 1e-300)
-        if self.client.steepest > self.too_steep:
-            self._warn_steep(self.f.L or 0.0)
-
-    def _warn_steep(self, L: float) -> None:
-        if not any("steeper" in n for n in self.notes):
-            self.notes.append(
-                f"f is steeper than L = {L:.6g} says: between two iterates its curvature is {self.client.steepest:.6g}."
-            )
-            warnings.warn(self.notes[-1], UnsafeStepWarning, stacklevel=7)
+        steepest = self.client.steepest
+        if steepest > self.too_steep and not any("steeper" in note for note in self.notes):
+            L = f"L = {self.f.L or 0.0:.6g}"
+            self.notes.append(f"f is steeper than {L} says: between two iterates its curvature is {steepest:.6g}.")
+            warnings.warn(self.notes[-1], UnsafeStepWarning, stacklevel=6)
 
     def is_rounding(self, certificate: float) -> bool:
         """Whether a certificate of this size may be nothing but the rounding of the method's own gradients."""

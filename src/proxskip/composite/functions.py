@@ -149,18 +149,10 @@ def first_L(f: Smooth, x: Array, g: Array) -> tuple[float, int]:
         k = min(f.d, FIRST_PRODUCTS)
         largest = spectrum.lanczos(lambda v: f.of.hessp(x, v), f.d, k)
         return (1.0 + FIRST_SLACK) * largest if largest > 0 else 1.0, k
-    return _over_a_step(f, x, g), 1
-
-
-def _over_a_step(f: Smooth, x: Array, g: Array) -> float:
-    """How much the gradient changes over a short step downhill."""
-    length = float(np.linalg.norm(g))
-    if length == 0:
-        return 1.0
-    step = 1e-4 * (1.0 + float(np.linalg.norm(x)))
-    y = x - (step / length) * g
-    guess = float(np.linalg.norm(f.gradient(y) - g)) / step
-    return guess if math.isfinite(guess) and guess > 0 else 1.0
+    # how much the gradient changes over a short step downhill
+    length, step = float(np.linalg.norm(g)), 1e-4 * (1.0 + float(np.linalg.norm(x)))
+    guess = float(np.linalg.norm(f.gradient(x - (step / length) * g) - g)) / step if length else 1.0
+    return guess if math.isfinite(guess) and guess > 0 else 1.0, 1
 
 
 # -- finite sums -------------------------------------------------------------------------------------------------------
@@ -168,7 +160,7 @@ def sampling(f: Smooth, batch: Any) -> int:
     """The batch, if f is a finite sum with at least that many rows."""
     b = theory.whole("batch", batch)
     if not oracles.can_sample(f.of):
-        raise InputError("minibatches need a linear model, or an f with N, L_rows and minibatch_gradient(x, rows).")
+        raise InputError("minibatches need a linear model of a matrix, or an f with N, L_rows and minibatch_gradient.")
     if b > f.rows:
         raise InputError(f"batch = {b} is larger than the {f.rows} rows of f.")
     if oracles.row_smoothness_of(f.of) is None:

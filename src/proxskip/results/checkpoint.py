@@ -115,8 +115,8 @@ def in_words(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         where, reason = error.filename or path, error.strerror or str(error)
-        hint = "What was saved before is intact. Free some space, or give another folder."
-        raise CheckpointError(f"cannot write {where}: {reason}. {hint}") from error
+        hint = "what was saved before is intact. Free some space, or give another folder."
+        raise CheckpointError(f"cannot write {where}: {reason}; {hint}") from error
 
 
 def read_part(path: Path, sha256: str) -> dict[str, AnyArray]:

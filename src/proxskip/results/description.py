@@ -106,7 +106,7 @@ def check_sampling(saved: Mapping[str, Any]) -> None:
     """Refuse to go on with a run whose minibatches were drawn in another way; 0.1 wrote no version."""
     begun = saved.get("sampling", 1)
     if saved.get("batch") is not None and begun != SAMPLING:
-        raise InputError(f"this proxskip has no sampling {begun!r} for minibatches; finish the run where it began.")
+        raise InputError(f"this run draws by sampling {begun!r}, now gone; finish it with the version that began it.")
 
 
 def weighting(problem: Problem) -> str:
@@ -155,7 +155,7 @@ def revive(saved: dict[str, Any]) -> tuple[Method, Participation]:
     method: Method = kind(**values) if decay is None else Decaying(kind(**values), decay)
     scheme = saved["cohort"].get("scheme", 1)  # the first runs knew no other
     if scheme not in (1, 2):
-        raise InputError(f"this proxskip has no scheme {scheme} for cohorts; finish the run where it began.")
+        raise InputError(f"this run draws cohorts by scheme {scheme}; finish it with the version that began it.")
     who, value = next((k, v) for k, v in saved["cohort"].items() if k != "scheme")
     makers: dict[str, Callable[[Any], Participation]] = {
         "everyone": lambda _: Everyone(),
