@@ -23,6 +23,7 @@ import numpy as np
 import trees
 
 import proxskip as ps
+from proxskip.links.graphs import graph  # releases before 0.3 run this too
 
 
 class Between:
@@ -77,7 +78,7 @@ def overhead(repeats: int, cohort: Any = None, engine: str = "cpu") -> tuple[flo
 def gossip(repeats: int) -> tuple[float, int]:
     """Rounds along a ring."""
     problem = small()
-    return rounds_of(problem, ps.DecentralizedScaffnew.theory(problem, ps.graphs.graph("ring", problem.n)), repeats)
+    return rounds_of(problem, ps.DecentralizedScaffnew.theory(problem, graph("ring", problem.n)), repeats)
 
 
 def large(repeats: int) -> tuple[float, int]:
