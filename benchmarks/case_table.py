@@ -18,6 +18,7 @@ import numpy as np
 import scipy.sparse
 
 import proxskip as ps
+from proxskip.links.graphs import graph  # releases before 0.3 run this too
 
 UNEQUAL = (1.0, 2.0, 3.0, 4.0)
 CLOCKS = ("seconds", "versions", "cluster", "plan")
@@ -44,6 +45,7 @@ def flat(v: Any, key: str = "") -> Iterator[tuple[str, Any]]:
         yield key, v.toarray()
     elif v is None or isinstance(v, (str, Enum)):
         text = v.name if isinstance(v, Enum) else str(v)
+        text = "LIMIT" if text == "MAX_ROUNDS" else text  # as releases before 0.3 say it
         yield key, np.frombuffer(text.encode(), np.uint8)
     elif isinstance(v, (bytes, bytearray)):
         yield key, np.frombuffer(bytes(v).hex().encode(), np.uint8)
@@ -163,7 +165,7 @@ def _problem(clients: int, unequal: bool, own: bool, loss: str, storage: str, dt
 
 
 def on_graph(kind: Any, name: str, psd: bool = False) -> Callable[[Any], Any]:
-    return lambda problem: kind.theory(problem, ps.graphs.graph(name, problem.n, psd=psd))
+    return lambda problem: kind.theory(problem, graph(name, problem.n, psd=psd))
 
 
 def scaffnew(cohort: Any) -> Callable[[Any], Any]:

@@ -16,6 +16,7 @@ from case_table import ENTRIES, NAMED, Case
 
 import proxskip as ps
 from proxskip import protocol as protocol
+from proxskip.links.cohorts import Bernoulli, Given, Uniform  # releases before 0.3 run this too
 from proxskip.protocol import Arrived, Begin, Client, ClientState, Deadline, Server, Worker
 
 RUN = bytes(range(16))
@@ -43,8 +44,8 @@ encode = find("encode", "proxskip.protocol", "proxskip.protocol.wire")
 def rule(cohort: Any) -> Any:
     """The public rule for a cohort."""
     if isinstance(cohort, list):
-        return ps.participation.Given(tuple(map(tuple, cohort)))
-    return ps.participation.Uniform(cohort) if isinstance(cohort, int) else ps.participation.Bernoulli(cohort)
+        return Given(tuple(map(tuple, cohort)))
+    return Uniform(cohort) if isinstance(cohort, int) else Bernoulli(cohort)
 
 
 def federate(name: str, _: Path, batch: Any, size: int, missing: Callable[[int], int | None], **given: Any) -> Any:
