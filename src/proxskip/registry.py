@@ -81,7 +81,6 @@ class Methods(Mapping[str, type[Method]]):
         return len(self._all())
 
     def add(self, kind: type[Method]) -> None:
-        """Check and add a method."""
         check(kind)
         for known in self._known.values():
             # the same class defined again (a file loaded twice, a notebook cell) replaces the old one

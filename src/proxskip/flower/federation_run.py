@@ -49,7 +49,6 @@ class MessageLedger(Ledger):
         self.vectors_down += raw[wire.COUNT]
 
     def answered(self, raw: bytes, gradients: object) -> None:
-        """Count a reply."""
         self.bytes_up += len(raw)
         self.vectors_up += raw[wire.COUNT] if len(raw) >= wire.HEADER else 0
         # the number comes from the client, so it may be anything
@@ -303,7 +302,6 @@ class FederationRun:
             self.outcome.evaluate_metrics_serverapp[round] = metrics
 
     def _noise(self) -> dict[str, Any]:
-        """Each client's clip and noise."""
         return {r.name: None if r.noise is None else [r.noise.clip, r.noise.std] for r in self.remotes}
 
     def _finish(self) -> FederationResult:

@@ -62,7 +62,6 @@ class Mailbox:
         return within(self.timeout, call, silent)
 
     def nodes(self) -> set[int]:
-        """The connected nodes."""
         return self._call(lambda: set(self.grid.get_node_ids()))  # type: ignore[no-any-return]
 
     def push(self, messages: Iterable[Message]) -> dict[str, int]:

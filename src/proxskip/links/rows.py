@@ -87,7 +87,6 @@ class RowStore:
         self.log, self.admitted = [] if keep else None, (None, self.place[:0])
 
     def rewind(self) -> None:
-        """Restore the rows at ``mark``."""
         for places, rows in reversed(self.log or []):
             for name, v in rows.items():
                 self.arrays[name][places] = v

@@ -86,7 +86,6 @@ class StatusLine:
         print(text, end="", file=self.stream, flush=True)
 
     def close(self) -> None:
-        """Remove the line."""
         if self.width:
             _ON_SCREEN.remove(self)
             print(f"\r{'':{self.width}}\r", end="", file=self.stream, flush=True)
@@ -123,7 +122,6 @@ class Progress(StatusLine):
         self.show(self._words(metrics, now - self.began), now)
 
     def on_run_end(self, result: Result) -> None:
-        """Remove the line."""
         self.close()
 
     # -- words ---------------------------------------------------------------------------------------------------------

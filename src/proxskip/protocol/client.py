@@ -47,7 +47,6 @@ class ClientState(Copied):
 
     @staticmethod
     def fresh(run: bytes) -> ClientState:
-        """Before the first ticket."""
         return ClientState(run)
 
     def arrays(self) -> dict[str, Array]:

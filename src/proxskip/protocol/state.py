@@ -150,7 +150,6 @@ class ServerState(Copied):
 
     @staticmethod
     def fresh(run: bytes, n: int, vectors: Vectors) -> ServerState:
-        """Before the first ticket."""
         return ServerState(run, vectors, (0,) * n, (0,) * n, (bytes(32),) * n, (bytes(32),) * n, (0,) * n, (-1,) * n)
 
     def count(self, what: str, by: int = 1) -> ServerState:
@@ -163,7 +162,6 @@ class ServerState(Copied):
         return self.but(notes=(*self.notes, text if len(self.notes) < NOTES else "further events are not listed."))
 
     def fail(self, verdict: tuple[Status, str]) -> ServerState:
-        """End the run."""
         status, message = verdict
         ended = {"diverged": status is Status.DIVERGED, "corrupted": status is Status.CORRUPTED}
         return self.but(over=True, failed=message, asked=(), **ended)

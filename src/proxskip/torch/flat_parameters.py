@@ -53,7 +53,6 @@ class FlatParameters:
         return [part.view(s) for part, s in zip(v.split(self.sizes), self.shapes, strict=True)]
 
     def put(self, v: Tensor) -> None:
-        """Set the parameters to v."""
         for q, part in zip(self.params, self.views(v), strict=True):
             local(q).copy_(part)
 

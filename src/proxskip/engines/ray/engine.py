@@ -214,7 +214,6 @@ class RayEngine(Engine):
             self.pool.recoveries = []  # a new list for the next run
 
     def shutdown_pool(self) -> None:
-        """End the actors."""
         if self.pool is not None:
             self.pool.close()
             self.pool, self.holds, self.loaded = None, None, False

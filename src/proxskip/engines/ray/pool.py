@@ -121,7 +121,6 @@ class Pool:
                 ray.kill(handle)
 
     def close(self) -> None:
-        """End all actors."""
         for a in self.all:
             self.drop(a)
 
@@ -189,7 +188,6 @@ class Pool:
                     answers.pop(a, None)
 
     def _record(self, lost: Mapping[int, str], seconds: float) -> None:
-        """Record who died."""
         when = {"round": None if self.run is None else self.run.round, "seconds": seconds}
         died = sorted(a for a, cause in lost.items() if cause)
         self.recoveries += [{"actor": a, "clients": self.clients(a), **when, "cause": lost[a]} for a in died]

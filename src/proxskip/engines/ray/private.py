@@ -44,7 +44,6 @@ class Processes:
             self.node.kill_monitor(check_alive=False)
 
     def kill(self) -> None:
-        """End all of them."""
         with suppress(AttributeError):
             self.node.kill_all_processes(check_alive=False, allow_graceful=False)
 

@@ -26,7 +26,7 @@ UNKNOWNS_ON_A_CPU = 1 << 22
 
 
 class TorchEngine(Engine):
-    """All clients' local steps at once by PyTorch, in CUDA graphs on a card; the same bytes in every run.
+    """All clients' local steps at once by PyTorch, in CUDA graphs on a GPU; the same bytes in every run.
 
     What clients remember is in the precision of their functions: float64, or float32 for modules in float32 and below.
 
@@ -34,7 +34,7 @@ class TorchEngine(Engine):
         device: "cuda" if there is one, otherwise "cpu"; any device of PyTorch.
         clients_at_once: clients of one step, if not as many as fit; they share the device's memory.
         keep_on_host: keep what clients remember on the host; by default where it does not fit on the device.
-        graphs: False to launch every operation by itself on a card.
+        graphs: False to launch each operation by itself on a GPU.
     """
 
     name = "torch"
