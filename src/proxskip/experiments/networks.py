@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise, product
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -16,13 +16,12 @@ from torch.nn import functional
 
 from proxskip.experiments import claims
 from proxskip.experiments.workspace import Workspace
-from proxskip.problems.split import even_cuts
 from proxskip.randomness import generator
 from proxskip.report.figures import Claim, Experiment, Panel, Series, Table
 from proxskip.results.result import Status
 from proxskip.torch.training import split as split_rows
 from proxskip.torch.training import train
-from proxskip.types import Array, Indices
+from proxskip.types import Array
 
 CLIENTS = 8
 LETTERS = "abcdefghijklmnop ."
@@ -100,7 +99,7 @@ class Task:
 
 
 def digits(model: str, split: str, seed: int) -> Task:
-    """scikit-learn's digits: 60 % for training, the rest for validation and test; "sorted", "dirichlet-A" or "iid"."""
+    """scikit-learn's digits: 60 % for training, the rest for validation and test; "sorted" or "iid"."""
     from sklearn.datasets import load_digits
 
     pixels, labels = load_digits(return_X_y=True)
@@ -108,27 +107,10 @@ def digits(model: str, split: str, seed: int) -> Task:
     # pixels from 0 to 16 become numbers from -1 to 1
     X, y = torch.tensor((pixels[order] - 8.0) / 8.0, dtype=torch.float32), torch.tensor(labels[order])
     cut = len(y) * 6 // 10
-    how, _, alpha = split.partition("-")
-    if how == "dirichlet":
-        clients = split_rows(X[:cut], y[:cut], groups=dealt(y[:cut].numpy(), float(alpha), generator(seed)))
-    else:
-        clients = split_rows(X[:cut], y[:cut], CLIENTS, {"sorted": "label"}.get(how, how), seed=seed)
+    clients = split_rows(X[:cut], y[:cut], CLIENTS, {"sorted": "label", "iid": "iid"}[split], seed=seed)
     # one row less, where the halves would not be equal
     even = cut + (len(y) - cut) // 2 * 2
     return Task(MODULES[model](), clients, (X[cut:even], y[cut:even]))
-
-
-def dealt(labels: Indices, alpha: float, rng: np.random.Generator) -> Indices:
-    """A client for each row: as many rows for each, with shares of the labels from Dirichlet(alpha) while they last."""
-    owners = np.empty(len(labels), dtype=np.int64)
-    left = [list(rng.permutation(np.flatnonzero(labels == k))) for k in range(10)]
-    for i, rows in enumerate(np.diff(even_cuts(len(labels), CLIENTS))):
-        shares = rng.dirichlet(np.full(10, alpha))
-        for _ in range(rows):
-            # labels that are used up give their share to the others
-            open_shares = np.where([bool(rest) for rest in left], shares + 1e-12, 0.0)
-            owners[left[rng.choice(10, p=open_shares / open_shares.sum())].pop()] = i
-    return owners
 
 
 def text(model: str, split: str, seed: int) -> Task:
@@ -228,8 +210,10 @@ def settings_of(form: Form, preset: Mapping[str, Any]) -> list[tuple[float, int]
 def key_of(workspace: Workspace, model: str, split: str, form: Form) -> dict[str, Any]:
     """Everything that determines the curves of a method on a split."""
     shared = {k: workspace.preset[k] for k in ("seeds", "rounds", "batch", "metric")}
-    named = {"model": model, "split": split, "method": form.name, "engine": workspace.engine}
-    return shared | named | {"settings": settings_of(form, workspace.preset)}
+    return shared | {
+        "model": model, "split": split, "method": form.name, "engine": workspace.engine,
+        "settings": settings_of(form, workspace.preset),
+    }  # fmt: skip
 
 
 def curves_of(workspace: Workspace, key: Mapping[str, Any]) -> dict[str, Any]:
@@ -345,11 +329,6 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
 
 
 # -- what is shown -----------------------------------------------------------------------------------------------------
-def title_of(split: str) -> str:
-    """A split in words."""
-    return SPLITS[split][0] if split in SPLITS else f"Dirichlet, alpha = {split.partition('-')[2]}"
-
-
 def panel(split: str, methods: Mapping[str, Chosen], preset: Mapping[str, Any]) -> Panel:
     """The mean over the seeds, and the band from the worst to the best."""
     series = []
@@ -360,13 +339,15 @@ def panel(split: str, methods: Mapping[str, Chosen], preset: Mapping[str, Any]) 
     level = {axis: [0.0, max(s.x[axis][-1] for s in series)] for axis in AXES}
     series.append(Series("target", level, [preset["target"]] * 2, kind="bound"))
     label = f"test {preset['metric']}, mean over {preset['seeds']} seeds"
-    return Panel(split, title_of(split), series, "rounds", dict(AXES), label, y_scale="linear", y_floor=preset["floor"])
+    return Panel(
+        split, SPLITS[split][0], series, "rounds", dict(AXES), label, y_scale="linear", y_floor=preset["floor"]
+    )
 
 
 def by_method(runs: Runs, id: str, title: str, cell: Callable[[Chosen], str], note: str = "") -> Table:
     """A row for each method and a column for each split."""
     rows: list[Any] = [[f.title, *(cell(methods[f.name]) for methods in runs.values())] for f in FORMS]
-    return Table(id, title, ["method", *map(title_of, runs)], rows, note)
+    return Table(id, title, ["method", *(SPLITS[split][0] for split in runs)], rows, note)
 
 
 def costs_table(runs: Runs, axis: str, preset: Mapping[str, Any]) -> Table:
@@ -413,10 +394,9 @@ def gains_table(runs: Runs) -> Table:
         # each at its best on this axis: the two may be other methods on the next one
         pair = [best(methods, names, axis) for names in (WITHOUT_H, WITH_H)]
         costs = [f"{r.form.title}: {r.said(axis)}" for r in pair]
-        rows.append([title_of(split), label, *costs, gain(pair[1], pair[0], axis)])
+        rows.append([SPLITS[split][0], label, *costs, gain(pair[1], pair[0], axis)])
     columns = ["split", "cost", "best without h", "best with h", "gain"]
-    note = "A tie: not the same order in all seeds."
-    return Table("gains", "What control variates gain", columns, rows, note)
+    return Table("gains", "What control variates gain", columns, rows, "A tie: not the same order in all seeds.")
 
 
 def where_it_helps(runs: Runs) -> list[str]:
@@ -444,8 +424,6 @@ def judged(model: str, runs: Runs, asserted: bool) -> list[Claim]:
     verdicts += [claim_fewer(methods, at, a, b) for a, b in (*pairs, ("scaffnew", "fedlin"))]
     if alike in runs:
         verdicts.append(claim_alike(runs[alike], SPLITS[alike][1]))
-    if len(runs) > 2:
-        verdicts.append(claim_falling(runs))
     return [
         claims.claim(f"{model}-{id}", text, holds, said, numbers, asserted, undecided="a tie")
         for id, text, holds, said, numbers in verdicts
@@ -505,23 +483,3 @@ def claim_alike(methods: Mapping[str, Chosen], at: str) -> tuple[Any, ...]:
     text = f"{at}, control variates do not help: the best method with h saves neither rounds nor bytes with every seed."
     holds = not any(b.beats(a, axis) for axis, (a, b) in pairs.items())
     return "alike", text, holds, f"Needed to reach the target, {said}.", {}
-
-
-def claim_falling(runs: Runs) -> tuple[Any, ...]:
-    """The gain of h with AdamW falls as the clients become alike."""
-    ratios: dict[str, float] = {}
-    for split, methods in runs.items():
-        mine = methods["adamw-h"].cost("rounds")
-        theirs = best(methods, ("local-adamw", "diloco-adamw"), "rounds").cost("rounds")
-        # infinite if only h arrives; if even h does not, there is no ratio and the claim is undecided
-        ratios[split] = theirs / mine if math.isfinite(mine) else math.nan
-    steps = list(pairwise(ratios.values()))
-    # medians of few seeds are not exact: a rise by less than a fifth decides nothing
-    rises = any(b > 1.2 * a for a, b in steps)
-    holds = (
-        None if any(map(math.isnan, ratios.values())) else all(a >= b for a, b in steps) or (False if rises else None)
-    )
-    said = ", ".join(f"{k} {v:.2f}" if math.isfinite(v) else f"{k}: only with h" for k, v in ratios.items())
-    text = "The more alike the clients, the less h gains with AdamW: the ratio of rounds without to with h never grows."
-    numbers = {k: v if math.isfinite(v) else None for k, v in ratios.items()}
-    return "falling", text, holds, f"Rounds without h over rounds with it: {said}.", numbers

@@ -134,12 +134,12 @@ class Progress(StatusLine):
     def _words(self, metrics: dict[str, float], elapsed: float) -> list[str]:
         limit = self.stop.get("rounds")
         # the training of a network knows f alone
-        names = {"gap": "f - f*", "grad_norm": "|grad f|", "f": "f"}
-        column = next(name for name in names if metrics.get(name) is not None)
+        columns = (("gap", "f - f*"), ("grad_norm", "|grad f|"), ("f", "f"))
+        measure = next(f"{name} {metrics[k]:.1e}" for k, name in columns if metrics.get(k) is not None)
         speed = (metrics["round"] - self.first["round"]) / max(elapsed, 1e-9)
         words = [
             f"round {metrics['round']:,.0f}" + (f"/{limit:,.0f}" if limit else ""),
-            f"{names[column]} {metrics[column]:.1e}",
+            measure,
             f"{speed:,.0f} rounds/s" if speed >= 10 else f"{speed:.2g} rounds/s",
         ]
         # assume that the speed stays the same

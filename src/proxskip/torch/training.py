@@ -184,10 +184,12 @@ def train(
     state = Training(problem, optimizer, p, period, control, outer, chi, codec, seed, place, clients_at_once)
     settings: dict[str, Any] = {"method": _optimizer_names(optimizer, weights), "control": control}
     settings |= {"p": p} if period is None else {"period": period}
-    settings |= {"batch": batch}
-    settings |= {"clients": problem.n, "chi": chi, "codec": codec, "cohort": None if cohort is None else str(cohort)}
-    settings |= {"outer": outer and _optimizer_names(outer, weights), "seed": seed}
-    settings |= {"network": network and (network.name or "a Network")}
+    settings |= {"batch": batch, "clients": problem.n, "chi": chi, "codec": codec}
+    settings |= {"cohort": None if cohort is None else str(cohort), "seed": seed}
+    settings |= {
+        "outer": outer and _optimizer_names(outer, weights),
+        "network": network and (network.name or "a Network"),
+    }
     config = {"stop": {"rounds": rounds, "seconds": seconds}, **settings}
     # under a name that no method has, so that nobody resumes it
     described = config | {"method": "proxskip.torch.train", "parameters": {}, "optimizer": settings["method"]}

@@ -151,16 +151,8 @@ class Networks(Family):
 
     def parts(self, Y: Any) -> Parts:
         """Each in the layout of its gradient."""
-        views = [v.mT if turn else v for v, turn in zip(self.views(Y), self.transposed, strict=True)]
-        copies = [v.clone(memory_format=torch.contiguous_format) for v in views]
-        return [v.mT if turn else v for v, turn in zip(copies, self.transposed, strict=True)]
-
-    def stack(self, parts: Parts) -> torch.Tensor:
-        """Without a second copy of the parts that are transposed."""
-        Y = parts[0].new_empty((len(parts[0]), sum(self.numels)))
-        for place, v in zip(self.views(Y), parts, strict=True):
-            place.copy_(v)
-        return Y
+        new = partial(torch.clone, memory_format=torch.contiguous_format)
+        return [new(v.mT).mT if turn else new(v) for v, turn in zip(self.views(Y), self.transposed, strict=True)]
 
     def _loss(self, parameters: Any, inputs: Any, targets: Any, key: Any, by_products: bool = False) -> Any:
 
