@@ -98,7 +98,7 @@ def test_backtracking_finds_l() -> None:
 
 def test_a_k_that_diverges_is_refused() -> None:
     problem = ps.Problem([F], psi=PSI)
-    with pytest.raises(ps.InputError, match="too few"):
+    with pytest.raises(ps.InputError, match="is too small"):
         ps.APDA(1000 / F.L, K=8).check(problem)
     assert ps.APDA(1000 / F.L, K=8).check(problem, insist=True)
     assert not ps.APDA(1000 / F.L, K=40).check(problem)
@@ -158,7 +158,7 @@ def test_a_round_of_apda_has_the_radius_of_the_table(K: int) -> None:
 def test_the_default_of_apda_is_stable_at_a_fixed_gamma() -> None:
     """And 86 steps at gamma L = 1e4, where the mode in the middle grows, are refused."""
     f = ps.Quadratic(np.array([1.0, 1.515e-3, 1e-8]), np.array([1.0, 1.515e-3, 0.0]))
-    with pytest.raises(ps.InputError, match="too few"):
+    with pytest.raises(ps.InputError, match="is too small"):
         ps.run(ps.APDA(1e4, 86), ps.Problem([f]), rounds=1, x0=[2, 2, 0.5])
     for size in (1e3, 1e4, 1.0001e4, 1e5, 1e6, 1e7):
         assert theory.local_radius(size, 0.0, 1.0, 1 / size, enough_steps(size, 1.0)) <= 1 + 1e-9
@@ -184,7 +184,7 @@ def test_a_large_linear_model_need_not_know_its_constants(model: Any) -> None:
 def test_the_unstable_zone_ends_with_a_status_and_not_with_a_wrong_answer(psi: Any) -> None:
     f = ps.Quadratic(np.geomspace(1 / 1.8e4, 1, 60), np.random.default_rng(0).standard_normal(60))
     unstable = ps.APDA(3 * np.sqrt(1.8e4), K=9, balance=False)
-    with pytest.warns(ps.UnsafeStepWarning, match="too few"):
+    with pytest.warns(ps.UnsafeStepWarning, match="is too small"):
         found = ps.minimize(f, psi, method=unstable, tol=1e-8, allow_unsafe_step=True)
     assert found.status in (ps.Status.DIVERGED, ps.Status.STALLED)
     assert found.certificate > 1e-8

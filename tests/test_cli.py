@@ -359,7 +359,7 @@ def test_resume_refuses_what_it_cannot_resume(call, refused, tmp_path, tiny):
         ("run accelerated {easy} --rounds 3 --batch 3", "needs full gradients"),
         ("run decentralized-scaffnew {easy} --rounds 3 --weights rows", "equally weighted"),
         ("run decentralized-scaffnew {easy} --rounds 3 --graph rng", "there is no graph 'rng'"),
-        ("run decentralized-scaffnew {easy} --rounds 3 --graph torus", "5 is a prime"),
+        ("run decentralized-scaffnew {easy} --rounds 3 --graph torus", "prime number of clients such as 5"),
         ("run decentralized-scaffnew {easy} --rounds 3 --tau 1e9", "tau = 1e+09 is too large"),
         ("run scaffnew --data digits --l2 0 --rounds 3", "mu is unknown"),
         ("run scaffnew --data digits --l2 -1 --rounds 3", "l2"),

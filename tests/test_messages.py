@@ -88,8 +88,8 @@ def test_a_mistake_gets_one_sentence(call: Callable[[Path], Any], says: str, tmp
         ("--data {d}/data.csv --clients 2 --rounds 1", "features must be numbers, choose them with --columns."),
         ("--data {d}/three.csv --clients 2 --rounds 1", "found 3; use --loss softmax."),
         ("--data digits --clients 2", "No stopping rule: give --rounds, --iterations, --seconds, --tol or --target."),
-        ("--data digits --clients 2 --rounds 1 --gamma 9", "or insist with --allow-unsafe-step."),
-        ("--data digits --clients 2 --rounds 1 --out {d}", "or overwrite it with --force."),
+        ("--data digits --clients 2 --rounds 1 --gamma 9", "or pass --allow-unsafe-step."),
+        ("--data digits --clients 2 --rounds 1 --out {d}", "or --force to overwrite it."),
     ],
 )
 def test_the_command_line_speaks_of_flags(words: str, says: str, tmp_path: Path, capsys: Any) -> None:

@@ -358,7 +358,7 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Cohorts of 5 of 100 clients" in capsys.readouterr().out
     for wrong, said in (
         (["run", "gd", *flags, "--network", "moon"], "not known"),
-        (["run", "gd", *flags, "--network", "mobile:deadline"], "does not change a network"),
+        (["run", "gd", *flags, "--network", "mobile:deadline"], "is not of the form key=value"),
         (["compare", "gd", "scaffnew", *flags, "--x", "sim_seconds"], "--network"),
     ):
         assert main(wrong) == 2

@@ -472,5 +472,5 @@ def test_minibatches_of_a_users_oracle(engine: Any) -> None:
             assert found.summary()["gamma"] == pytest.approx(right.summary()["gamma"])
     with pytest.raises(ps.InputError, match="gamma = 5"):
         ps.run(ps.Scaffnew(5.0, 0.3), known, rounds=6)
-    with pytest.raises(ps.InputError, match="give it L_rows, the largest smoothness of one row, or the method a gamma"):
+    with pytest.raises(ps.InputError, match="no L_rows, the largest smoothness of one row; add it for minibatches"):
         ps.run("scaffnew", silent, rounds=6)

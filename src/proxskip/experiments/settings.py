@@ -96,13 +96,13 @@ def check_flags(names: Sequence[str], o: Namespace) -> None:
         if vars(o)[flag] is not None and not any(flag in flags_taken(name) for name in names):
             takers = ", ".join(name for name in METHODS if flag in flags_taken(name))
             who = f"{names[0]} does not take" if len(names) == 1 else f"none of {', '.join(names)} takes"
-            raise InputError(f"{who} {flag}=; it belongs to {takers}.")
+            raise InputError(f"{who} {flag}=, which is for {takers}.")
     if o.psi is None and (dual := [name for name in names if "D" in METHODS[name].handles]):
-        raise InputError(f"{dual[0]} solves f(x) + psi(D x); give psi=, for example psi=l1:0.01.")
+        raise InputError(f"{dual[0]} solves f(x) + psi(D x) and needs psi=, for example psi=l1:0.01.")
     if o.own_steps and o.gamma is not None:
         raise InputError("own_steps=True sets gamma_i = 1/L_i, so leave out gamma=.")
     if o.clients is not None and o.clients > 1 and (alone := [name for name in names if _one_function(name)]):
-        raise InputError(f"{alone[0]} is for a problem of one function; leave out clients=, or use scaffnew.")
+        raise InputError(f"{alone[0]} minimizes a single function; leave out clients=, or use scaffnew.")
     # only to refuse a wrong psi before the data are read
     if o.psi is not None:
         prox_text.check(o.psi)  # before the data are read

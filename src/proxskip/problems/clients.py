@@ -77,8 +77,11 @@ class Clients(Sequence[Oracle]):
             if (rows := oracles.row_smoothness_of(f)) is not None:
                 largest[i] = rows
             else:
-                L = float(f.L)  # raises its own error where it is unknown
-                raise InputError(f"client {i} has L = {L:g} but no L_rows for minibatches; add it, or pass a gamma.")
+                _ = f.L  # raises its own error where it is unknown
+                raise InputError(
+                    f"client {i} has no L_rows, the largest smoothness of one row; add it for minibatches, or pass a "
+                    "gamma."
+                )
         return largest
 
     def spreads(self, x: Array) -> Array:
