@@ -1,6 +1,6 @@
 """NIID-Bench's setting (Li, Diao, Chen, He, ICDE 2022): MNIST on 10 clients, from iid to one label each.
 
-    python benchmarks/niid.py                 the table of docs/niid.md; some 20 minutes on an H200
+    python benchmarks/niid.py                 the table of docs/torch.md; some 20 minutes on an H200
     python benchmarks/niid.py --part short    a part of it: published, long or short
     python benchmarks/niid.py --quick         digits in place of MNIST, two minutes on two cores
     python benchmarks/niid.py --speed         steps per second of ``proxskip.torch.train`` on this device
@@ -182,7 +182,7 @@ def everything(todo: list[Cell], out: Path, jobs: int) -> Iterator[dict[str, Any
 
 
 def table(results: list[dict[str, Any]]) -> list[str]:
-    """Rows of the Markdown table in docs/niid.md: the mean over the seeds, each of them, and what was published."""
+    """Rows of the Markdown table in docs/torch.md: the mean over the seeds, each of them, and what was published."""
     lines = ["| split | local steps | method | test accuracy | seeds | published |", "|---|---|---|---|---|---|"]
     for how, K, method in product(SPLITS, sorted({r["steps"] for r in results}, reverse=True), METHODS):
         runs = [r for r in results if (r["split"], r["steps"], r["method"]) == (how, K, method)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import proxskip
 
-STATEMENTS, LINES = 22_334, 42_148
+STATEMENTS, LINES = 21_960, 41_140
 """What was reached; lower them with every release that gets smaller, and raise them only for a new subject."""
 SOURCES = (".py", ".cu", ".js", ".css", ".toml")
 

@@ -14,7 +14,7 @@ CONTENTS: dict[str, tuple[str, ...]] = {
     "Where it runs": ("speed", "torch", "ray", "flower"),
     "Your own parts": ("authoring", "adding-an-engine", "how-a-run-flows"),
     "Reference": ("api", "command-line", "reliability"),
-    "Measured": ("reproduction", "networks", "niid"),
+    "Measured": ("reproduction", "networks"),
     "Project": (
         "decisions", "migrating", "project/changelog", "project/contributing", "project/security",
         "project/benchmarks", "project/benchmarks-gpu",
