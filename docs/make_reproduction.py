@@ -121,13 +121,13 @@ def render(report: ReproductionReport, machine: str = "") -> str:
     counted = {v: sum(c.verdict == v for c in report.claims) for v in ("PASS", "FAIL", "REPORTED", "INCONCLUSIVE")}
     words = ", ".join(f"{n} {v}" for v, n in counted.items() if n)
     name = name_of(report)
-    opening = tomllib.loads((DOCS / "networks.toml").read_text("utf-8"))["opening"] if name == "networks" else []
+    told = tomllib.loads((DOCS / "networks.toml").read_text("utf-8")) if name == "networks" else {}
     generated = "*A generated page: `docs/make_reproduction.py` writes it from a run and from `docs/networks.toml`.*"
     lines = [
-        f"# {report.title}",
+        f"# {told.get('title', report.title)}",
         "",
         *([generated, ""] if name == "networks" else []),
-        *(line for paragraph in opening for line in [*prose(paragraph), ""]),
+        *(line for paragraph in told.get("opening", []) for line in [*prose(paragraph), ""]),
         *prose(
             f"Made by `{command(about['command'])}` in {about['seconds']:,.0f} seconds on the {about['engine']} "
             "engine and written by `docs/make_reproduction.py`. The folder of the run contains an interactive page "
