@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 import proxskip as ps
 from proxskip.cli import main
@@ -20,6 +23,7 @@ A, Y = RNG.standard_normal((12, 3)), RNG.standard_normal(12)
 B = np.sign(A[:, 0])
 MODEL = ps.Logistic(A, B, l2=0.1)
 PROBLEM = ps.split(MODEL, 3)
+PIECE = scipy.sparse.csr_matrix(A), B, np.arange(12) // 4
 TEXT_FEATURE = "age,city,label\n1,paris,yes\n2,rome,no\n"
 TEXT_LABEL = "age,len,label\n1,2,yes\n2,4,no\n3,1,yes\n4,9,no\n"
 ID = "id,age,label\nx1,3,0\nx2,4,1\n"
@@ -70,8 +74,45 @@ def table(folder: Path, text: str) -> str:
          "own_steps=?"),
         (lambda d: ps.minimize(MODEL, toll=1.0), "minimize has no keyword toll=; did you mean tol=?"),
         (lambda d: ps.minimize(MODEL, maxiter=3), "minimize has no keyword maxiter=; did you mean max_iter=?"),
+        # what would be dropped, mixed or drawn anew in silence
+        (lambda d: ps.minimize(PROBLEM.with_psi(ps.prox.L1(0.1))), "minimize takes the smooth part alone"),
+        (lambda d: ps.minimize(PROBLEM.with_batch(2)), "minimize takes the smooth part alone"),
+        (lambda d: ps.Logistic(A, [None, "a"] * 6), "some labels are missing"),
+        (lambda d: ps.Logistic(A + 1j, B), "A is complex"),
+        (lambda d: ps.split(MODEL, 3, "iid", seed=None), "seed = None must be a whole number"),
+        (lambda d: ps.random_quadratics(3, 2, seed=1.5), "seed = 1.5 must be a whole number"),
+        (lambda d: ps.random_quadratics(3, 2, mu=2.0), "mu = 2 must not exceed L = 1."),
+        (lambda d: ps.random_quadratics(3, 2, mu=0), "mu = 0 must be"),
+        (lambda d: [ps.sweep(["gd"], PROBLEM, rounds=k, out=d / "s") for k in (9, 3)], "holds a run of more than 3 "
+         "rounds; choose another folder, or overwrite it."),
+        (lambda d: [ps.sweep(["gd"], PROBLEM, rounds=3, out=d / "s", seeds=k) for k in (1, 2)], "gd holds another run"),
+        (lambda d: [ps.sweep(["gd"], PROBLEM, rounds=3, out=d / "s", seeds=k) for k in (2, 1)], "seed-0 holds another "
+         "run, which would be mixed with these; choose another folder."),
+        (lambda d: ps.run("gd", PROBLEM, rounds=1, out=""), 'out = "" is no folder'),
+        (lambda d: ps.sweep(["gd"], PROBLEM, rounds=1, out=table(d, ID)), "data.csv: File exists"),
+        # arguments of another kind
+        (lambda d: ps.run("gd", PROBLEM, rounds=1, x0="abc"), "x0 must be real numbers"),
+        (lambda d: ps.run("gd", PROBLEM, rounds=1, x0=[1j, 0, 0]), "x0 must be real numbers, not complex128."),
+        (lambda d: ps.run("scaffnew", PROBLEM, rounds=1, h0="abc"), "h0 must be real numbers"),
+        (lambda d: ps.run("gd", PROBLEM, rounds=1, warm="x"), "warm must be a result of run."),
+        (lambda d: ps.run("gd", PROBLEM, rounds=1, threads="2"), "threads = '2' must be a whole number"),
+        (lambda d: ps.run("gd", PROBLEM, rounds=1, callbacks=ps.callbacks.Callback()), "callbacks must be a list"),
+        (lambda d: PROBLEM.with_batch(2.5), "batch = 2.5 must be a whole number of at least 1."),
+        (lambda d: ps.Problem(MODEL), "clients must be a list; for one function write Problem([f])."),
+        (lambda d: (ps.write_clients(d / "c", [PIECE]), ps.open_clients(d / "c", "logistic")), "model must be a class"),
+        (lambda d: ps.Decaying("gd", 0.1), "Decaying takes a method object"),
+        (lambda d: ps.tune(ps.Decaying(ps.GD(0.5), 0.1), PROBLEM), "tune cannot search with a falling step size"),
+        (lambda d: ps.tune("scaffnew", PROBLEM, powers=[]), "nothing to search"),
+        (lambda d: ps.tune("scaffnew", PROBLEM, steps=[0]), "steps = 0 must be a whole number of at least 1."),
+        (lambda d: ps.scafflix(PROBLEM, [0.5, 0.2]), "one number, or one for each of 3 clients."),
+        (lambda d: ps.Tamuna.theory(ps.Problem([MODEL])), "tamuna needs at least two clients in a round."),
+        (lambda d: ps.plot(ps.minimize(MODEL)), "cannot plot Minimum; give results of run, or run folders."),
+        (lambda d: ps.plan(PROBLEM, network="moblie"), 'network "moblie" is not known'),
+        (lambda d: ps.Scaffnew.theory(ps.split(ps.Logistic(A, B, l2=0.1, intercept=True), 3)), "pass l2 > 0 without an "
+         "intercept, or gamma and p."),
         # names of methods
         (lambda d: ps.run("fedprox", PROBLEM, rounds=1), 'method "fedprox" is not known. The methods are gd, '),
+        (lambda d: ps.sweep("adam", PROBLEM, rounds=1), 'method "adam" is not known. The methods are gd, '),
         (lambda d: ps.run("adam", PROBLEM, rounds=1), 'method "adam" is not known. The methods are gd, '),
         (lambda d: ps.run("skafnew", PROBLEM, rounds=1), 'method "skafnew" is not known; did you mean scaffnew? '),
     ],
@@ -89,12 +130,15 @@ def test_a_mistake_gets_one_sentence(call: Callable[[Path], Any], says: str, tmp
         ("--data {d}/three.csv --clients 2 --rounds 1", "found 3; use --loss softmax."),
         ("--data digits --clients 2", "No stopping rule: give --rounds, --iterations, --seconds, --tol or --target."),
         ("--data digits --clients 2 --rounds 1 --gamma 9", "or pass --allow-unsafe-step."),
+        ("--data digits --clients 2 --rounds 1 --network mobile:patience=1.5", "'1.5' is not a whole number"),
+        ("--data {d}/numbers.csv --clients 2 --rounds 1", "not classes; use --loss squares."),
         ("--data digits --clients 2 --rounds 1 --out {d}", "or --force to overwrite it."),
     ],
 )
 def test_the_command_line_speaks_of_flags(words: str, says: str, tmp_path: Path, capsys: Any) -> None:
     table(tmp_path, TEXT_FEATURE)
     (tmp_path / "three.csv").write_text("age,label\n1,0\n2,1\n3,2\n")
+    (tmp_path / "numbers.csv").write_text("age,label\n" + "\n".join(f"{k},{k / 7}" for k in range(12)) + "\n")
     ps.run("gd", PROBLEM, rounds=1, out=tmp_path)
     assert main(["run", "gd", *words.format(d=tmp_path).split()]) == 2
     assert says in capsys.readouterr().err
@@ -131,3 +175,59 @@ def test_models_and_methods_show_what_they_are() -> None:
     assert repr(ps.Softmax(A, np.arange(12) % 4)) == "Softmax(12 rows, 3 features, l2=0, 4 classes)"
     assert repr(ps.Quadratic(np.array([1.0, 4.0]), np.ones(2))) == "Quadratic(2 unknowns, L=4, mu=1)"
     assert repr(ps.Scaffnew(0.5, 0.25)) == "Scaffnew(gamma=0.5, p=0.25)"
+
+
+def test_what_holds_already_is_said_and_not_divided_by(tmp_path: Path, capsys: Any) -> None:
+    """x0 = 0 is optimal for labels that say nothing, or reaches a loose tolerance."""
+    assert "nothing has to be run" in str(ps.plan(PROBLEM, eps=10.0))
+    rows = "".join(f"{a},{b},{y}\n" for a, b in ((1, 2), (2, 1)) for y in "xy")
+    words = "--clients 2 --l2 0.1 --tol 1e-3 --network mobile --quiet"
+    assert main(["compare", "gd", "scaffnew", "--data", table(tmp_path, "a,b,label\n" + rows), *words.split()]) == 0
+
+
+class Undefined:
+    """A function without a gradient at 0."""
+
+    L, mu, d = 1.0, 0.1, 3
+
+    def value(self, x: Any) -> float:
+        return 0.0
+
+    def gradient(self, x: Any) -> Any:
+        return [np.nan] * 3
+
+
+def test_the_end_says_what_ended_it() -> None:
+    limited = ps.minimize(MODEL, ps.prox.L1(0.01), max_prox=5, method="fista")
+    assert "limit of 5 proxes" in limited.message
+    assert limited.nprox <= 5
+    diverged = ps.run(ps.GD(0.5), ps.Problem([Undefined(), Undefined()]), rounds=3)
+    assert "at x0; check the clients" in diverged.message
+
+
+def test_what_users_write_is_taken() -> None:
+    """Numbers and arrays of numpy, names, one method, labels of a data frame."""
+    for method, given, same in (
+        ("scaffnew", np.float32(0.5), 0.5),
+        ("scaffnew", ps.participation.Bernoulli(np.float32(0.5)), 0.5),
+        ("5gcs", np.full(3, 0.5), [0.5, 0.5, 0.5]),
+    ):
+        x, y = (ps.run(method, PROBLEM, rounds=3, cohort=cohort, seed=4).x.tolist() for cohort in (given, same))
+        assert x == y
+    assert [r.rounds for r in ps.sweep("gd", PROBLEM, rounds=2, seeds=np.arange(2))] == [2, 2]
+    assert ps.plan(PROBLEM, eps=0.1, network="datacenter").best.seconds > 0
+    labels = np.array([3, 7] * 6, dtype=object)
+    assert ps.Logistic(A, labels).classes == (3, 7)
+    results = ps.sweep(["gd"], PROBLEM, rounds=1)
+    assert results[0] in results
+    assert "method" in repr(ps.Results([]))
+
+
+def test_a_folder_keeps_infinite_speeds_odd_names_and_the_engine(tmp_path: Path) -> None:
+    network = ps.Network(bandwidth=10.0, up=math.inf, gradient=0.1, latency=0.0)
+    settings: dict[str, Any] = {"network": network, "spec": {"my notes": 1}}
+    whole = ps.run("gd", PROBLEM, rounds=8, **settings)
+    ps.run("gd", PROBLEM, rounds=4, out=tmp_path / "a", **settings)
+    assert tomllib.loads((tmp_path / "a" / "spec.toml").read_text())["spec"] == {"my notes": 1}
+    resumed = ps.resume(tmp_path / "a", PROBLEM, rounds=8, engine="cpu")
+    assert resumed.trace["sim_seconds"][-1] == whole.trace["sim_seconds"][-1]

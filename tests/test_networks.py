@@ -145,8 +145,8 @@ def test_without_pytorch_it_is_one_sentence(tmp_path: Path, monkeypatch: Any, ca
 REFUSED = [
     (["mlp", "--networks"], "give no names"),
     (["--family", "--networks"], "give no names"),
-    (["--networks", "--data", "w8a"], "do not choose another data set"),
-    (["--networks", "--threads", "2"], "choose the number of processes instead"),
+    (["--networks", "--data", "w8a"], "leave out --data"),
+    (["--networks", "--threads", "2"], "give --jobs in place of --threads"),
 ]
 
 

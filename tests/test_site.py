@@ -259,7 +259,7 @@ def race(tab: chromium.Page, rounds: int, **given: float) -> list[float]:
 @SITE_TESTS
 @pytest.mark.slow
 def test_the_playground_shows_drift_and_its_cure(site: Path, tab: chromium.Page) -> None:
-    tab.open(site / "playground.html")
+    tab.open(site / "examples.html")
     for n in (2, 3):
         local, scaffnew, h, _ = race(tab, 200, n=n, distance=1, p=0.2, gamma=0.9)
         assert local > 0.05  # LocalGD drifts

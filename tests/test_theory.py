@@ -606,7 +606,7 @@ def test_table1_counts_vectors_and_exchanges() -> None:
 x2, h4 = np.zeros(2), np.zeros((4, 2))
 REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: theory.kappa(1.0, 2.0), r"mu = 2 is larger than L = 1"),
-    (lambda: theory.kappa(1.0, None), r"mu is unknown .* give l2 > 0, or gamma and p yourself"),
+    (lambda: theory.kappa(1.0, None), r"mu is unknown .* pass l2 > 0 without an intercept, or gamma and p"),
     (lambda: theory.kappa(1.0, 0.0), r"mu is unknown"),
     (lambda: theory.kappa(1.0, math.nan), r"mu is unknown"),
     (lambda: theory.kappa(1.0, -1.0), r"mu = -1 must be positive"),

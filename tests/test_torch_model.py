@@ -85,7 +85,7 @@ def test_metrics_on_rows_held_out() -> None:
     result = ps.run(METHOD, ps.Problem(fs), rounds=2)
     assert calls == [9] * len(result.trace), "clients that share the rows share the evaluation"
     assert result.trace["accuracy"][-1] == pytest.approx(float(accuracy(fs[0].module_at(result.x)(test[0]), test[1])))
-    with pytest.raises(ps.InputError, match="grad_norm has the name of a column"):
+    with pytest.raises(ps.InputError, match="grad_norm has the name of a trace column"):
         ps.run(METHOD, ps.Problem(clients(metrics={"grad_norm": accuracy})), rounds=1)
 
 

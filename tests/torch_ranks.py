@@ -245,7 +245,7 @@ def without_parameters(rank, n, folder):
     if rank != 2:
         point.load_state_dict(weights)
     optimizer.load_state_dict(state)
-    with pytest.raises(ValueError, match="load the state of the model"):
+    with pytest.raises(ValueError, match=r"load the model.s state of the same rank"):
         descend(point, optimizer, *quadratic(rank), steps=1)
     point.load_state_dict(weights)
     optimizer.load_state_dict(state)
@@ -439,7 +439,7 @@ def death(rank, n, folder):
     kept = copy.deepcopy(optimizer.flat.state())
     if rank == 1:
         os._exit(7)
-    said = "a rank died, hangs or left; nothing of this round was committed"
+    said = "a rank died, hangs or left. This round was not committed"
     with pytest.raises(SynchronizationError, match=said):
         descend(point, optimizer, H, c, rounds=4)
     now = optimizer.flat.state()

@@ -23,6 +23,7 @@ from proxskip.loop.run_spec import RunSpec
 from proxskip.loop.stop import RUN_RULES, Stop
 from proxskip.problems.federated import Problem
 from proxskip.results import description, folder, lock
+from proxskip.results.checkpoint import in_words
 from proxskip.results.load import load
 from proxskip.results.result import Result, Status
 from proxskip.running import checked_x0, resume, run
@@ -69,7 +70,8 @@ def run_many(
     """
     check(tasks, problem, settings, quiet=jobs == 1)
     if out is not None:
-        Path(out).mkdir(parents=True, exist_ok=True)
+        with in_words(Path(out)):
+            Path(out).mkdir(parents=True, exist_ok=True)
     with nullcontext() if out is None else lock.held(Path(out)):
         if jobs > 1:
             return _in_processes(tasks, problem, settings, jobs, progress)
@@ -98,6 +100,11 @@ def check(tasks: Sequence[RunTask], problem: Problem, settings: Settings, quiet:
             spec = RunSpec.of(task.method, problem, stop, seed=task.seed, allow_unsafe_step=unsafe, **shared)
             if task.folder is None:
                 continue
+            mixed = [other for other in (task.folder.parent, *task.folder.glob("*")) if has_begun(other) and not force]
+            if mixed:
+                raise InputError(
+                    f"{mixed[0]} holds another run, which would be mixed with these; choose another folder."
+                )
             has_run = has_begun(task.folder) and not force
             folder.check(task.folder, force or has_run, settings.get("checkpoint_every"))
             if has_run:
@@ -118,6 +125,9 @@ def _check_kept(path: Path, now: dict[str, Any], problem: Problem, settings: Set
         "every": settings.get("every") in (None, saved.get("every")),
         "network": before == (None if network is None else network.plain()),
     }
+    rounds = settings.get("rounds")
+    if rounds is not None and kept.checkpoint.meta["round"] > rounds:
+        raise InputError(f"{path} holds a run of more than {rounds} rounds; choose another folder, or overwrite it.")
     if differing := [name for name, is_same in same.items() if not is_same]:
         raise InputError(f"{path} holds a run with another {differing[0]}; choose another folder, or overwrite it.")
 

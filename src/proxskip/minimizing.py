@@ -32,7 +32,7 @@ MAX_FAILED_CERTIFICATES = 6
 """How often a certificate may exceed tol although its bound did not, before an inexact prox counts as too inexact."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # arrays have no truth value
 class Minimum:
     """The result of ``minimize``; its fields are also keys, as in scipy's OptimizeResult.
 

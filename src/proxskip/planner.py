@@ -26,7 +26,7 @@ def plan(
     problem: Problem,
     *,
     eps: float = 1e-6,
-    network: Network | None = None,
+    network: Network | str | None = None,
     seed: int = 0,
     pilot: int = PILOT_GRADIENTS,
     threads: int | None = None,
@@ -35,7 +35,8 @@ def plan(
 
     Args:
         eps: the gradient norm to reach.
-        network: between the server and the clients; without one, exchanges cost nothing but their vectors.
+        network: between the server and the clients, or the name of one; without one, exchanges cost nothing but
+            their vectors.
         seed: of the pilots.
         threads: as in ``run``.
         problem: a problem with clients; for one function, ``minimize`` chooses its method while it runs.

@@ -101,7 +101,7 @@ def resume(
     *,
     callbacks: Sequence[Any] = (),
     threads: int | None = None,
-    engine: Engine | None = None,
+    engine: str | Engine | None = None,
     progress: bool | None = None,
     **more: Any,
 ) -> Result:
@@ -137,7 +137,7 @@ def resume(
 
 
 def _saved(
-    keep: folder.Folder, problem: Problem, threads: int | None, engine: Engine | None, limits: dict[str, Any]
+    keep: folder.Folder, problem: Problem, threads: int | None, engine: str | Engine | None, limits: dict[str, Any]
 ) -> RunSpec:
     """The spec of a saved run, if the problem and the new limits fit."""
     assert keep.checkpoint is not None
@@ -149,7 +149,7 @@ def _saved(
     network = None if config.get("network") is None else Network.of(config["network"])
     described = RunSpec.of(
         method, problem, Stop(**({k: config["stop"].get(k) for k in RUN_RULES} | limits)), seed=config["seed"],
-        cohort=cohort, network=network, engine=engine or make_engine(config["engine"], threads),
+        cohort=cohort, network=network, engine=make_engine(engine or config["engine"], threads),
         every=config["every"], allow_unsafe_step=True, source=config.get("spec"),
     )  # fmt: skip
     checkpoint_validation.check(keep.checkpoint, described.method, problem, columns_of(problem, network is not None))
@@ -190,6 +190,8 @@ def starting_point(
 ) -> tuple[Array, Array | None, Vectors]:
     """x0, h0 (None for zeros) and a dual method's y, checked; ``warm`` supplies what fits of an earlier result."""
     dual: Vectors = {}
+    if warm is not None and not isinstance(warm, Result):
+        raise InputError("warm must be a result of run.")
     if problem.D is not None:
         if h0 is not None:
             raise InputError("with psi(D x), h is -D'y and cannot be given; start from an earlier result with warm=.")
@@ -201,7 +203,7 @@ def starting_point(
     x = checked_x0(problem, warm.x if warm is not None and x0 is None else x0)
     if h0 is None:
         return x, None, dual
-    h = np.atleast_2d(np.array(h0, dtype=np.float64))
+    h = np.atleast_2d(_numbers("h0", h0))
     if h.shape != (problem.n, problem.d) or not np.isfinite(h).all():
         raise InputError(f"h0 must be a finite array of shape ({problem.n}, {problem.d}), not {h.shape}.")
     if h.any() and "h" not in method.remembers:
@@ -216,7 +218,15 @@ def starting_point(
 def checked_x0(problem: Problem, x0: Any) -> Array:
     """x0 as d finite numbers; by default the clients' own starting point, or zeros."""
     start = problem.own_start() if x0 is None else x0  # such as a network's weights
-    x = np.zeros(problem.d) if start is None else np.array(start, dtype=np.float64)
+    x = np.zeros(problem.d) if start is None else _numbers("x0", start)
     if x.shape != (problem.d,) or not np.isfinite(x).all():
         raise InputError(f"x0 must be {problem.d} finite numbers, not an array of shape {x.shape}.")
     return x
+
+
+def _numbers(name: str, values: Any) -> Array:
+    """A copy in float64, refused unless it holds real numbers."""
+    array = np.array(values)
+    if array.dtype.kind not in "biuf":
+        raise InputError(f"{name} must be real numbers, not {array.dtype}.")
+    return array.astype(np.float64)

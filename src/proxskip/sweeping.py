@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from proxskip import theory
 from proxskip.interfaces import Method
 from proxskip.keywords import check_keywords
@@ -63,7 +65,9 @@ def sweep(
     [20, 20, 20, 20]
     """
     problem, jobs = as_problem(problem), theory.whole("jobs", jobs)
-    numbers = seeds if isinstance(seeds, Sequence) else range(theory.whole("seeds", seeds))
+    several: Any = seeds
+    numbers = several if np.ndim(several) else range(theory.whole("seeds", several))
+    methods = [methods] if isinstance(methods, (str, Method)) else methods
     numbers = [theory.whole_seed(seed) for seed in numbers]
     rows = [[as_method(m, problem, cohort, seed) for seed in numbers] for m in methods]
     if not rows or not numbers:

@@ -18,6 +18,7 @@ from proxskip.interfaces import Method
 from proxskip.keywords import check_keywords
 from proxskip.loop.progress import OverallProgress, is_wanted
 from proxskip.many_runs import RunTask, run_many
+from proxskip.methods import Decaying
 from proxskip.problems.federated import Problem
 from proxskip.results.result import Result, Status
 from proxskip.running import as_problem
@@ -119,6 +120,7 @@ def tune(
     kind, more = _kind(method)
     registry.check(kind)
     steps = _around_theory(kind, problem) if steps is None else steps
+    steps = [theory.whole("steps", K) for K in steps]
     candidates = grid(kind, problem.L_global, powers, steps, **more)
     rungs = rungs_of(len(candidates), theory.whole("budget", budget))
     total, jobs = sum(n for n, _, _ in rungs), theory.whole("jobs", jobs)
@@ -179,6 +181,8 @@ def grid(
 
 def _kind(method: Any) -> tuple[type[Method], dict[str, Any]]:
     """The class, and the parameters of a method object that stay as they are."""
+    if isinstance(method, Decaying):
+        raise InputError("tune cannot search with a falling step size; tune its method, then add Decaying.")
     if isinstance(method, str):
         return registry.named(method), {}
     if isinstance(method, Method):
@@ -204,6 +208,8 @@ def rungs_of(candidates: int, budget: int) -> list[tuple[int, int, int]]:
     # down to CUT at most, of which the last rung keeps one
     while counts[-1] > CUT:
         counts.append(-(-counts[-1] // CUT))
+    if not candidates:
+        raise InputError("nothing to search; give at least one power and one number of steps.")
     if budget < candidates * len(counts):
         raise InputError(
             f"budget = {budget} rounds is too small for {candidates} candidates; use at least "

@@ -45,7 +45,7 @@ _NAMES = {"groups": "group", "by": "split"}
 _PHRASES = {
     "proxskip.authoring.register": "--plugin FILE",
     "use Softmax": "use --loss softmax",
-    "use LeastSquares": "use --loss squared",
+    "use LeastSquares": "use --loss squares",
 }
 _WORST_FIRST = (INTERRUPTED, CORRUPTED, DIVERGED, STALLED, NOT_REACHED, DONE)
 

@@ -62,7 +62,7 @@ def _show(laps: Iterator[tuple[int, State]]) -> None:
     with Live(console=Console(), refresh_per_second=12) as live:  # elsewhere it prints the last picture alone
         for done, state in laps:
             live.update(picture(done, state))
-    print(words(done, state))
+        live.update(picture(done, state) + "\n" + words(done, state))
 
 
 def gap(result: Result) -> float:

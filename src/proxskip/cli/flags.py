@@ -98,8 +98,8 @@ experiments on its data, w8a; elsewhere their numbers are reported.
 }
 """The end of each command's help."""
 _USAGE = {
-    "run": "METHOD --data NAME|FILE --rounds R",
-    "compare": "METHOD METHOD ... --data NAME|FILE --rounds R",
+    "run": "METHOD --data NAME|FILE (--rounds R | --tol TOL | ...)",
+    "compare": "METHOD METHOD ... --data NAME|FILE (--rounds R | --tol TOL | ...)",
     "resume": "DIR",
     "plan": "--data NAME|FILE --network NAME",
 }
@@ -210,7 +210,7 @@ def network(text: str) -> Network:
         key, equals, value = part.partition("=")
         if not equals:
             raise InputError(f"{part!r} is not of the form key=value; write NAME:deadline=30,gradient=0.01")
-        changes[key.strip()] = theory.whole(key, int(_number(value)), 0) if key == "patience" else _number(value)
+        changes[key.strip()] = _number(value, convert=int) if key == "patience" else _number(value)
     return Network.named(name, **changes)
 
 
@@ -264,7 +264,7 @@ _SEED = _flag("--seed", "random seed; default: 0", whole("seed", 0), default=0)
 _JSON = _flag("--json", "print JSON only", SWITCH)
 _QUIET = _flag("--quiet", "print warnings and errors only", SWITCH)
 _RAY = (
-    _flag("--address", "Ray cluster; auto: the one on this machine; default: start Ray", metavar="HOST:PORT|auto"),
+    _flag("--address", "Ray cluster; auto: the one of this machine; default: start Ray", metavar="HOST:PORT|auto"),
     _flag("--actors", "actors of --engine ray; default: one per CPU", whole("actors"), "N"),
 )
 _NETWORK = f"{', '.join(NAMED)}; NAME:deadline=30,gradient=0.01 changes some of its numbers"
@@ -318,14 +318,14 @@ def _method_flags() -> Parser:
         _flag("--own-steps", "scaffnew: step sizes gamma_i = 1/L_i", SWITCH, default=None),
         _flag("--decay", "step size 1/(1/gamma + decay k) in round k; figure: K lambda/2, as in Figure 2",
               positive("decay", "figure"), "NUMBER|figure"),
-        _flag("--graph", f"graph of decentralized-scaffnew, diging, extra: {', '.join(GRAPHS)}; default: ring",
-              metavar="NAME"),
-        _flag("--s", "tamuna: clients that send each coordinate; default: 2", whole("s", 2)),
+        _flag("--graph", f"graph of methods without a server: {', '.join(GRAPHS)}; with failing links: NAME,failing:P; "
+              "default: ring", metavar="NAME"),
+        _flag("--s", "tamuna: clients that send each coordinate; default: 2, or c/d if that is larger", whole("s", 2)),
         _flag("--chi", "tamuna: factor in the update of h; default: its bound n(s-1)/(s(n-1))", positive("chi")),
         _flag("--codec", f"locodl and scaffnew: how clients encode vectors: {FORMS}", codec, "NAME"),
         _flag("--cohort", "clients per round; or the probability c < 1 of each client, for 5gcs also one per client, "
               "separated by commas; default: all clients", cohort, "c"),
-        _flag("--allow-unsafe-step", "accept step sizes of 2/L and above", SWITCH),
+        _flag("--allow-unsafe-step", "accept step sizes that may diverge", SWITCH),
         # all other parameters of methods, also of plugins
         *(
             _flag(f"--{flag.replace('_', '-')}", _MEANINGS.get(flag, f"parameter of {name}"), parameter, dest=flag)

@@ -75,7 +75,11 @@ def fastest(groups: Sequence[fields.Group], network: str) -> str:
     if not ranked:
         return f"No method reached a tolerance over the network {network}; give --tol, or more rounds."
     first = f"Fastest over the network {network}: {ranked[0][1]}, {duration(ranked[0][0])} to the tolerance"
-    return first + (f"; {ranked[1][1]} takes {ranked[1][0] / ranked[0][0]:.3g} times as long." if ranked[1:] else ".")
+    return first + (
+        f"; {ranked[1][1]} takes {ranked[1][0] / ranked[0][0]:.3g} times as long."
+        if ranked[1:] and ranked[0][0]
+        else "."
+    )
 
 
 def print_table1(rows: Sequence[Table1Row], title: str) -> None:

@@ -43,6 +43,8 @@ def prepare(
     f: Any, psi: Any, x0: Any, name: str, D: Any = None, L: Any = None, mu: Any = None, batch: Any = None, p: Any = None
 ) -> tuple[Task, Array]:
     """The problem and where to start; raises for all that can be refused without work."""
+    if isinstance(f, Problem) and (f.psi is not None or f.batch is not None):
+        raise InputError("minimize takes the smooth part alone; give psi, D and batch as arguments, or use run.")
     psi = as_prox(psi)
     if name in METHODS:
         _check_name(name, psi, D, batch)

@@ -235,7 +235,7 @@ def _npz(file: str, named: Named, max_bytes: int) -> Columns:
                 raise InputError(f"{file}: {name!r} holds more than {max_bytes} bytes of numbers; split the file.")
             is_feature = len(parts) < len(features)
             parts.append(_real(values, name, file) if is_feature else _real_or_text(values, name, file))
-            if len(parts[-1]) != len(parts[0]) or (not is_feature and parts[-1].ndim > 1):
+            if parts[-1].shape[:1] != parts[0].shape[:1] or (not is_feature and parts[-1].ndim > 1):
                 raise InputError(f"{file}: {name!r} has shape {parts[-1].shape}, not {len(parts[0])} rows.")
         d = len(features)
         return np.column_stack(parts[:d]), parts[d], parts[d + 1] if named.group else None

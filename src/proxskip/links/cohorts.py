@@ -96,8 +96,8 @@ class Bernoulli:
     scheme: int | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.probability, (float, int)):
-            object.__setattr__(self, "probability", tuple(float(q) for q in self.probability))
+        if np.ndim(self.probability):
+            object.__setattr__(self, "probability", tuple(float(q) for q in np.asarray(self.probability)))
 
     def check(self, n: int) -> None:
         """Probabilities in (0, 1], one or n."""
@@ -193,8 +193,10 @@ def as_participation(cohort: Any) -> Participation:
         return Everyone()
     if isinstance(cohort, (Everyone, Uniform, Bernoulli, Given)):
         return cohort
-    if isinstance(cohort, float) and 0 < cohort < 1:  # 1.0 is refused below, since 1 means one client
-        return Bernoulli(cohort)
+    if isinstance(cohort, np.ndarray):
+        cohort = cohort.tolist()
+    if isinstance(cohort, (float, np.floating)) and 0 < cohort < 1:  # 1.0 is refused below, since 1 means one client
+        return Bernoulli(float(cohort))
     if isinstance(cohort, (int, np.integer)) and not isinstance(cohort, bool):
         return Uniform(int(cohort))
     if isinstance(cohort, Sequence) and cohort and all(isinstance(q, float) for q in cohort):

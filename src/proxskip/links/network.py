@@ -173,12 +173,12 @@ class Network:
     def plain(self) -> dict[str, Any]:
         """Plain data for a run folder, without infinite and missing values."""
         values = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
-        return {k: v for k, v in values.items() if v is not None and v != math.inf and v != ""}
+        return {k: v for k, v in values.items() if v is not None and (k == "up" or v != math.inf) and v != ""}
 
     @staticmethod
     def of(plain: Mapping[str, Any]) -> Network:
         """From plain data."""
-        infinite = {"bandwidth": math.inf, "server": math.inf}  # written as nothing
+        infinite = {"bandwidth": math.inf, "server": math.inf}  # written as nothing, as 0.2 wrote them
         read: dict[str, Any] = {k: Spread(**v) if isinstance(v, Mapping) else v for k, v in plain.items()}
         return Network(**(infinite | read))
 

@@ -52,6 +52,8 @@ def heard_by(callbacks: Sequence[Any], name: str) -> list[Callable[..., None]]:
 
 def check_callbacks(callbacks: Sequence[Any]) -> None:
     """Refuse objects that are not callbacks."""
+    if not isinstance(callbacks, Sequence):
+        raise InputError("callbacks must be a list, such as [Callback()].")
     for c in callbacks:
         if isinstance(c, type) or not any(heard_by([c], f"on_{what}") for what in ("run_start", "record", "run_end")):
             name = c.__name__ if isinstance(c, type) else type(c).__name__

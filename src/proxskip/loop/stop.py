@@ -134,7 +134,8 @@ class Stop:
         )  # fmt: skip
         for most, count, name in spent:
             if most is not None and count >= most:
-                return f"{count} {name}"
+                # a prox was kept back for the certificate
+                return f"{count + (name == 'proxes')} {name}"
         if self.seconds is not None and (seconds := counts.seconds) >= self.seconds:
             return f"{seconds:.3g} seconds"
         return None

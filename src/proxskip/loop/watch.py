@@ -120,6 +120,8 @@ def not_finite(round: int) -> tuple[Status, str]:
 
 def grown(grad_norm: float, round: int) -> tuple[Status, str]:
     """The verdict on a run whose residual is far beyond the transient."""
+    if round == 0:
+        return Status.DIVERGED, f"the gradient norm is {grad_norm:.3g} at x0; check the clients, or give another x0."
     return Status.DIVERGED, f"the gradient norm grew to {grad_norm:.3g} by round {round}; use a smaller gamma."
 
 

@@ -35,6 +35,8 @@ class Decaying(Method):
     def __post_init__(self) -> None:
         if isinstance(self.method, Decaying):
             raise InputError("the step size of this method already decays; pass decay once.")
+        if not isinstance(self.method, Method):
+            raise InputError("Decaying takes a method object, such as GD(0.5).")
         theory.nonnegative("decay", self.decay)
         Method.__post_init__(self)
 

@@ -157,5 +157,7 @@ def size_of(cohorts: Participation, n: int) -> int:
 
 def check_owners(s: int, c: int) -> None:
     """2 <= s <= c."""
+    if c < 2:
+        raise InputError("tamuna needs at least two clients in a round.")
     if not 2 <= s <= c:
         raise InputError(f"s = {s} owners are not possible among {c} clients; choose from 2 to {c}.")

@@ -87,6 +87,8 @@ class Plan:
     def sentence(self) -> str:
         """The recommendation, with the cost of an exchange and the margin."""
         best, other = self.best, self._other()
+        if not best.seconds:
+            return f"The gradient norm is at most {self.eps:g} at the start; nothing has to be run."
         ratio = best.call_seconds / best.step_seconds if best.step_seconds else math.inf
         cost = f"an exchange costs {ratio:.3g} gradients here"
         if other is None or not math.isfinite(best.seconds):

@@ -220,9 +220,10 @@ def advice(problem: Problem) -> tuple[str, ...]:
 
 
 def client_pilots(
-    problem: Problem, network: Network | None, eps: float, seed: int, threads: int | None
+    problem: Problem, network: Network | str | None, eps: float, seed: int, threads: int | None
 ) -> list[ClientPilot]:
     """The pilots of all candidates."""
+    network = Network.named(network) if isinstance(network, str) else network
     if network is not None and not isinstance(network, Network):
         raise InputError("network must be a Network, such as Network(latency=0.05, bandwidth=1e6).")
     network = network or Network()

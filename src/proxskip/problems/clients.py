@@ -146,7 +146,7 @@ def checked_dimension(clients: Clients, d: int) -> int:
             raise InputError(f"client {i} has the classes {oracles.classes_of(f)} and client 0 has {classes}.")
         if isinstance(f, LinearModel) or not oracles.knows_L(f):
             continue  # its constants are right and may be expensive, or whoever needs them is refused
-        if not (np.isfinite(f.L) and f.L > 0):
+        if not (isinstance(f.L, int | float | np.number) and np.isfinite(f.L) and f.L > 0):
             raise InputError(f"client {i} says L = {f.L}; it must be a positive number.")
         if f.mu is not None and not 0 <= f.mu <= f.L * (1 + 1e-9):
             raise InputError(f"client {i} says mu = {f.mu} and L = {f.L}; it must be 0 <= mu <= L.")

@@ -64,6 +64,8 @@ class Problem:
             object.__setattr__(self, name, value)  # the dataclass is frozen
 
         # The order matters: weights and d come from the clients, and D needs d.
+        if not isinstance(self.clients, Clients) and oracles.is_oracle(self.clients):
+            raise InputError("clients must be a list; for one function write Problem([f]).")
         put("clients", self.clients if isinstance(self.clients, Clients) else Listed(self.clients))
         if not self.clients:
             raise InputError("a problem needs at least one client.")
@@ -88,8 +90,8 @@ class Problem:
         sizes = self._clients.sizes()
         if sizes is None:
             raise InputError("minibatches need linear models, or functions with N and minibatch_gradient(x, rows).")
-        if self.batch is None or self.batch < 1:
-            raise InputError(f"batch = {self.batch} must be at least 1.")
+        assert self.batch is not None
+        theory.whole("batch", self.batch)
         if self.batch > sizes.min():
             i = int(np.argmin(sizes))
             raise InputError(f"batch = {self.batch} is larger than client {i}'s {sizes[i]} rows.")
@@ -290,7 +292,9 @@ class Problem:
         """The gradient of the smooth part."""
         if self._single is not None:
             return np.asarray(self._single.gradient(x))
-        parts = (w * oracles.in_double(f).gradient(x) for w, f in zip(self.weights, self.clients, strict=True))
+        parts = (
+            w * np.asarray(oracles.in_double(f).gradient(x)) for w, f in zip(self.weights, self.clients, strict=True)
+        )
         return np.asarray(sum(parts))
 
     def residual(self, x: Array, gamma: float) -> float:

@@ -457,6 +457,8 @@ def _matrix(A: Any, intercept: bool, dtype: np.dtype[Any]) -> Any:
             raise InputError("an operator A must be real, in float64, and without intercept.")
         check_adjoint("A", A)
         return A
+    if np.iscomplexobj(A):
+        raise InputError("A is complex; give real features.")
     if is_sparse(A):
         M = scipy.sparse.csr_matrix(A, dtype=dtype, copy=True)
         M.sum_duplicates()  # a canonical form, so that equal data give equal bytes
@@ -493,8 +495,10 @@ def _rows_between(A: Any, lo: int, hi: int) -> Any:
 def _labels(b: npt.ArrayLike, N: int) -> npt.NDArray[Any]:
     """One label per row: finite numbers, or strings."""
     labels = np.atleast_1d(np.asarray(b)).ravel()
-    if labels.dtype.kind == "O":  # strings from a list or a data frame
-        labels = labels.astype(str)
+    if labels.dtype.kind == "O":  # of a data frame: texts, or else numbers
+        if any(v is None or v != v for v in labels):
+            raise InputError("some labels are missing (None or nan); remove or repair those rows.")
+        labels = np.array(labels.tolist())
     if labels.shape[0] != N:
         raise InputError(f"A has {N} rows but b has {labels.shape[0]} entries; they must match.")
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():

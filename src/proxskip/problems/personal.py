@@ -60,7 +60,8 @@ def scafflix(problem: Problem, alpha: npt.ArrayLike, own: npt.ArrayLike | None =
         alpha: how much of the common model, in (0, 1]: one number, or one for each client.
         own: the clients' own models, one row each; the minimizers of their f_i if not given.
     """
-    alphas = np.broadcast_to(np.asarray(alpha, dtype=np.float64), (problem.n,)) if np.ndim(alpha) < 2 else np.zeros(1)
+    fits = np.shape(alpha) in ((), (1,), (problem.n,))
+    alphas = np.broadcast_to(np.asarray(alpha, dtype=np.float64), (problem.n,)) if fits else np.zeros(1)
     if not (np.all(alphas > 0) and np.all(alphas <= 1)):
         raise InputError(f"alpha = {alpha!r} must lie in (0, 1]: one number, or one for each of {problem.n} clients.")
     if problem.batch is not None:

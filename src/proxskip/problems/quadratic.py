@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from proxskip import theory
 from proxskip.problems.spectrum import smallest_eigenvalue, top_eigenvalue
 from proxskip.randomness import generator
 from proxskip.types import Array, InputError
@@ -120,7 +121,10 @@ def random_quadratics(
         heterogeneity: the standard deviation of the coordinates of the minimizers.
         diagonal: make every H diagonal.
     """
-    rng = generator(seed)
+    n, d, L, mu = theory.whole("n", n), theory.whole("d", d), theory.positive("L", L), theory.positive("mu", mu)
+    if mu > L:
+        raise InputError(f"mu = {mu:g} must not exceed L = {L:g}.")
+    rng = generator(theory.whole_seed(seed))
     quadratics = []
     for _ in range(n):
         # evenly in the logarithm, so that no method profits from a gap in the spectrum

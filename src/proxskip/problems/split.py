@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from proxskip import theory
 from proxskip.keywords import check_keywords
 from proxskip.problems.federated import LKind, Problem
 from proxskip.problems.glm import LinearModel
@@ -100,7 +101,7 @@ def arrangement(
         raise InputError(f"clients = {clients!r} must be a whole number.")
     if clients is not None and not 1 <= clients <= N:
         raise InputError(f"{clients} clients cannot share {N} rows; choose from 1 to {N} clients.")
-    rng = generator(seed)
+    rng = generator(theory.whole_seed(seed))
     if by == "group":
         return _by_group(groups, clients, N)
     assert clients is not None

@@ -239,7 +239,7 @@ def open_clients(
     of their clients.
 
     Args:
-        folder: what ``write_clients`` returned.
+        folder: the one that ``write_clients`` filled.
         model: Logistic, LeastSquares or Softmax.
         l2: the coefficient lambda of  lambda/2 |x|^2.
         weights: as in ``split``.
@@ -249,6 +249,8 @@ def open_clients(
     files = ClientStore(folder)
     if weights not in ("rows", "equal"):
         raise InputError(f'weights = "{weights}" is not known; use "rows" or "equal".')
+    if not (isinstance(model, type) and issubclass(model, LinearModel)):
+        raise InputError("model must be a class, such as proxskip.Logistic.")
     clients = Stored(files, model, l2, files.about["labels"], 0, files.about["clients"])
     sizes, N = clients.sizes(), clients.store.N
     equal = weights == "equal"

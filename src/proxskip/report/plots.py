@@ -116,7 +116,7 @@ def _flat(results: Any) -> list[Result]:
         return [results]
     if isinstance(results, (str, Path)):
         return _flat(load(results))
-    if not isinstance(results, Iterable):
+    if hasattr(results, "trace") or not isinstance(results, Iterable):
         raise InputError(f"cannot plot {type(results).__name__}; give results of run, or run folders.")
     return [result for item in results for result in _flat(item)]
 

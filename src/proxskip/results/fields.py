@@ -79,4 +79,4 @@ def table(groups: Sequence[Group], status: Callable[[str], str] = str) -> tuple[
             gaps = values(runs, "gap")
             cells[f"range over {seeds} seeds"] = f"{gap(min(gaps))} to {gap(max(gaps))}" if len(gaps) > 1 else ""
         rows.append({"method": name} | cells | {"status": ", ".join(sorted({status(s["status"]) for s in runs}))})
-    return list(rows[0]), [list(row.values()) for row in rows]
+    return list(rows[0] if rows else ["method"]), [list(row.values()) for row in rows]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -117,6 +118,8 @@ def check(out: str | Path, force: bool, every: int | None) -> list[str]:
     """The files of an older run in the folder; refused unless ``force``, and always while it is being written."""
     if every is not None and every < 1:
         raise InputError(f"checkpoint_every = {every} must be at least 1.")
+    if str(out) == "":
+        raise InputError('out = "" is no folder; give its name, or None.')
     path = Path(out)
     if path.exists() and not path.is_dir():
         raise InputError(f"{path} is a file; give a folder.")
@@ -197,11 +200,15 @@ def to_toml(config: Mapping[str, Any], section: str = "") -> str:
     lines, tables = [], []
     for key, v in config.items():
         if isinstance(v, Mapping):
-            name = f"{section}.{key}" if section else key
+            name = f"{section}.{_key(key)}" if section else _key(key)
             tables.append(f"\n[{name}]\n" + to_toml(v, name))
         elif v is not None:
-            lines.append(f"{key} = {_value(v)}\n")
+            lines.append(f"{_key(key)} = {_value(v)}\n")
     return "".join(lines) + "".join(tables)
+
+
+def _key(name: Any) -> str:
+    return str(name) if re.fullmatch(r"[A-Za-z0-9_-]+", str(name)) else _value(str(name))
 
 
 def _value(v: Any) -> str:

@@ -64,7 +64,7 @@ class Summary(dict[str, Any]):
         return "\n".join(f"{k:<{width}}  {v}" for k, v in texts.items())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # arrays have no truth value
 class Result:
     """The last communicated x, how the run ended, its trace and its summary.
 

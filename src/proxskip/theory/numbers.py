@@ -86,7 +86,9 @@ def accuracy(eps: float) -> float:
 def known(mu: float | None) -> float:
     """The strong convexity constant mu as a float, refused when it is missing or zero."""
     if mu is None or (isinstance(mu, int | float | np.number) and (mu == 0 or mu != mu)):
-        raise InputError(f"mu is unknown (mu = {mu}), so there is no rate; give l2 > 0, or gamma and p yourself.")
+        raise InputError(
+            f"mu is unknown (mu = {mu}), so there is no rate: pass l2 > 0 without an intercept, or gamma and p."
+        )
     return positive("mu", mu)
 
 

@@ -248,7 +248,9 @@ def _slowest(gammas: Numbers, mus: Numbers) -> float:
         positive(f"gamma of client {i}", value)
     for i, value in enumerate(convex.ravel()):
         if not value > 0:
-            raise InputError(f"mu is unknown for client {i} (mu = {value:g}); give l2 > 0, or gamma and p yourself.")
+            raise InputError(
+                f"mu is unknown for client {i} (mu = {value:g}): pass l2 > 0 without an intercept, or gamma and p."
+            )
     if steps.ndim and convex.ndim and steps.shape != convex.shape:
         raise InputError(f"{steps.size} step sizes and {convex.size} values of mu were given; give one per client.")
     return float(np.min(steps * convex))

@@ -149,7 +149,7 @@ def train(
         cohort: who takes part in a round, as in ``proxskip.run``; their optimizers then begin anew in every round.
         rounds, seconds: when to stop.
         every: rounds between records.
-        test: (inputs, targets) for the metrics; the first client's own rows if not given.
+        test: (inputs, targets) for the metrics, which need it.
         metrics: ``{"accuracy": f}`` with ``f(outputs, targets)``, a mean over the rows; each is a column of the trace.
         device: "cuda" if there is one, otherwise "cpu".
         clients_at_once: clients whose gradients are computed at once, if not as many as fit.
@@ -166,6 +166,8 @@ def train(
     theory.whole("every", every)
     check_callbacks(callbacks)
     check_codec(codec)
+    if metrics and test is None:
+        raise InputError("metrics need test=(inputs, targets), the rows on which they are evaluated.")
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     module = copy.deepcopy(module).to(place)
     problem = _problem(module, loss, clients, batch, test, metrics, place)
@@ -230,7 +232,7 @@ def _problem(
     problem = Problem(models)
     taken = [name for name in models[0].metrics if name in (*COLUMNS, "sim_seconds")]
     if taken:
-        raise InputError(f"the metric {taken[0]} has the name of a column that every trace has; give it another.")
+        raise InputError(f"the metric {taken[0]} has the name of a trace column; rename it.")
     return problem if batch is None else problem.with_batch(batch)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from proxskip import theory
 from proxskip.cores import available_cores
 from proxskip.engines.cpu import kernels
 from proxskip.engines.cpu.cohort import Cohort
@@ -27,7 +28,7 @@ from proxskip.interfaces import BrokenOff, Request, SettleHalf, Work, look
 from proxskip.links.sums import SUM_BLOCK, sum_in_order
 from proxskip.problems.clients import checked_gradient, value_and_gradient
 from proxskip.problems.federated import Problem
-from proxskip.types import Array, Indices, InputError, Vectors
+from proxskip.types import Array, Indices, Vectors
 
 LAZY = 1 << 18
 """Numbers in a cohort's stack from which one kernel computes its halves; see ``engines.cpu.lazy``."""
@@ -51,9 +52,7 @@ class CpuEngine(NearEngine):
     """The weights of the request under way."""
 
     def __init__(self, threads: int | None = None) -> None:
-        if threads is not None and threads < 1:
-            raise InputError(f"threads = {threads} must be at least 1.")
-        self.threads = threads or available_cores()
+        self.threads = available_cores() if threads is None else theory.whole("threads", threads)
         self.pool: ThreadPoolExecutor | None = None
         self.abandoned = threading.Event()  # tells threads to leave work that nobody waits for
 
