@@ -403,13 +403,13 @@ def where_it_helps(runs: Runs) -> list[str]:
     """One sentence for every cost."""
     sentences = []
     for axis in AXES:
-        kinds: dict[str, list[str]] = {"help on": [], "tie on": [], "cost more on": []}
+        kinds: dict[str, list[str]] = {"beats": [], "ties with": [], "loses to": []}
         for split, methods in runs.items():
             without, with_h = (best(methods, names, axis) for names in (WITHOUT_H, WITH_H))
             kind = 0 if with_h.beats(without, axis) else 2 if without.beats(with_h, axis) else 1
-            list(kinds.values())[kind].append(split)
-        told = [f"{words} {', '.join(splits)}" for words, splits in kinds.items() if splits]
-        sentences.append(f"Counted in {axis}, control variates {'; they '.join(told)}.")
+            list(kinds.values())[kind].append(SPLITS[split][0])
+        told = [f"{verb} the best without it on {' and '.join(splits)}" for verb, splits in kinds.items() if splits]
+        sentences.append(f"In {axis}, the best method with h {', and '.join(told)}.")
     return sentences
 
 
