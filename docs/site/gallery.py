@@ -15,6 +15,7 @@ import sys
 import time
 import warnings
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -137,8 +138,12 @@ def build(files: list[Path], reader: Any, out: Path, only: list[str] | None) -> 
     found = []
     for file in files:
         cells, name = reader(file.read_text("utf-8")), file.stem
+        is_run = only is None or name in only
+        if is_run and any("import torch" in cell.source for cell in cells) and find_spec("torch") is None:
+            print(f"{name} is not run: PyTorch is not installed", flush=True)
+            is_run = False
         sys.path.insert(0, str(file.parent))
-        seconds = execute(cells, out, name) if only is None or name in only else 0.0
+        seconds = execute(cells, out, name) if is_run else 0.0
         sys.path.pop(0)
         (out / f"{name}.md").write_text(page(cells, seconds, "/".join(file.parts[-3:])), encoding="utf-8")
         print(f"{name}: {seconds:.1f} s", flush=True)

@@ -1,4 +1,4 @@
-"""Control variates for networks, by ``proxskip.torch.train``: an MLP and a CNN on the digits, and a language model."""
+"""Control variates for networks, by ``proxskip.torch.train``: an MLP and a CNN on the digits."""
 
 from __future__ import annotations
 
@@ -24,10 +24,6 @@ from proxskip.torch.training import train
 from proxskip.types import Array
 
 CLIENTS = 8
-LETTERS = "abcdefghijklmnop ."
-"""The alphabet of the made text."""
-CONTEXT = 16
-"""Characters that the language model sees."""
 AXES = {
     "rounds": "communication rounds",
     "bytes": "bytes per client, up and down",
@@ -37,8 +33,6 @@ UNITS = {"rounds": (1.0, "rounds"), "bytes": (1e6, "megabytes per client"), "gra
 SPLITS = {
     "sorted": ("sorted labels", "On label-sorted digits"),
     "iid": ("iid", "On iid digits"),
-    "grammars": ("a grammar for each client", "With a grammar for each client"),
-    "mixed": ("all grammars", "With all grammars on every client"),
 }
 """The names of a split in tables and at the beginning of claims."""
 SHORT = (
@@ -113,68 +107,6 @@ def digits(model: str, split: str, seed: int) -> Task:
     return Task(MODULES[model](), clients, (X[cut:even], y[cut:even]))
 
 
-def text(model: str, split: str, seed: int) -> Task:
-    """Windows of made text: "grammars", in which each client writes its own language, or "mixed"."""
-    rng = generator(seed)
-    grammars = [Grammar(i, rng) for i in range(CLIENTS)]
-    clients = [_windows([g] if split == "grammars" else grammars, 200, rng) for g in grammars]
-    # every language has the same share in both halves of what is held out
-    held_out = torch.cat([_windows([g], 24, rng) for g in grammars * 2])
-    return Task(MODULES[model](), [(w[:, :-1], w[:, 1:]) for w in clients], (held_out[:, :-1], held_out[:, 1:]))
-
-
-class Grammar:
-    """A language with words and a word order of its own: adjective, noun and verb, each from a small dictionary."""
-
-    ORDERS = ("ANV", "ANVAN", "VAN", "NVAN", "NAV", "VANAN", "NANV", "AVN")
-    OFTEN = (0.5, 0.25, 0.15, 0.1)
-
-    def __init__(self, number: int, rng: np.random.Generator) -> None:
-        letters, self.order = list(LETTERS[:-2]), self.ORDERS[number % len(self.ORDERS)]
-        self.words = {
-            kind: ["".join(rng.choice(letters, size=int(rng.integers(2, 6)))) for _ in self.OFTEN] for kind in "ANV"
-        }
-
-    def sentence(self, rng: np.random.Generator) -> str:
-        """One sentence, with its full stop."""
-        return " ".join(self.words[kind][int(rng.choice(4, p=self.OFTEN))] for kind in self.order) + ". "
-
-
-def _windows(grammars: Sequence[Grammar], count: int, rng: np.random.Generator) -> Tensor:
-    """Windows of CONTEXT + 1 characters, each from a random place of sentences in one language."""
-    rows = []
-    for _ in range(count):
-        g = grammars[int(rng.integers(len(grammars)))]
-        written = "".join(g.sentence(rng) for _ in range(4))
-        at = int(rng.integers(len(written) - CONTEXT - 1))
-        rows.append([LETTERS.index(letter) for letter in written[at : at + CONTEXT + 1]])
-    return torch.tensor(rows)
-
-
-class LanguageModel(nn.Module):  # type: ignore[misc]
-    """One block of causal attention with two heads, and one of two linear layers, of width 32."""
-
-    def __init__(self, width: int = 32) -> None:
-        super().__init__()
-        self.letters, self.places = nn.Embedding(len(LETTERS), width), nn.Parameter(torch.zeros(CONTEXT, width))
-        self.qkv = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 3 * width))
-        self.mix = nn.Linear(width, width)
-        self.block = nn.Sequential(
-            nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width)
-        )
-        self.logits = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, len(LETTERS)))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits of the next character, at every place."""
-        z = self.letters(x) + self.places
-        # (rows, places, 3, heads, width) to three of (rows, heads, places, width)
-        q, k, v = (part.transpose(-3, -2) for part in self.qkv(z).unflatten(-1, (3, 2, -1)).unbind(-3))
-        later = torch.ones(CONTEXT, CONTEXT, dtype=torch.bool, device=x.device).triu(1)
-        scores = (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(later, -math.inf)
-        z = z + self.mix((scores.softmax(-1) @ v).transpose(-3, -2).flatten(-2))
-        return self.logits(z + self.block(z))
-
-
 def mlp() -> nn.Module:
     """64-32-32-10."""
     return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 10))
@@ -188,12 +120,12 @@ def cnn() -> nn.Module:
     )
 
 
-MODULES: dict[str, Callable[[], nn.Module]] = {"mlp": mlp, "cnn": cnn, "text": LanguageModel}
+MODULES: dict[str, Callable[[], nn.Module]] = {"mlp": mlp, "cnn": cnn}
 
 
 def loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The mean cross-entropy over rows and places."""
-    return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
+    """The mean cross-entropy."""
+    return functional.cross_entropy(outputs, targets)
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -209,7 +141,7 @@ def settings_of(form: Form, preset: Mapping[str, Any]) -> list[tuple[float, int]
 
 def key_of(workspace: Workspace, model: str, split: str, form: Form) -> dict[str, Any]:
     """Everything that determines the curves of a method on a split."""
-    shared = {k: workspace.preset[k] for k in ("seeds", "rounds", "batch", "metric")}
+    shared = {k: workspace.preset[k] for k in ("seeds", "rounds", "batch")}
     return shared | {
         "model": model, "split": split, "method": form.name, "engine": workspace.engine,
         "settings": settings_of(form, workspace.preset),
@@ -218,10 +150,9 @@ def key_of(workspace: Workspace, model: str, split: str, form: Form) -> dict[str
 
 def curves_of(workspace: Workspace, key: Mapping[str, Any]) -> dict[str, Any]:
     """The network's number of parameters, and each column as (settings, seeds, records)."""
-    measure = accuracy if key["metric"] == "accuracy" else loss
     metrics = {
-        "validation": lambda a, b: measure(*(v[: len(v) // 2] for v in (a, b))),
-        "test": lambda a, b: measure(*(v[len(v) // 2 :] for v in (a, b))),
+        "validation": lambda a, b: accuracy(*(v[: len(v) // 2] for v in (a, b))),
+        "test": lambda a, b: accuracy(*(v[len(v) // 2 :] for v in (a, b))),
     }
     records = key["rounds"] + 1
     curves = {name: np.full((len(key["settings"]), key["seeds"], records), np.nan) for name in (*AXES, *metrics)}
@@ -232,7 +163,7 @@ def curves_of(workspace: Workspace, key: Mapping[str, Any]) -> dict[str, Any]:
         for s, (c, (lr, K)) in product(range(key["seeds"]), enumerate(key["settings"])):
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(s)
-                task = (text if key["model"] == "text" else digits)(key["model"], key["split"], s)
+                task = digits(key["model"], key["split"], s)
             result = train(
                 task.module, loss, task.clients, **BY_NAME[key["method"]].words(lr, K), batch=key["batch"], seed=s,
                 rounds=key["rounds"], test=task.held_out, metrics=metrics, progress=False,
@@ -266,12 +197,11 @@ class Chosen:
 
     def costs(self, axis: str) -> list[float]:
         """For each seed the cost of the target, which counts only where the run stays near it; infinite if never."""
-        sign = 1.0 if self.preset["metric"] == "accuracy" else -1.0
         costs = []
-        for v, at in zip(sign * self.curves["test"], self.curves[axis], strict=True):
+        for v, at in zip(self.curves["test"], self.curves[axis], strict=True):
             # nan, which a divergence leaves, is no value near the target
-            away = np.flatnonzero(~(v >= sign * self.preset["target"] - self.preset["slack"]))
-            hits = np.flatnonzero(v >= sign * self.preset["target"])
+            away = np.flatnonzero(~(v >= self.preset["target"] - self.preset["slack"]))
+            hits = np.flatnonzero(v >= self.preset["target"])
             hits = hits[hits > (away[-1] if len(away) else -1)]
             costs.append(float(at[hits[0]]) if len(hits) else math.inf)
         return costs
@@ -304,8 +234,7 @@ Runs = Mapping[str, Mapping[str, Chosen]]
 def choose(form: Form, curves: Mapping[str, Any], preset: Mapping[str, Any]) -> Chosen:
     """The setting with the best mean over seeds and records on the validation rows."""
     arrays = {k: np.array(v, dtype=np.float64) for k, v in curves.items()}
-    sign, worst = (1.0, 0.0) if preset["metric"] == "accuracy" else (-1.0, 10.0)
-    best = int(np.argmax(sign * np.nan_to_num(arrays["validation"], nan=worst).mean(axis=(1, 2))))
+    best = int(np.argmax(np.nan_to_num(arrays["validation"], nan=0.0).mean(axis=(1, 2))))
     lr, K = settings_of(form, preset)[best]
     rates = preset["rates"][form.optimizer]
     return Chosen(form, lr, K, {k: v[best] for k, v in arrays.items()}, preset, lr in (rates[0], rates[-1]))
@@ -320,8 +249,8 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     for (split, form), training in zip(pairs, trained, strict=True):
         runs[split][form.name] = choose(form, training["curves"], preset)
     panels = [panel(split, methods, preset) for split, methods in runs.items()]
-    tables = [gains_table(runs), *(costs_table(runs, axis, preset) for axis in AXES), *end_tables(runs, preset)]
-    shown = ("seeds", "rounds", "batch", "rates", "periods", "target", "metric")
+    tables = [gains_table(runs), *(costs_table(runs, axis, preset) for axis in AXES), *end_tables(runs)]
+    shown = ("seeds", "rounds", "batch", "rates", "periods", "target")
     parameters = {"clients": CLIENTS} | {k: preset[k] for k in shown} | {"parameters of the network": trained[0]["d"]}
     experiment = workspace.experiment(model, parameters, panels, tables)
     notes = [*experiment.notes, *where_it_helps(runs), *([SHORT] if workspace.quick else [])]
@@ -338,7 +267,7 @@ def panel(split: str, methods: Mapping[str, Chosen], preset: Mapping[str, Any]) 
         series.append(Series(r.form.title, x, y, low=low, high=high, about={"lr": r.lr, "K": r.K}))
     level = {axis: [0.0, max(s.x[axis][-1] for s in series)] for axis in AXES}
     series.append(Series("target", level, [preset["target"]] * 2, kind="bound"))
-    label = f"test {preset['metric']}, mean over {preset['seeds']} seeds"
+    label = f"test accuracy, mean over {preset['seeds']} seeds"
     return Panel(
         split, SPLITS[split][0], series, "rounds", dict(AXES), label, y_scale="linear", y_floor=preset["floor"]
     )
@@ -352,19 +281,19 @@ def by_method(runs: Runs, id: str, title: str, cell: Callable[[Chosen], str], no
 
 def costs_table(runs: Runs, axis: str, preset: Mapping[str, Any]) -> Table:
     """What each method needs to reach the target."""
-    title = f"{UNITS[axis][1].capitalize()} to a test {preset['metric']} of {preset['target']:g}"
+    title = f"{UNITS[axis][1].capitalize()} to a test accuracy of {preset['target']:g}"
     note = "Medians over the seeds; in brackets, how many of them reached the target, if not all did."
     return by_method(runs, axis, title, lambda r: r.said(axis), note if axis == "rounds" else "")
 
 
-def end_tables(runs: Runs, preset: Mapping[str, Any]) -> list[Table]:
+def end_tables(runs: Runs) -> list[Table]:
     """Where each method ends, and the settings that did best on the validation rows."""
 
     def last(r: Chosen) -> str:
         v = r.final()
         return f"{v.mean():.3f} ({v.min():.3f} to {v.max():.3f})"
 
-    title = f"Test {preset['metric']} at the end: mean, smallest and largest of the seeds"
+    title = "Test accuracy at the end: mean, smallest and largest of the seeds"
     note = "* the largest or smallest step size that was tried, so that more might have been found beyond it."
     chosen = "Settings chosen on the validation rows"
     return [
@@ -417,13 +346,11 @@ def where_it_helps(runs: Runs) -> list[str]:
 def judged(model: str, runs: Runs, asserted: bool) -> list[Claim]:
     """All claims of one experiment, on the splits that it has."""
     # the two ends of the range: clients that differ most, and clients that do not differ
-    unlike, alike = ("grammars", "mixed") if model == "text" else ("sorted", "iid")
-    methods, at = runs[unlike], SPLITS[unlike][1]
+    methods, at = runs["sorted"], SPLITS["sorted"][1]
     verdicts = [claim_adamw(methods, at), *(claim_first(methods, at, axis) for axis in AXES)]
     pairs = (("scaffnew", "local-sgd"), ("scaffnew-outer", "diloco-sgd"), ("scaffnew", "scaffnew-drawn"))
     verdicts += [claim_fewer(methods, at, a, b) for a, b in (*pairs, ("scaffnew", "fedlin"))]
-    if alike in runs:
-        verdicts.append(claim_alike(runs[alike], SPLITS[alike][1]))
+    verdicts.append(claim_alike(runs["iid"], SPLITS["iid"][1]))
     return [
         claims.claim(f"{model}-{id}", text, holds, said, numbers, asserted, undecided="a tie")
         for id, text, holds, said, numbers in verdicts

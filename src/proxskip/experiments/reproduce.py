@@ -92,7 +92,7 @@ def check_torch(names: Sequence[str], options: ReproductionOptions) -> None:
     if importlib.util.find_spec("torch") is None:
         raise InputError('networks need PyTorch; install it with: pip install "proxskip[torch]"')
     if options.data != DEFAULT_DATA:
-        raise InputError("networks learn the digits and text that the page makes; leave out data=.")
+        raise InputError("networks learn scikit-learn's digits; leave out data=.")
     if options.threads is not None:
         raise InputError("networks train with one thread per process; give jobs= in place of threads=.")
     if options.engine == "gpu":
