@@ -350,7 +350,8 @@ def judged(model: str, runs: Runs, asserted: bool) -> list[Claim]:
     verdicts = [claim_adamw(methods, at), *(claim_first(methods, at, axis) for axis in AXES)]
     pairs = (("scaffnew", "local-sgd"), ("scaffnew-outer", "diloco-sgd"), ("scaffnew", "scaffnew-drawn"))
     verdicts += [claim_fewer(methods, at, a, b) for a, b in (*pairs, ("scaffnew", "fedlin"))]
-    verdicts.append(claim_alike(runs["iid"], SPLITS["iid"][1]))
+    if "iid" in runs:
+        verdicts.append(claim_alike(runs["iid"], SPLITS["iid"][1]))
     return [
         claims.claim(f"{model}-{id}", text, holds, said, numbers, asserted, undecided="a tie")
         for id, text, holds, said, numbers in verdicts
