@@ -1,4 +1,4 @@
-"""A network on clients that share no label.
+"""A network on clients with one or two labels each.
 
 AdamW takes ten local steps between two rounds on twenty clients, each with one or two of the ten digits. With a control
 variate $h_i$ for each client it learns all of them; without, the clients pull the network apart.
