@@ -266,7 +266,8 @@ REFUSED = [
     ({"rounds": 2, "cohort": 9}, "9"),
     ({"rounds": 2, "network": "mobile"}, "every client answers in every round"),
     ({"rounds": 2, "network": "moon"}, 'network "moon" is not known'),
-    ({"rounds": 2, "metrics": {"f": lambda a, b: 0.0}}, "the name of a column"),
+    ({"rounds": 2, "metrics": {"mine": lambda a, b: 0.0}}, "metrics need test="),
+    ({"rounds": 2, "metrics": {"f": lambda a, b: 0.0}, "test": torch_ranks.virtual_data(1)[0]}, "a trace column"),
 ]
 
 
