@@ -14,6 +14,8 @@ import proxskip as ps
 torch = pytest.importorskip("torch")
 import torch_ranks  # noqa: E402
 from proxskip.torch import Model, split, train  # noqa: E402
+from proxskip.torch.stacked_optimizer import acts_by_entry  # noqa: E402
+from proxskip.torch.training import Training  # noqa: E402
 from test_torch_optimizer import RANKS, on_ranks  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("torch-ranks")]
@@ -267,6 +269,16 @@ REFUSED = [
     ({"rounds": 2, "network": "mobile"}, "every client answers in every round"),
     ({"rounds": 2, "network": "moon"}, 'network "moon" is not known'),
     ({"rounds": 2, "metrics": {"mine": lambda a, b: 0.0}}, "metrics need test="),
+    ({"rounds": 2, "metrics": [max], "test": torch_ranks.virtual_data(1)[0]}, "a dict of functions"),
+    (
+        {"rounds": 2, "metrics": {"status": max}, "test": torch_ranks.virtual_data(1)[0]},
+        "the metric status has the name",
+    ),
+    ({"rounds": 2, "test": torch.zeros(3)}, "test must be"),
+    ({"rounds": 2, "clients": [1, 2]}, "clients must be a list"),
+    ({"rounds": 2, "clients_at_once": -1}, "clients_at_once = -1 must be"),
+    ({"rounds": 2, "device": "gpu"}, 'no device "gpu"'),
+    ({"rounds": 2, "optimizer": torch.optim.SGD([torch.zeros(1)], 0.1)}, "functions of parameters"),
     ({"rounds": 2, "metrics": {"f": lambda a, b: 0.0}, "test": torch_ranks.virtual_data(1)[0]}, "a trace column"),
 ]
 
@@ -284,3 +296,114 @@ def test_torch_is_a_name_of_the_package_and_is_imported_when_it_is_asked_for():
         "import sys, proxskip as ps; assert 'torch' not in sys.modules; ps.torch.train; assert 'torch' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class BoundedNorm(torch.optim.SGD):
+    """SGD whose gradients are at most so long."""
+
+    def __init__(self, params, lr, bound):
+        super().__init__(params, lr)
+        self.bound = bound
+
+    def step(self, closure=None):
+        torch.nn.utils.clip_grad_norm_([q for group in self.param_groups for q in group["params"]], self.bound)
+        super().step(closure)
+
+
+@pytest.mark.parametrize(("lr", "bound"), [(0.01, 50.0), (1e-6, 0.1)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_an_optimizer_that_clips_by_norm_is_told_from_one_that_acts_by_entry(lr, bound, dtype):
+    """With a bound above usual gradients too, and with steps that float32 rounds away."""
+    parts = [torch.zeros(1, 5, 6, dtype=dtype), torch.zeros(1, 5, dtype=dtype)]
+    assert not acts_by_entry(lambda q: BoundedNorm(q, lr, bound), parts)
+    assert acts_by_entry(lambda q: torch.optim.AdamW(q, lr), parts)
+
+
+def test_the_counts_are_those_of_a_run():
+    clients = [(X[: 8 + k], y[: 8 + k]) for k, (X, y) in enumerate(torch_ranks.virtual_data(3))]
+    module = torch_ranks.virtual_module()
+    ours = train(module, cross_entropy, clients, plain, period=3, control="step", rounds=4, device="cpu")
+    problem = ps.Problem([Model(module, cross_entropy, X, y) for X, y in clients])
+    method = ps.Scaffnew(gamma=0.1, p=1 / 3, K=3)
+    theirs = ps.run(method, problem, rounds=4, engine="torch")
+    for column in ("local_steps", "grad_evals"):
+        assert ours.trace[column][-1] == theirs.trace[column][-1]
+
+
+def test_optimizers_of_a_cohort_begin_anew_even_if_it_is_drawn_twice():
+    with_memory = {"optimizer": lambda q: torch.optim.SGD(q, 0.1, momentum=0.9), "period": 2, "control": "gradient"}
+    same = ps.participation.Given([[0, 1]] * 4)
+    state = trained(with_memory, 3, rounds=4, cohort=same)
+    fresh = trained(with_memory | {"optimizer": plain_momentum_of_two_steps}, 3, rounds=4, cohort=same)
+    assert np.abs(state.x - fresh.x).max() < 1e-12
+
+
+def plain_momentum_of_two_steps(params):
+    """Momentum that forgets after two steps, as many as a round has."""
+
+    class Forgetful(torch.optim.SGD):
+        taken = 0
+
+        def step(self, closure=None):
+            if self.taken % 2 == 0:
+                self.state.clear()
+            self.taken += 1
+            super().step(closure)
+
+    return Forgetful(params, 0.1, momentum=0.9)
+
+
+def test_an_interrupt_records_the_round_it_returns(monkeypatch):
+    whole = Training.go_round
+
+    def interrupted(self, members):
+        if self.round == 5:
+            raise KeyboardInterrupt
+        return whole(self, members)
+
+    monkeypatch.setattr(Training, "go_round", interrupted)
+    result = train(torch_ranks.virtual_module(), cross_entropy, torch_ranks.virtual_data(3), plain, period=2, rounds=9,
+                   every=4, device="cpu")  # fmt: skip
+    assert (result.status, result.rounds) == (ps.Status.INTERRUPTED, 5)
+
+
+class Noted(torch.nn.Linear):
+    """A layer whose state holds more than tensors."""
+
+    def get_extra_state(self):
+        return {"version": 3}
+
+    def set_extra_state(self, state):
+        pass
+
+
+def test_a_folder_is_kept_of_every_module_and_shown(tmp_path):
+    X, y = torch.randn(12, 4), torch.randint(0, 3, (12,))
+    clients, settings = split(X, y, 3, by="iid"), {"period": 2, "rounds": 2, "device": "cpu"}
+    train(Noted(4, 3), cross_entropy, clients, plain, out=tmp_path / "a", **settings)
+    assert "SGD" in repr(ps.load(tmp_path / "a")) or "LIMIT" in repr(ps.load(tmp_path / "a"))
+    with pytest.raises(ps.InputError, match="already holds a run; choose another folder"):
+        train(Noted(4, 3), cross_entropy, clients, plain, out=tmp_path / "a", **settings)
+    slow, fast = (
+        train(Noted(4, 3), cross_entropy, clients, functools.partial(torch.optim.SGD, lr=lr), **settings)
+        for lr in (0.1, 0.2)
+    )
+    assert len(ps.plot([slow, fast], y="f").get_legend().get_texts()) == 2, "learning rates are no seeds"
+
+
+def test_what_is_wrong_with_the_data_or_a_layer_is_said():
+    X, y = torch.randn(12, 4), torch.randint(0, 3, (12,))
+    broken = train(torch.nn.Linear(4, 3), cross_entropy, split(X * torch.nan, y, 3, by="iid"), plain, period=2, rounds=2,
+                   device="cpu")  # fmt: skip
+    assert "check the clients' data" in broken.message
+    dropped = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Dropout(1.0), torch.nn.Linear(5, 3))
+    result = train(dropped, cross_entropy, split(X, y, 3, by="iid"), plain, period=2, rounds=2, device="cpu")
+    assert np.isfinite(result.trace["f"]).all()
+    off = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Dropout(0.0))
+    assert not Model(off, cross_entropy, X, y).is_random
+    off[1].p = 0.5
+    assert Model(off, cross_entropy, X, y).is_random
+    letters = torch.nn.Sequential(torch.nn.Embedding(7, 4, max_norm=0.1), torch.nn.Flatten(), torch.nn.Linear(8, 3))
+    before = letters[0].weight.detach().clone()
+    Model(letters, cross_entropy, torch.randint(0, 7, (12, 2)), y)
+    assert torch.equal(before, letters[0].weight)

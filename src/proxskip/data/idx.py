@@ -42,4 +42,4 @@ def read_idx(path: str | os.PathLike[str], sha256: str | None = None) -> npt.NDA
         raise InputError(f"{path} is damaged: its header says {expected} bytes, and {len(content) - first:,} follow.")
     if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
         raise InputError(f"{path} has another checksum than the published file; remove it and fetch it again.")
-    return np.frombuffer(content, np.uint8, offset=first).reshape(shape)
+    return np.frombuffer(content, np.uint8, offset=first).reshape(shape).copy()

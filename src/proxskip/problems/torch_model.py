@@ -83,7 +83,7 @@ class KeyedDropout(TorchFunctionMode):  # type: ignore[misc]
         place = torch.arange(input.numel(), device=input.device).reshape(input.shape)
         word = mixed(mixed(self.key ^ self.layer) + place * _GOLDEN)
         kept = ((word >> 40) & (2**24 - 1)) >= int(p * 2**24)
-        return input * kept.to(input.dtype) / (1.0 - p)
+        return input * kept.to(input.dtype) / (1.0 - p if p < 1.0 else 1.0)
 
 
 class Model:
@@ -156,10 +156,11 @@ class Model:
     def _try(self) -> bool:
         """Refuse a loss without gradients, or a module with a state or draws of its own; whether it has dropout."""
         few, data = slice(0, 2), (self.inputs, self.targets)
-        about = (self.loss, self.module.training, *((v.dtype, v.shape[1:], v.device) for v in data))
+        modes = tuple((layer.training, layer.extra_repr()) for layer in self.module.modules())
+        about = (self.loss, modes, min(self.N, 2), *((v.dtype, v.shape[1:], v.device) for v in data))
         if self.module in _TRIED and _TRIED[self.module][0] == about:
             return _TRIED[self.module][1]  # clients that share a module are many
-        leaves = {name: self.module.get_parameter(name).detach().requires_grad_(True) for name in self.names}
+        leaves = {name: self.module.get_parameter(name).detach().clone().requires_grad_(True) for name in self.names}
         buffers = {name: v.clone() for name, v in self.module.named_buffers()}
         tensors, dropout = leaves | buffers, KeyedDropout(torch.tensor(0, device=self.device))
         devices = [self.device] if self.device.type == "cuda" else []

@@ -107,7 +107,8 @@ class Result:
     def _described(self) -> tuple[str, list[tuple[str, str]]]:
         from proxskip.results import run_text  # here, since a worker has no use for it
 
-        rows = [("method", str(self.about["method"])), *run_text.rows(self.about)] if self.about else []
+        rows = [("method", str(self.about["method"]))] if self.about else []
+        rows += run_text.rows(self.about) if "data" in self.about else []  # a training has no problem to describe
         rows.append(("x", np.array2string(self.x, precision=4, threshold=6, edgeitems=3)))
         rows += [("warning", note) for note in self.warnings[:3]]
         return f"Result: {self.status.name}, {self.message}", rows

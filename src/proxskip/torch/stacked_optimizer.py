@@ -14,11 +14,12 @@ from proxskip.types import InputError
 
 Make = Callable[[list[Parameter]], Any]
 """A function of parameters that returns an optimizer, or several that share the parameters among them."""
-STEPS_TO_COMPARE = 3
 
 
 def optimizers_of(make: Make, params: list[Parameter]) -> list[torch.optim.Optimizer]:
     """What ``make`` returns, as a list; refused unless every parameter is in exactly one of them."""
+    if not callable(make):
+        raise InputError("optimizer and outer are functions of parameters, such as lambda params: SGD(params, lr=0.1).")
     answer = make(params)
     optimizers = list(answer) if isinstance(answer, Sequence) else [answer]
     if not all(isinstance(o, torch.optim.Optimizer) for o in optimizers):
@@ -128,12 +129,14 @@ class StackedOptimizer:
 def acts_by_entry(make: Make, parts: list[Tensor]) -> bool:
     """Whether two clients stacked take the same steps as two apart, on random values and gradients."""
     draw = torch.Generator().manual_seed(0)
+    parts = [v.double() for v in parts]  # rounding to float32 would hide what differs in a small step
 
     def random(v: Tensor) -> Tensor:
         return torch.randn((2, *v.shape[1:]), generator=draw, dtype=torch.float64).to(v)
 
     start = [random(v) for v in parts]
-    gradients = [[random(v) for v in parts] for _ in range(STEPS_TO_COMPARE)]
+    # short and long ones: a bound on their norm shows at the long ones alone
+    gradients = [[scale * random(v) for v in parts] for scale in (1.0, 1e-3, 1e6)]
     ends = []
     for by_entry in (False, True):
         values = [v.clone() for v in start]

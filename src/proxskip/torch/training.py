@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from proxskip import theory
+from proxskip.engines.torch.engine import TorchEngine
 from proxskip.engines.torch.network_objective import weighted_losses
 from proxskip.engines.torch.stacked_functions import Networks, Parts, portions
 from proxskip.engines.torch.stacked_steps import StackedSteps, repeatable
@@ -166,9 +167,11 @@ def train(
     theory.whole("every", every)
     check_callbacks(callbacks)
     check_codec(codec)
-    if metrics and test is None:
-        raise InputError("metrics need test=(inputs, targets), the rows on which they are evaluated.")
-    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if not isinstance(module, torch.nn.Module):
+        raise InputError("module must be a torch.nn.Module.")
+    if metrics and (test is None or not isinstance(metrics, Mapping) or not all(map(callable, metrics.values()))):
+        raise InputError('metrics need test=(inputs, targets), and are a dict of functions such as {"accuracy": f}.')
+    place = TorchEngine(device, clients_at_once).device
     module = copy.deepcopy(module).to(place)
     problem = _problem(module, loss, clients, batch, test, metrics, place)
     weights = [q for q in module.parameters() if q.requires_grad]
@@ -186,15 +189,24 @@ def train(
     state = Training(problem, optimizer, p, period, control, outer, chi, codec, seed, place, clients_at_once)
     settings: dict[str, Any] = {"method": _optimizer_names(optimizer, weights), "control": control}
     settings |= {"p": p} if period is None else {"period": period}
+    rates = [float(group["lr"]) for local in optimizers_of(optimizer, weights) for group in local.param_groups]
+    settings |= {"lr": rates[0] if len(set(rates)) == 1 else rates, "d": problem.d}
     settings |= {"batch": batch, "clients": problem.n, "chi": chi, "codec": codec}
     settings |= {"cohort": None if cohort is None else str(cohort), "seed": seed}
     settings |= {
         "outer": outer and _optimizer_names(outer, weights),
         "network": network and (network.name or "a Network"),
     }
+    taken = {*COLUMNS, *settings, "sim_seconds", "status", "success", "message", "warnings", "rounds"} & {
+        *(metrics or ())
+    }
+    if taken:
+        raise InputError(f"the metric {min(taken)} has the name of a trace column or of a setting; rename it.")
     config = {"stop": {"rounds": rounds, "seconds": seconds}, **settings}
     # under a name that no method has, so that nobody resumes it
     described = config | {"method": "proxskip.torch.train", "parameters": {}, "optimizer": settings["method"]}
+    if out is not None and folder.check(out, True, None):
+        raise InputError(f"{out} already holds a run; choose another folder.")
     keep = None if out is None else folder.create(out, described, False, None)
     with closing(keep) if keep else nullcontext(), shown("train", progress) as bars:
         result = _Run(state, participation, rounds, seconds, every, (*callbacks, *bars), config, network).go()
@@ -206,7 +218,9 @@ def train(
 def _write(keep: folder.Folder, result: Trained, state: Training) -> None:
     """The run folder of a training; the weights come first, since the summary says that all is there."""
     buffer = io.BytesIO()
-    arrays = {k: v.detach().cpu() for k, v in result.module.state_dict().items()}
+    # a module may add other objects to its state
+    named = {k: v for k, v in result.module.state_dict().items() if isinstance(v, Tensor)}
+    arrays = {k: v.detach().cpu() for k, v in named.items()}
     # numpy has no bfloat16
     plain = {k: (v.float() if v.dtype == torch.bfloat16 else v).numpy() for k, v in arrays.items()}
     np.savez(buffer, **plain)
@@ -222,18 +236,23 @@ def _problem(
     module: Any, loss: Any, clients: Clients, batch: int | None, test: Any, metrics: Any, device: torch.device
 ) -> Problem:
     """The clients as oracles, on the device; refused where they cannot be trained."""
-    if not isinstance(clients, Sequence) or not clients or not all(len(pair) == 2 for pair in clients):
+    if not isinstance(clients, Sequence) or not clients or not all(map(_is_pair, clients)):
         raise InputError("clients must be a list with (inputs, targets) of each client; proxskip.torch.split makes it.")
+    if test is not None and not (_is_pair(test) and len(test[0]) == len(test[1]) > 0):
+        raise InputError("test must be (inputs, targets), with a target for each input.")
     moved: Any = None if test is None else tuple(torch.as_tensor(v).to(device) for v in test)
+    if moved and not (moved[1].is_floating_point() or moved[1].dtype == torch.bool):
+        moved = moved[0], moved[1].long()  # as Model does with the clients' own
     models = []
     for pair in clients:
         inputs, targets = (torch.as_tensor(v).to(device) for v in pair)
         models.append(Model(module, loss, inputs, targets, metrics=metrics, test=moved))
     problem = Problem(models)
-    taken = [name for name in models[0].metrics if name in (*COLUMNS, "sim_seconds")]
-    if taken:
-        raise InputError(f"the metric {taken[0]} has the name of a trace column; rename it.")
     return problem if batch is None else problem.with_batch(batch)
+
+
+def _is_pair(values: Any) -> bool:
+    return isinstance(values, (tuple, list)) and len(values) == 2
 
 
 def _optimizer_names(make: Make, params: list[Any]) -> str:
@@ -268,10 +287,10 @@ class Training:
         return [v.to(self.dtype) for v in self.family.parts(self.x.expand(c, -1))]
 
     def _join(self, members: Indices) -> None:
-        """Let these clients take part, at x; those that go on keep their optimizers."""
+        """Let these clients take part, at x; their optimizers go on only where everybody takes part."""
         # a view of everybody's rows where all take part
         self.mine: Any = slice(None) if len(members) == self.problem.n else torch.as_tensor(members).to(self.device)
-        if np.array_equal(members, self.members):
+        if len(members) == self.problem.n == len(self.members):
             for v, x in zip(self.y, self.family.views(self.x), strict=True):
                 v.copy_(x.expand_as(v))
         else:
@@ -310,9 +329,9 @@ class Training:
             rate = self.chi * (1.0 / K if self.p is None else self.p)
             self.h[self.mine] -= sent[0].sub_(means[0]).mul_(rate * self._over_lr())
         self._move(means[0])
-        rows = self.problem.batch or self.family.sizes[members].mean()
-        self.round, self.local_steps = self.round + 1, self.local_steps + K
-        self.grad_evals += int(len(members) * rows * K)
+        rows = self.problem.batch * len(members) if self.problem.batch else int(self.family.sizes[members].sum())
+        self.round, self.local_steps = self.round + 1, self.local_steps + K * len(members)
+        self.grad_evals += rows * K
         self.vectors += len(members) * (len(vectors) + (self.control == "anchor"))
         self.participated[members] += 1
         return True
@@ -428,6 +447,8 @@ class _Run:
                 end = self._round()
         except KeyboardInterrupt:
             end = Status.INTERRUPTED, f"interrupted in round {self.state.round + 1}."
+            if self.trace["round"][-1] < self.state.round:
+                self._record()
         result = self._result(*end)
         for tell in heard_by(self.callbacks, "on_run_end"):
             tell(result)
@@ -442,8 +463,9 @@ class _Run:
             torch.cuda.synchronize(state.device)
         self.spent += time.perf_counter() - began
         if not finite:
-            return Status.DIVERGED, self._advice()
-        self._go_over_network(members, state.local_steps - before[0], (state.bytes_up - before[1]) / len(members))
+            return Status.DIVERGED, self._advice(state.round + 1)
+        K = (state.local_steps - before[0]) // len(members)
+        self._go_over_network(members, K, (state.bytes_up - before[1]) / len(members))
         end = None
         if self.rounds is not None and state.round >= self.rounds:
             end = Status.LIMIT, f"reached the limit of {self.rounds} rounds."
@@ -476,20 +498,22 @@ class _Run:
         numbers |= {} if self.network is None else {"sim_seconds": self.simulated}
         x = self.state.vector()
         self.trace.append(numbers)
+        if not np.isfinite(numbers["f"]) and not self.state.round:
+            return Status.DIVERGED, f"the loss is {numbers['f']} at the start; check the clients' data."
         if not np.isfinite(numbers["f"]):
-            return Status.DIVERGED, self._advice()
+            return Status.DIVERGED, self._advice(self.state.round)
         if numbers["f"] < self.best[0]:
             self.best = numbers["f"], self.state.round, x
         why = tell_record(self.callbacks, self.state.round, Record(numbers, x))
         return None if why is None else (Status.STOPPED, why or "a callback ended it.")
 
-    def _advice(self) -> str:
+    def _advice(self, at: int) -> str:
         ways = ["a smaller learning rate"]
         ways += ["period= in place of p="] if self.state.p is not None else []
         ways += ["chi below 1"] if self.state.control == "step" and self.state.chi == 1.0 else []
         f, round, _ = self.best
         return (
-            f"diverged in round {self.state.round + 1}: use {' or '.join(ways)}. The module is the best that was "
+            f"diverged in round {at}: use {' or '.join(ways)}. The module is the best that was "
             f"recorded, of round {round} (f = {f:.4g})."
         )
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from proxskip import theory
 from proxskip.engines.torch.client_memory import ClientMemory, MembersMemory
 from proxskip.engines.torch.cohort import DeviceCohort, column
 from proxskip.engines.torch.network_objective import WholeNetwork
@@ -52,8 +53,8 @@ class TorchEngine(Engine):
             self.device = torch.zeros(0, device=name).device
         except (RuntimeError, AssertionError) as error:
             raise InputError(f'PyTorch has no device "{name}" ({str(error).splitlines()[0]}); use "cpu".') from None
-        if clients_at_once is not None and clients_at_once < 1:
-            raise InputError(f"clients_at_once = {clients_at_once} must be at least 1.")
+        if clients_at_once is not None:
+            theory.whole("clients_at_once", clients_at_once)
         self.clients_at_once, self.keep_on_host, self.graphs = clients_at_once, keep_on_host, graphs
         self.far = False
 

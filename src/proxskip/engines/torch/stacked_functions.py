@@ -222,7 +222,7 @@ def _batched(call: Any, *arguments: Any) -> Any:
         if not any(word in str(error) for word in ("Batching rule", "vmap")):
             raise
         reason = str(error).splitlines()[0].split(". ")[0].rstrip(".")
-        raise InputError(f'PyTorch cannot batch this module ({reason}); use engine="cpu".') from error
+        raise InputError(f'PyTorch cannot batch this module ({reason}); use proxskip.run with engine="cpu".') from error
 
 
 class LinearModels(Family):
