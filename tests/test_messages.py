@@ -30,6 +30,19 @@ ID = "id,age,label\nx1,3,0\nx2,4,1\n"
 MIXED = "age,label\n1,yes\n2,3\n"
 
 
+class Missing:
+    """Like pandas' NA, which is neither equal to itself nor different."""
+
+    def __repr__(self) -> str:
+        return "<NA>"
+
+    def __ne__(self, other: object) -> Any:
+        return self
+
+    def __bool__(self) -> bool:
+        raise TypeError("boolean value of NA is ambiguous")
+
+
 def table(folder: Path, text: str) -> str:
     (folder / "data.csv").write_text(text)
     return str(folder / "data.csv")
@@ -78,6 +91,8 @@ def table(folder: Path, text: str) -> str:
         (lambda d: ps.minimize(PROBLEM.with_psi(ps.prox.L1(0.1))), "minimize takes the smooth part alone"),
         (lambda d: ps.minimize(PROBLEM.with_batch(2)), "minimize takes the smooth part alone"),
         (lambda d: ps.Logistic(A, [None, "a"] * 6), "some labels are missing"),
+        (lambda d: ps.Logistic(A, np.array([np.nan, "a"] * 6, dtype=object)), "some labels are missing"),
+        (lambda d: ps.Logistic(A, np.array([Missing(), "a"] * 6)), "some labels are missing"),
         (lambda d: ps.Logistic(A + 1j, B), "A is complex"),
         (lambda d: ps.split(MODEL, 3, "iid", seed=None), "seed = None must be a whole number"),
         (lambda d: ps.random_quadratics(3, 2, seed=1.5), "seed = 1.5 must be a whole number"),

@@ -496,7 +496,8 @@ def _labels(b: npt.ArrayLike, N: int) -> npt.NDArray[Any]:
     """One label per row: finite numbers, or strings."""
     labels = np.atleast_1d(np.asarray(b)).ravel()
     if labels.dtype.kind == "O":  # of a data frame: texts, or else numbers
-        if any(v is None or v != v for v in labels):
+        # by their texts, since pandas' NA cannot be compared
+        if any(not isinstance(v, str) and str(v) in ("None", "nan", "NaN", "NaT", "<NA>") for v in labels):
             raise InputError("some labels are missing (None or nan); remove or repair those rows.")
         labels = np.array(labels.tolist())
     if labels.shape[0] != N:
