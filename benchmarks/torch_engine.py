@@ -22,7 +22,7 @@ from torch.nn import functional as F
 import proxskip as ps
 from proxskip.engines.torch.engine import TorchEngine
 from proxskip.links.cohorts import Everyone, as_participation
-from proxskip.loop.metered_exchange import Line
+from proxskip.loop.metered_exchange import MeteredExchange
 from proxskip.torch import Model
 
 BATCH, ROWS, K, GAMMA = 20, 40, 10, 0.01
@@ -110,7 +110,7 @@ def engine_times(problem: ps.Problem, device: str, repeats: int, cohort: Any = N
     method = ps.Scaffnew(GAMMA, 1 / K, K=K, chi=None if cohort is None else 0.9)
     x0 = problem.clients[0].start()  # type: ignore[attr-defined]
     engine.open(problem, {k: np.zeros((problem.n, problem.d)) for k in method.remembers}, 0)
-    line = Line(engine, problem, 0, Everyone() if cohort is None else as_participation(cohort))
+    line = MeteredExchange(engine, problem, 0, Everyone() if cohort is None else as_participation(cohort))
     state = {"server": {"x": line.place(x0)}, "round": 0}
 
     def a_round() -> None:

@@ -1,10 +1,13 @@
-"""RESULTS.md: a run of the benchmarks replaces its own parts and loses no other."""
+"""Every benchmark can be loaded; in RESULTS.md a run of them replaces its own parts and loses no other."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from pathlib import Path
 from types import ModuleType
+
+import pytest
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -16,6 +19,18 @@ def _runner() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", sorted(path.stem for path in BENCHMARKS.glob("*.py")))
+def test_a_script_finds_all_that_it_imports(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as missing:
+        if missing.name is None or missing.name.startswith("proxskip"):
+            raise
+        pytest.skip(f"needs {missing.name}")
 
 
 def test_a_run_replaces_its_own_part_and_loses_no_other(tmp_path: Path) -> None:
