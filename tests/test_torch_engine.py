@@ -256,6 +256,7 @@ MSE, L1 = torch.nn.functional.mse_loss, torch.nn.functional.l1_loss
         ((scaled(2.0, True), scaled(3.0, True)), (MSE, MSE), "other buffers or frozen parameters"),
         ((scaled(2.0, False), scaled(3.0, False)), (MSE, MSE), "other buffers or frozen parameters"),
         ((LSTM,), (MSE,), "cannot batch this module"),
+        ((Using(lambda layer, x: layer(x) * (x.data_ptr() > 0)),), (MSE,), "cannot batch this module"),
         ((Using(gated),) * 2, (MSE, MSE), r'cannot batch this module .*engine="cpu"'),
         (
             (Using(lambda layer, x: layer(x) * x.max().item()),) * 2,

@@ -219,7 +219,7 @@ def _batched(call: Any, *arguments: Any) -> Any:
     try:
         return call(*arguments)
     except RuntimeError as error:
-        if not any(word in str(error) for word in ("Batching rule", "vmap")):
+        if not any(word in str(error) for word in ("Batching rule", "vmap", "data pointer")):
             raise
         reason = str(error).splitlines()[0].split(". ")[0].rstrip(".")
         raise InputError(f'PyTorch cannot batch this module ({reason}); use proxskip.run with engine="cpu".') from error
