@@ -170,7 +170,7 @@ def table(t: Table) -> list[str]:
     head = "| " + " | ".join(map(cell, t.columns)) + " |"
     rows = ["| " + " | ".join(map(cell, row)) + " |" for row in t.rows]
     return [
-        f"{t.title}:",
+        f"**{t.title}**",
         "",
         head,
         "|" + "---|" * len(t.columns),
