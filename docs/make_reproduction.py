@@ -2,8 +2,8 @@
 
 Run it as ``python docs/make_reproduction.py report report-mushrooms ...`` with the folders of ``proxskip reproduce``;
 the figures are those of the first. ``docs/reproduction.toml`` says on what machine they were made, and why some claims
-do not hold. From one folder of ``proxskip reproduce --networks`` it writes docs/networks.md:
-``python docs/make_reproduction.py networks "how it was made"``.
+do not hold. From folders of ``proxskip reproduce --networks`` it writes docs/networks.md:
+``python docs/make_reproduction.py report-mlp report-cnn "how it was made"``.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ def main(folders: Sequence[Path], machine: str = "") -> None:
     reports = [figures.from_json(json.loads((f / "results.json").read_text("utf-8"))) for f in folders]
     name = name_of(reports[0])
     (DOCS / name).mkdir(exist_ok=True)
-    for e in reports[0].experiments:
+    shown = [(f, e) for f, r in zip(folders, reports, strict=True) for e in r.experiments]
+    for folder, e in shown if name == "networks" else shown[: len(reports[0].experiments)]:
         small = DOCS / name / f"{e.id}.png"
-        Image.open(folders[0] / "figures" / small.name).convert("RGB").quantize(128).save(small, optimize=True)
+        Image.open(folder / "figures" / small.name).convert("RGB").quantize(128).save(small, optimize=True)
         if small.stat().st_size > MAX_PICTURE_BYTES:
             raise SystemExit(f"{small} has {small.stat().st_size} bytes; the limit is {MAX_PICTURE_BYTES}.")
-    text = render(reports[0], machine) if name == "networks" else several(reports)
+    text = networks(reports, machine) if name == "networks" else several(reports)
     (DOCS / f"{name}.md").write_text(text, encoding="utf-8")
 
 
@@ -115,23 +116,22 @@ def name_of(report: ReproductionReport) -> str:
     return "networks" if {e.id for e in report.experiments} <= set(NETWORKS) else "reproduction"
 
 
-def render(report: ReproductionReport, machine: str = "") -> str:
-    """The page."""
-    about = report.about
-    counted = {v: sum(c.verdict == v for c in report.claims) for v in ("PASS", "FAIL", "REPORTED", "INCONCLUSIVE")}
+def networks(reports: Sequence[ReproductionReport], machine: str = "") -> str:
+    """The page on networks."""
+    claims = [c for r in reports for c in r.claims]
+    counted = {v: sum(c.verdict == v for c in claims) for v in ("PASS", "FAIL", "REPORTED", "INCONCLUSIVE")}
     words = ", ".join(f"{n} {v}" for v, n in counted.items() if n)
-    name = name_of(report)
-    told = tomllib.loads((DOCS / "networks.toml").read_text("utf-8")) if name == "networks" else {}
-    generated = "*A generated page: `docs/make_reproduction.py` writes it from a run and from `docs/networks.toml`.*"
+    told = tomllib.loads((DOCS / "networks.toml").read_text("utf-8"))
+    made = " and ".join(f"`{command(r.about['command'])}` ({r.about['seconds']:,.0f} seconds)" for r in reports)
     lines = [
-        f"# {told.get('title', report.title)}",
+        f"# {told['title']}",
         "",
-        *([generated, ""] if name == "networks" else []),
-        *(line for paragraph in told.get("opening", []) for line in [*prose(paragraph), ""]),
+        "*A generated page: `docs/make_reproduction.py` writes it from runs and from `docs/networks.toml`.*",
+        "",
+        *(line for paragraph in told["opening"] for line in [*prose(paragraph), ""]),
         *prose(
-            f"Made by `{command(about['command'])}` in {about['seconds']:,.0f} seconds on the {about['engine']} "
-            "engine and written by `docs/make_reproduction.py`. The folder of the run contains an interactive page "
-            "with the same figures, and all numbers in `results.json`."
+            f"Made by {made} on the {reports[0].about['engine']} engine and written by `docs/make_reproduction.py`. "
+            "The folder of a run contains an interactive page with the same figures, and all numbers in `results.json`."
         ),
         "",
         *([*prose(machine), ""] if machine else []),
@@ -141,11 +141,12 @@ def render(report: ReproductionReport, machine: str = "") -> str:
         "",
         "| claim | verdict | expected | measured |",
         "|---|---|---|---|",
-        *(claim(c) for c in report.claims),
+        *(claim(c) for c in claims),
         "",
     ]
-    for e in report.experiments:
-        lines += experiment(e, name)
+    for r in reports:
+        for e in r.experiments:
+            lines += experiment(e, "networks")
     return "\n".join(lines).rstrip() + "\n"
 
 
