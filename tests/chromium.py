@@ -32,8 +32,7 @@ def find() -> str | None:
 class Browser:
     """A browser of one's own, with an empty profile; use it as a context."""
 
-    def __init__(self, program: str, patience: float = 120.0):
-        self.patience = patience
+    def __init__(self, program: str):
         self.folder = tempfile.mkdtemp(prefix="chromium-")
         ours_in, theirs_out = _high_pipe()
         theirs_in, ours_out = _high_pipe()
@@ -75,36 +74,31 @@ class Browser:
         data = json.dumps(message).encode() + b"\0"
         while data:
             data = data[os.write(self.writer, data) :]
-        while True:
-            answer = self.receive()
-            if answer.get("id") == me:
-                if "error" in answer:
-                    raise RuntimeError(f"{method}: {answer['error'].get('message')}")
-                return answer.get("result", {})
-            if "method" in answer:
-                self.events.append(answer)
+        while (answer := self.receive()).get("id") != me:
+            pass
+        if "error" in answer:
+            raise RuntimeError(f"{method}: {answer['error'].get('message')}")
+        return answer.get("result", {})
 
     def receive(self) -> dict[str, Any]:
-        """The next message."""
-        end = time.monotonic() + self.patience
+        """The next message; an event is kept."""
+        end = time.monotonic() + 120.0
         while b"\0" not in self.buffer:
             ready, _, _ = select.select([self.reader], [], [], max(0.0, end - time.monotonic()))
             data = os.read(self.reader, 1 << 20) if ready else b""
             if not data:
                 raise RuntimeError("the browser said nothing more")
             self.buffer += data
-        message, _, self.buffer = self.buffer.partition(b"\0")
-        return json.loads(message)
+        text, _, self.buffer = self.buffer.partition(b"\0")
+        message = json.loads(text)
+        self.events += [message] if "method" in message else []
+        return message
 
-    def wait(self, method: str, session: str) -> dict[str, Any]:
-        """The first event of this kind, already come or to come."""
-        while True:
-            for k, event in enumerate(self.events):
-                if event["method"] == method and event.get("sessionId") == session:
-                    return self.events.pop(k)
-            message = self.receive()
-            if "method" in message:
-                self.events.append(message)
+    def wait(self, method: str, session: str) -> None:
+        """Until an event of this kind, which is forgotten, has come."""
+        while not (found := [e for e in self.events if (e["method"], e.get("sessionId")) == (method, session)]):
+            self.receive()
+        self.events.remove(found[0])
 
     def page(self, width: int = 1280, height: int = 900, dark: bool = False, touch: bool = False) -> Page:
         """A new page of this size."""
@@ -166,18 +160,9 @@ class Page:
     def messages(self) -> list[str]:
         """What the page complained about: console calls, exceptions, and the browser's own log."""
         self.settle()
-        out = []
-        for event in self.browser.events:
-            params = event["params"]
-            if event.get("sessionId") != self.session:
-                continue
-            if event["method"] == "Runtime.consoleAPICalled":
-                out.append(f"console.{params['type']}: {params['args']}")
-            elif event["method"] == "Runtime.exceptionThrown":
-                out.append(f"exception: {params['exceptionDetails']}")
-            elif event["method"] == "Log.entryAdded":
-                out.append(f"log: {params['entry'].get('text')} {params['entry'].get('url')}")
-        return out
+        kinds = ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")
+        mine = (e for e in self.browser.events if e.get("sessionId") == self.session)
+        return [f"{e['method']}: {e['params']}" for e in mine if e["method"] in kinds]
 
     def requests(self) -> list[str]:
         """Every address that was asked for."""

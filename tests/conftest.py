@@ -236,60 +236,52 @@ def locodl(codec: str) -> Callable[[Problem], Method]:
 
 SKIPS = "fixed_point lyapunov rate sum_h converges batch"
 FULL = SKIPS.removesuffix(" batch")
+PROXES = SKIPS.replace(" sum_h", "")
+CONTROLS = "fixed_point sum_h converges batch"
 METHODS = (
-    Row("gd", ps.GD.theory, "fixed_point lyapunov rate converges batch"),
-    Row("proxgd", ps.ProxGD.theory, "fixed_point lyapunov rate converges batch", psi=ps.prox.L1(0.01),
-        linear_psi=ps.prox.SquaredL2(0.3)),
+    Row("gd", ps.GD.theory, PROXES),
+    Row("proxgd", ps.ProxGD.theory, PROXES, psi=ps.prox.L1(0.01), linear_psi=ps.prox.SquaredL2(0.3)),
     Row("accelerated", ps.Accelerated.theory, "fixed_point converges"),
     Row("fista", ps.Fista.theory, "fixed_point converges", psi=ps.prox.L1(0.01)),
     Row("local-gd", lambda p: ps.LocalGD.paper_figure(p, K=4), "batch"),
     Row("local-gd-cohort", lambda p: ps.LocalGD.paper_figure(p, K=4), "batch", cohort=3),
-    Row("scaffold", lambda p: ps.Scaffold.paper_figure(p, K=4), "fixed_point sum_h converges batch"),
-    Row("scaffold-weighted", lambda p: ps.Scaffold.paper_figure(p, K=3), "fixed_point sum_h converges batch",
-        weights=WEIGHTS),
-    Row("scaffold-I", lambda p: ps.Scaffold.paper_figure(p, K=4, option="I"),
-        "fixed_point sum_h converges batch", up=2, down=2, extra=1),
-    Row("scaffold-cohort", lambda p: ps.Scaffold.paper_figure(p, K=4), "fixed_point sum_h converges batch",
+    Row("scaffold", lambda p: ps.Scaffold.paper_figure(p, K=4), CONTROLS),
+    Row("scaffold-weighted", lambda p: ps.Scaffold.paper_figure(p, K=3), CONTROLS, weights=WEIGHTS),
+    Row("scaffold-I", lambda p: ps.Scaffold.paper_figure(p, K=4, option="I"), CONTROLS, up=2, down=2, extra=1),
+    Row("scaffold-cohort", lambda p: ps.Scaffold.paper_figure(p, K=4), CONTROLS,
         up=2, down=2, weights=WEIGHTS, cohort=3),
-    Row("fedlin", lambda p: ps.FedLin.paper_figure(p, K=4), "fixed_point sum_h converges batch",
-        up=2, down=2, exchanges=2, extra=1),
-    Row("fedlin-own", lambda p: ps.FedLin.theory(p, K=(1, 2, 3, 4)), "fixed_point sum_h converges batch",
+    Row("fedlin", lambda p: ps.FedLin.paper_figure(p, K=4), CONTROLS, up=2, down=2, exchanges=2, extra=1),
+    Row("fedlin-own", lambda p: ps.FedLin.theory(p, K=(1, 2, 3, 4)), CONTROLS,
         up=2, down=2, exchanges=2, extra=1, weights=WEIGHTS),
-    Row("s-local-gd", lambda p: ps.SLocalGD.theory(p), "fixed_point sum_h converges batch",
-        up=2, down=2, exchanges=2, extra=1),
-    Row("s-local-gd-q", lambda p: ps.SLocalGD.theory(p, q=0.4), "fixed_point sum_h converges batch",
-        up=None, down=None, exchanges=None),
-    Row("proxskip", ps.ProxSkip.theory, "fixed_point lyapunov rate converges batch", clients=1,
+    Row("s-local-gd", lambda p: ps.SLocalGD.theory(p), CONTROLS, up=2, down=2, exchanges=2, extra=1),
+    Row("s-local-gd-q", lambda p: ps.SLocalGD.theory(p, q=0.4), CONTROLS, up=None, down=None, exchanges=None),
+    Row("proxskip", ps.ProxSkip.theory, PROXES, clients=1,
         psi=ps.prox.L1(0.01), linear_psi=ps.prox.Consensus(2), tight=True),
-    Row("proxskip-shrink", ps.ProxSkip.theory, "fixed_point lyapunov rate converges batch", clients=1,
-        psi=ps.prox.SquaredL2(0.3)),
-    Row("sproxskip", ps.SProxSkip.theory, "fixed_point lyapunov rate converges batch", clients=1,
+    Row("proxskip-shrink", ps.ProxSkip.theory, PROXES, clients=1, psi=ps.prox.SquaredL2(0.3)),
+    Row("sproxskip", ps.SProxSkip.theory, PROXES, clients=1,
         psi=ps.prox.ElasticNet(0.01, 0.1), linear_psi=ps.prox.Consensus(2), tight=True),
     Row("apda", ps.APDA.theory, "fixed_point converges", up=2, clients=1, psi=ps.prox.L1(0.01)),
     Row("scaffnew", ps.Scaffnew.theory, SKIPS, tight=True),
     Row("scaffnew-weighted", lambda p: ps.Scaffnew.theory(p, own_steps=True), SKIPS,
         weights=WEIGHTS, own=True, tight=True),
     Row("scaffnew-psi", lambda p: ps.Scaffnew.theory(p, own_steps=True),
-        "fixed_point lyapunov rate converges batch", weights=WEIGHTS, own=True, psi=ps.prox.L1(0.01),
-        linear_psi=ps.prox.SquaredL2(0.3)),
+        PROXES, weights=WEIGHTS, own=True, psi=ps.prox.L1(0.01), linear_psi=ps.prox.SquaredL2(0.3)),
     Row("scaffnew-cohort", scaffnew_on(3), SKIPS, down=None, cohort=3),
     Row("scaffnew-pairs", scaffnew_on(2), SKIPS, down=None, cohort=2),
     Row("5gcs", ps.FiveGCS.practical, "fixed_point converges"),
     Row("5gcs-theory", ps.FiveGCS.theory, "fixed_point rate converges"),
     Row("5gcs-weighted", lambda p: ps.FiveGCS.practical(p, K=3), "fixed_point converges", weights=WEIGHTS, own=True),
-    Row("5gcs-psi", ps.FiveGCS.theory, "fixed_point rate converges", weights=WEIGHTS, own=True,
-        psi=ps.prox.L1(0.01)),
+    Row("5gcs-psi", ps.FiveGCS.theory, "fixed_point rate converges", weights=WEIGHTS, own=True, psi=ps.prox.L1(0.01)),
     Row("5gcs-cohort", lambda p: ps.FiveGCS.practical(p, cohort=3), "fixed_point converges", weights=WEIGHTS, own=True,
         cohort=3, psi=ps.prox.L1(0.01)),
     Row("5gcs-uneven", lambda p: ps.FiveGCS.theory(p, cohort=UNEVEN), "fixed_point rate converges", up=None,
         down=None, cohort=UNEVEN),
-    Row("scaffnew-decaying", lambda p: ps.Decaying(ps.Scaffnew.theory(p), 0.02),
-        "fixed_point sum_h converges batch"),
+    Row("scaffnew-decaying", lambda p: ps.Decaying(ps.Scaffnew.theory(p), 0.02), CONTROLS),
     Row("scaffnew-bernoulli", scaffnew_on(0.7), SKIPS, up=None, down=None, cohort=0.7),
-    Row("proxskip-vr", ps.ProxSkipVR.theory, "fixed_point lyapunov rate converges batch", clients=1, extra=None,
+    Row("proxskip-vr", ps.ProxSkipVR.theory, PROXES, clients=1, extra=None,
         psi=ps.prox.L1(0.01), linear_psi=ps.prox.Consensus(2), tight=True),
     Row("scaffnew-vr", ps.ScaffnewVR.theory, SKIPS, extra=None, tight=True),
-    Row("scaffnew-vr-psi", ps.ScaffnewVR.theory, "fixed_point lyapunov rate converges batch", extra=None,
+    Row("scaffnew-vr-psi", ps.ScaffnewVR.theory, PROXES, extra=None,
         weights=WEIGHTS, psi=ps.prox.L1(0.01), linear_psi=ps.prox.SquaredL2(0.3)),
     Row("gradskip", ps.GradSkip.theory, FULL, own=True, extra=None, numbers=1),
     Row("gradskip-drowsy", lambda p: replace(ps.GradSkip.theory(p, p=0.5), q=(0.5, 0.0, 1.0, 0.9), gamma=0.2 / p.L),
@@ -312,14 +304,13 @@ METHODS = (
     Row("random-gossip", lambda p: ps.RandomGossip.theory(p, "ring", p_e=0.4), SKIPS, up=None, down=0),
     Row("random-gossip-masked", lambda p: ps.RandomGossip.theory(p, ps.graphs.graph("path", p.n).failing(0.3), 0.8, k=3), SKIPS,
         up=None, down=0, clients=3, masked=True),
-    Row("diging", gossip("ring", kind=ps.DIGing), "fixed_point sum_h converges batch", up=None, down=0),
-    Row("diging-complete", gossip("complete", kind=ps.DIGing), "fixed_point sum_h converges batch", up=None, down=0),
-    Row("extra", gossip("ring", kind=ps.EXTRA), "fixed_point sum_h converges batch", up=None, down=0),
-    Row("extra-psd", gossip("star", True, ps.EXTRA), "fixed_point sum_h converges batch", up=None, down=0),
-    Row("splitskip", ps.SplitSkip.theory, "fixed_point lyapunov rate converges batch", down=None, clients=1,
+    Row("diging", gossip("ring", kind=ps.DIGing), CONTROLS, up=None, down=0),
+    Row("diging-complete", gossip("complete", kind=ps.DIGing), CONTROLS, up=None, down=0),
+    Row("extra", gossip("ring", kind=ps.EXTRA), CONTROLS, up=None, down=0),
+    Row("extra-psd", gossip("star", True, ps.EXTRA), CONTROLS, up=None, down=0),
+    Row("splitskip", ps.SplitSkip.theory, PROXES, down=None, clients=1,
         psi=ps.prox.L1(0.02), linear_psi=ps.prox.Singleton(), split=True),
-    Row("splitskip-shrink", ps.SplitSkip.theory, "fixed_point lyapunov rate converges batch", down=None,
-        clients=1, psi=ps.prox.SquaredL2(0.5), split=True),
+    Row("splitskip-shrink", ps.SplitSkip.theory, PROXES, down=None, clients=1, psi=ps.prox.SquaredL2(0.5), split=True),
     Row("pdhg", lambda p: ps.PDHG.theory(p, accelerate=False), "fixed_point converges", down=None, clients=1,
         psi=ps.prox.L1(0.02), split=True),
 )  # fmt: skip
@@ -350,12 +341,7 @@ class RowByRow(ReferenceEngine):
 
 
 class Heads:
-    """A coin that always shows heads: K = 1; and what is drawn for each client at once, as told.
-
-    Args:
-        each: a number in [0, 1) for each client.
-        links: those that are awake.
-    """
+    """A coin that always shows heads: K = 1; as told, a number in [0, 1) for each client, and the links awake."""
 
     def __init__(self, each: tuple[float, ...] = (), links: AwakeLinks | None = None) -> None:
         self.each, self.links = each, links

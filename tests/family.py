@@ -1,7 +1,4 @@
-"""Methods and codecs outside the package, written through its seam: what the family needs and no built-in method uses.
-
-Each is a short form of a published method, without its theorem's parameters. ``test_seam.py`` runs them.
-"""
+"""Methods and codecs outside the package, written through its seam; ``test_seam.py`` runs them."""
 
 from __future__ import annotations
 
@@ -47,13 +44,7 @@ class Signs:
 # -- methods -----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class LocalSolver(ps.authoring.Method):
-    """A primal-dual method whose clients solve a proximal problem by accelerated steps (compare 5GCS, 2212.14370).
-
-    For equal weights; t, step and beta have an entry for each client, and F_i = f_i - (mu/2) |.|^2:
-
-        xhat = (z - gamma v) / (1 + gamma mu)
-        y_i  = K accelerated steps from xhat on  F_i(y) - <v_i, y> + (t_i/2) |y - xhat|^2
-        v_i+ = v_i + t_i (xhat - y_i),   v+ = mean_i v_i+,   z+ = xhat - gamma (v+ - v)
+    """5GCS for equal weights, with codecs; t, step and beta have an entry for each client.
 
     With ``until``, K is the most. ``first`` plain steps on f_i lead to where these begin.
     """

@@ -26,7 +26,6 @@ from proxskip.protocol import (
     wire,
 )
 from proxskip.protocol.client import ClientNode
-from proxskip.protocol.wire import encode
 
 RUN = bytes(range(16))
 
@@ -41,7 +40,7 @@ def drive(
         batch, asks = asks, []
         for ask in batch:
             i = ask.client
-            memories[i], answers = clients[i].step(memories[i], encode(ask, server.limit))
+            memories[i], answers = clients[i].step(memories[i], wire.encode(ask, server.limit))
             for raw in answers:
                 state, more = server.step(state, Arrived(raw, i))
                 asks += more
@@ -80,11 +79,7 @@ class Wires:
         return raw
 
     def deliver(self, but: tuple[int, ...] = (), change: dict[int, Callable[[Any], Any]] | None = None) -> None:
-        """All asks, but not to these clients, whose time then runs out.
-
-        Args:
-            change: what becomes of the answer of a client on its way.
-        """
+        """All asks, but not to these clients, whose time then runs out; change alters answers on their way."""
         ticket, exchange = self.state.ticket, self.state.exchange
         for ask in self.asks:
             for raw in () if ask.client in but else self.work(ask):
@@ -109,7 +104,6 @@ class Wires:
         self.send(Restarted())
 
     def error(self) -> float:
-        assert self.problem.solution is not None
         return float(np.linalg.norm(self.state.vectors["x"] - self.problem.solution.x))
 
     def wipe(self, i: int) -> None:

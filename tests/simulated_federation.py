@@ -91,23 +91,17 @@ def federation(which: int) -> tuple[str, Server, tuple[ClientNode, ...]]:
     H = 0.2 + rng.random((n, D))
     weights = np.ones(n) if which % 2 else 1 + rng.random(n)
     problem = Problem([Quadratic(H[i], 2.0 * rng.standard_normal(D)) for i in range(n)], weights)
-    gamma, closing, audit = 1.0 / problem.L_max, None, 2 if which % 3 else 50
-    cohort: Participation = Everyone()
+    gamma, audit = 1.0 / problem.L_max, 2 if which % 3 else 50
+    cohort: Participation = Uniform(max(2, n - 1)) if kind in (1, 8) else Everyone()
+    closing = "everyone" if kind == 2 else None
     workers = [(_Noisy if kind == 0 and which >= 9 else Worker)(f, i, which) for i, f in enumerate(problem.clients)]
-    if kind in (0, 1, 2, 3):
-        method: Any = Scaffnew(gamma, 0.5)
-        cohort = Uniform(max(2, n - 1)) if kind == 1 else cohort
-        closing = "everyone" if kind == 2 else None
-    elif kind == 8:
-        cohort = Uniform(max(2, n - 1))
-        method = FiveGCS.practical(problem, cohort=cohort)
-    else:
-        method = {
-            4: Scaffold(gamma / 2, 2),
-            5: FedLin(gamma / 4, 2),
-            6: SLocalGD(gamma / 4, 0.5, 0.5),
-            7: LocalGD(gamma, 2),
-        }[kind]
+    method: Any = {
+        4: Scaffold(gamma / 2, 2),
+        5: FedLin(gamma / 4, 2),
+        6: SLocalGD(gamma / 4, 0.5, 0.5),
+        7: LocalGD(gamma, 2),
+        8: FiveGCS.practical(problem, cohort=cohort),
+    }.get(kind, Scaffnew(gamma, 0.5))
     itemsize = 4 if kind == 3 else 8
     server = Server(
         method, problem, ROUNDS, seed=which, closing=closing, cohort=cohort, audit=audit, patience=10**6, insist=True,
@@ -193,14 +187,11 @@ class Simulation:
             if self._hits("cut") or self._hits("crash"):
                 node.down_until = min(CALM, self.now + self.rng.uniform(0.5, 15.0))
             if self._hits("wipe"):
-                self._wipe(node)
+                node.state = ClientState.fresh(self.run)
+                node.applied.clear()
+                self.wiped.add(node.core.worker.i)
         if self._hits("restart"):
             self._restart()
-
-    def _wipe(self, node: _Node) -> None:
-        node.state = ClientState.fresh(self.run)
-        node.applied.clear()
-        self.wiped.add(node.core.worker.i)
 
     def _restart(self) -> None:
         self.state = ServerState.of(self.disk.arrays(), self.disk.meta())
@@ -239,8 +230,10 @@ class Simulation:
             node, ticket = self.nodes[i], after.counted[i]
             outcome = after.outcomes[ticket]
             if outcome.settle == allowed_halves.ADOPT:
-                self._restored(node, outcome.vectors[0], adopted)
-                node.shadow = node.history[ticket] = outcome.vectors[0]
+                h = outcome.vectors[0]
+                if adopted == 1 and np.abs(h - node.shadow).max() > 1e-12 * (1.0 + np.abs(h).max()):
+                    raise self._violation(f"client {i} got an h that is not the one it lost")
+                node.shadow = node.history[ticket] = h
                 continue
             if (ticket, after.uploads[i]) not in node.work:
                 raise self._violation(f"ticket {ticket} counted an upload that client {i} never made for it")
@@ -255,11 +248,6 @@ class Simulation:
             scale = max(after.scale, rounded_scale(core.method, after.vectors["x"], H))
             if total > allowed(scale, after.round):
                 raise self._violation(f"sum h = {total} after ticket {before.ticket}")
-
-    def _restored(self, node: _Node, h: Array, lost: int) -> None:
-        scale = 1e-12 * (1.0 + np.abs(h).max())
-        if lost == 1 and np.abs(h - node.shadow).max() > scale:
-            raise self._violation(f"client {node.core.worker.i} got an h that is not the one it lost")
 
     # -- the clients ---------------------------------------------------------------------------------------------------
     def _deliver(self, load: tuple[int, bytes]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -82,15 +82,9 @@ def test_an_engine_serves_one_run_at_a_time_and_is_free_again() -> None:
     class Second:
         def on_record(self, step: int, metrics: dict[str, float]) -> None:
             if step == 5:
-                other = threading.Thread(target=self.try_it)
-                other.start()
-                other.join()
-
-        def try_it(self) -> None:
-            try:
-                ps.run(method, problem, rounds=40, cohort=3, engine=engine)
-            except ps.InputError as error:
-                refused.append(str(error))
+                with ThreadPoolExecutor() as other:
+                    run = other.submit(ps.run, method, problem, rounds=40, cohort=3, engine=engine)
+                refused.append(str(run.exception()))
 
     alone = ps.run(method, problem, rounds=40, cohort=3)
     for callbacks in ([Second()], []):

@@ -45,11 +45,8 @@ F, PSI = quadratic(), ps.prox.L1(1e-3)
 
 
 # -- APDA --------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("kappa", [1e2, 1e4])
-def test_a_run_of_apda_is_not_called_stalled(kappa: float) -> None:
-    rng = np.random.default_rng(0)
-    f = ps.Quadratic(np.geomspace(1 / kappa, 1, 12), rng.standard_normal(12))
-    problem = ps.Problem([f]).with_psi(ps.prox.L1(0.01))
+def test_a_run_of_apda_is_not_called_stalled() -> None:
+    problem = ps.Problem([quadratic(1e4, 12)], psi=ps.prox.L1(0.01))
     result = ps.run(ps.APDA.theory(problem), problem, tol=1e-8)
     assert result.success, result.message
 
@@ -87,21 +84,6 @@ def test_few_proxes_and_not_many_gradients() -> None:
     assert 4 * apda.nprox < fista.nprox
     assert apda.nprox < skip.nprox
     assert 4 * apda.ngrad < skip.ngrad
-
-
-def test_backtracking_finds_l() -> None:
-    found = ps.minimize((F.value, F.gradient), PSI, np.zeros(F.d), method="apda", tol=1e-8)
-    assert found.success
-    assert np.linalg.norm(found.x - ps.minimize(F, PSI, method="fista", tol=1e-9).x) <= 3e-8 / F.mu
-    assert (found.ngrad, found.nprox) > (10, 10)
-
-
-def test_a_k_that_diverges_is_refused() -> None:
-    problem = ps.Problem([F], psi=PSI)
-    with pytest.raises(ps.InputError, match="is too small"):
-        ps.APDA(1000 / F.L, K=8).check(problem)
-    assert ps.APDA(1000 / F.L, K=8).check(problem, insist=True)
-    assert not ps.APDA(1000 / F.L, K=40).check(problem)
 
 
 def apda_radius(size: float, K: int) -> float:
@@ -153,17 +135,6 @@ def test_a_round_of_apda_has_the_radius_of_the_table(K: int) -> None:
         rounds.append(np.stack([machine.server["x"], machine.memory["h"][0]], axis=1))
     largest = np.abs(np.linalg.eigvals(np.stack(rounds, axis=2))).max()
     assert 1 < largest == pytest.approx(theory.local_radius(gamma, 0.0, 1.0, 1 / gamma, K, s), rel=1e-8)
-
-
-def test_the_default_of_apda_is_stable_at_a_fixed_gamma() -> None:
-    """And 86 steps at gamma L = 1e4, where the mode in the middle grows, are refused."""
-    f = ps.Quadratic(np.array([1.0, 1.515e-3, 1e-8]), np.array([1.0, 1.515e-3, 0.0]))
-    with pytest.raises(ps.InputError, match="is too small"):
-        ps.run(ps.APDA(1e4, 86), ps.Problem([f]), rounds=1, x0=[2, 2, 0.5])
-    for size in (1e3, 1e4, 1.0001e4, 1e5, 1e6, 1e7):
-        assert theory.local_radius(size, 0.0, 1.0, 1 / size, enough_steps(size, 1.0)) <= 1 + 1e-9
-    found = ps.run(ps.APDA(1e4, balance=False), ps.Problem([f]), rounds=100, x0=[2, 2, 0.5])
-    assert np.abs(found.x[:2] - 1).max() < 1e-3
 
 
 @pytest.mark.parametrize("model", [ps.LeastSquares, ps.Logistic])
@@ -223,19 +194,14 @@ def test_a_solution_is_a_fixed_point_of_apda_with_d_for_any_gamma() -> None:
         assert np.linalg.norm(again.y - solved.y) <= 1e-9
 
 
-def nearly_zero(seed: int) -> tuple[Any, Any, Any]:
-    """f, psi and D whose solution is zero or nearly so."""
-    rng = np.random.default_rng(seed)
-    A, b, D = rng.standard_normal((30, 11)), 10 * rng.standard_normal(30), rng.standard_normal((15, 11))
-    return ps.LeastSquares(A, b), ps.prox.L1(2.0), D
-
-
 @pytest.mark.parametrize("method", ["apda", "papc", "pdhg", "auto"])
 def test_a_solution_of_zero_is_no_stall(method: str) -> None:
     """x stops long before y: a step that follows both must settle, and 10/(gamma mu) iterations are not long."""
     for seed in (0, 3, 4):
-        f, psi, D = nearly_zero(seed)
-        for x0 in (np.zeros(11), np.random.default_rng(seed + 100).standard_normal(11)):
+        rng = np.random.default_rng(seed)
+        A, b, D = rng.standard_normal((30, 11)), 10 * rng.standard_normal(30), rng.standard_normal((15, 11))
+        f, psi = ps.LeastSquares(A, b), ps.prox.L1(2.0)
+        for x0 in (np.zeros(11), rng.standard_normal(11)):
             found = ps.minimize(f, psi, x0, D=D, method=method, tol=1e-7)
             assert found.success, (seed, found.message)
             assert found.fun <= f.value(x0) + psi(D @ x0)

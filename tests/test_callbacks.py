@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sqlite3
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,39 +32,25 @@ def test_a_record_gives_x_as_a_copy_when_asked() -> None:
     assert np.array_equal(seen[-1], result.x)
 
 
-@pytest.mark.parametrize("method", ["gd", "scaffnew"])
-def test_a_callback_may_stop_the_run(method: str, tmp_path: Path) -> None:
+def test_a_callback_may_stop_the_run(tmp_path: Path) -> None:
     stop = StopWhen(lambda r: np.linalg.norm(r.x) > 0 and r["round"] >= 3, "far enough")
-    result = ps.run(method, PROBLEM, rounds=50, callbacks=[stop], out=tmp_path / "a")
+    result = ps.run("scaffnew", PROBLEM, rounds=50, callbacks=[stop], out=tmp_path / "a")
     assert (result.status, result.rounds, result.success) == (ps.Status.STOPPED, 3, False)
     assert result.message == "stopped by a callback after 3 rounds: far enough."
     on = ps.resume(tmp_path / "a", PROBLEM)
-    assert np.array_equal(on.x, ps.run(method, PROBLEM, rounds=50).x)
+    assert np.array_equal(on.x, ps.run("scaffnew", PROBLEM, rounds=50).x)
 
 
 def test_all_callbacks_hear_the_record_at_which_one_stops() -> None:
     heard: list[int] = []
-
-    class Bare:
-        """No base class, and only one of the methods."""
-
-        def on_record(self, step: int, metrics: Any) -> None:
-            heard.append(step)
-
-    ps.run("gd", PROBLEM, rounds=50, callbacks=[StopWhen(lambda r: r["round"] >= 2), Bare(), Callback()])
+    bare = SimpleNamespace(on_record=lambda step, metrics: heard.append(step))  # no base class, one of the methods
+    ps.run("gd", PROBLEM, rounds=50, callbacks=[StopWhen(lambda r: r["round"] >= 2), bare, Callback()])
     assert heard == [0, 1, 2]
 
 
 def test_a_tolerance_that_holds_is_success_even_if_a_callback_stops_there() -> None:
     result = ps.run("gd", PROBLEM, tol=1e-6, callbacks=[StopWhen(lambda r: r["grad_norm"] <= 1e-6)])
     assert result.status is ps.Status.CONVERGED
-
-
-def test_what_is_no_callback_is_refused() -> None:
-    with pytest.raises(InputError, match="function of a record"):
-        StopWhen(1e-3)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="has none of on_run_start"):
-        ps.run("gd", PROBLEM, rounds=3, callbacks=[object()])
 
 
 @pytest.mark.parametrize(("make", "package"), [
@@ -85,9 +71,7 @@ def test_tensorboard_reads_the_records(tmp_path: Path) -> None:
 
     found = EventAccumulator(str(tmp_path / "tb"))
     found.Reload()
-    tags = found.Tags()
-    assert {"gap", "grad_norm"} <= {*tags["scalars"], *tags["tensors"]}
-    events = found.Tensors("gap") if "gap" in tags["tensors"] else found.Scalars("gap")
+    events = found.Tensors("gap") if "gap" in found.Tags()["tensors"] else found.Scalars("gap")
     values = [e.value if hasattr(e, "value") else e.tensor_proto.float_val[0] for e in events]
     assert [e.step for e in events] == result.trace["round"].tolist()
     np.testing.assert_allclose(values, result.trace["gap"], rtol=1e-6)
@@ -104,14 +88,12 @@ def test_mlflow_keeps_parameters_metrics_and_the_end(tmp_path: Path) -> None:
 
     client = MlflowClient(uri)
     kept = client.get_run(str(listen.run_id))
-    assert kept.info.status == "FINISHED"
-    assert kept.data.params["method"] == "scaffnew"
+    assert (kept.info.status, kept.data.params["method"]) == ("FINISHED", "scaffnew")
     assert float(kept.data.params["parameters.p"]) == result.summary()["p"]
     history = sorted(client.get_metric_history(str(listen.run_id), "gap"), key=lambda m: m.step)
     np.testing.assert_allclose([m.value for m in history], result.trace["gap"], rtol=1e-12)
     assert kept.data.tags["proxskip.status"] == "LIMIT"
-    with sqlite3.connect(tmp_path / "mlflow.db") as base:
-        assert base.execute("select name from experiments where name = 'quadratics'").fetchall()
+    assert client.get_experiment_by_name("quadratics") is not None
 
 
 def log_records(data: bytes) -> list[bytes]:

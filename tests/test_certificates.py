@@ -59,6 +59,7 @@ def test_a_run_on_single_precision_is_judged_in_double_precision() -> None:
     problem = ps.split(some(dtype=np.float32), 3, "label")
     result = ps.run("scaffnew", problem, tol=1e-10)
     assert result.status is Status.PRECISION
+    assert ps.run("scaffnew", problem, rounds=result.rounds + 200).status is Status.LIMIT  # not stalled
     assert min(result.trace["gap"]) >= -1e-16
     double = [f.double() for f in problem.clients]
     true = np.linalg.norm(sum(w * f.gradient(result.x) for w, f in zip(problem.weights, double, strict=True)))

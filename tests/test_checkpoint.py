@@ -10,7 +10,6 @@ import json
 import math
 import os
 import re
-import stat
 import struct
 import tempfile
 import time
@@ -27,12 +26,11 @@ from hypothesis import strategies as st
 import proxskip as ps
 from conftest import draws
 from proxskip.results import atomic, checkpoint
-from proxskip.results.atomic import atomic_write, atomic_write_json, atomic_write_text
-from proxskip.results.checkpoint import CheckpointError, differences, load, safe_name, save
+from proxskip.results.atomic import atomic_write_json
+from proxskip.results.checkpoint import CheckpointError, differences, load, save
 from proxskip.results.plain import canonical
 from proxskip.types import InputError
 
-FUZZ = int(os.environ.get("PROXSKIP_FUZZ", max(600, draws(2000))))
 quick = settings(max_examples=draws(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -93,25 +91,7 @@ def litter(folder: Path) -> list[str]:
     return [p.name for p in folder.iterdir() if p.name.endswith(".tmp")]
 
 
-# ------------------------------------------------------------------------------------ round trip and format
-
-
-def test_two_generations(tmp_path: Path) -> None:
-    for round_ in range(4):
-        put(tmp_path, round_)
-        found = load(tmp_path)
-        assert same_as(found, round_)
-        assert (found.generation, found.note) == ("current", None)
-        if round_:
-            (tmp_path / "checkpoint").rename(tmp_path / "away")
-            found = load(tmp_path)
-            assert same_as(found, round_ - 1)
-            assert found.generation == "previous"
-            assert "checkpoint is missing" in str(found.note)
-            (tmp_path / "away").rename(tmp_path / "checkpoint")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint", "checkpoint.previous"]
-
-
+# -- round trip and format ---------------------------------------------------------------------------------------------
 bits = st.tuples(
     st.sampled_from(["<f8", ">f8", "<i8", ">i8", "<u8", ">u8", "<f4", ">f4"]),
     st.lists(st.integers(0, 4), max_size=4),
@@ -195,14 +175,11 @@ def test_meta_that_json_would_change_is_refused(tmp_path: Path) -> None:
     assert load(tmp_path).meta == {"a": [float(np.float32(0.1)), 3, True]}
 
 
-# ----------------------------------------------------------------------------------- C1, C2: damage at rest
-
-
+# -- C1, C2: damage at rest --------------------------------------------------------------------------------------------
 def test_cut_at_every_byte_or_longer(tmp_path: Path) -> None:
     older, newer = put(tmp_path, 1), put(tmp_path, 2)
     path, previous = tmp_path / "checkpoint", tmp_path / "checkpoint.previous"
-    longer = [newer + extra for extra in (b"\0", newer, bytes(32), newer[-32:])]
-    for data in [*(newer[:size] for size in range(len(newer))), *longer]:
+    for data in [*(newer[:size] for size in range(len(newer))), newer + b"\0", newer + newer, newer + newer[-32:]]:
         path.write_bytes(data)
         previous.write_bytes(older)
         found = load(tmp_path)
@@ -213,10 +190,8 @@ def test_cut_at_every_byte_or_longer(tmp_path: Path) -> None:
         previous.write_bytes(data)
         with pytest.raises(CheckpointError, match=rf"{path} is damaged: .*; {previous} is damaged: "):
             load(tmp_path)
-    for folder in (tmp_path / "empty", tmp_path / "missing"):
-        (tmp_path / "empty").mkdir(exist_ok=True)
-        with pytest.raises(CheckpointError, match="there is no checkpoint"):
-            load(folder)
+    with pytest.raises(CheckpointError, match="there is no checkpoint"):
+        load(tmp_path / "missing")
 
 
 def test_every_single_bit_flipped(tmp_path: Path) -> None:
@@ -263,9 +238,7 @@ def test_unreadable_is_not_gone_behind_but_a_bad_disk_is(
         assert load(tmp_path).generation == "previous"
 
 
-# --------------------------------------------------------------------------------- C3, A11: crashes in save
-
-
+# -- C3, A11: crashes in save ------------------------------------------------------------------------------------------
 class Crash(BaseException):
     """The process is gone."""
 
@@ -274,7 +247,8 @@ class FaultyOs:
     """``os`` and ``open`` whose k-th operation fails; after a crash every further one fails too."""
 
     def __init__(self, k: int, mode: str) -> None:
-        self.k, self.mode, self.count, self.failed = k, mode, 0, ""
+        self.k, self.mode, self.failed = k, mode, ""
+        self.log: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
         real = getattr(os, name)
@@ -286,10 +260,10 @@ class FaultyOs:
 
     def wrap(self, name: str, real: Any) -> Any:
         def operation(*args: Any) -> Any:
-            self.count += 1
-            if self.count < self.k or (self.mode == "disk full" and self.count > self.k):
+            self.log.append(name)
+            if len(self.log) < self.k or (self.mode == "disk full" and len(self.log) > self.k):
                 return real(*args)
-            if self.count == self.k:
+            if len(self.log) == self.k:
                 self.failed = name
                 if name == "write" and self.mode in ("half", "disk full"):
                     real(args[0][: len(args[0]) // 2])
@@ -328,12 +302,12 @@ def on_disk(folder: Path) -> tuple[Any, Any]:
     return rounds[0], rounds[1]
 
 
-# what lies there before save(3), what may lie there after a crash, and after a power loss that kept the last rename
+# what lies there before save(3), and what may lie there after a crash
 STARTS = {
-    "empty": [(None, None), (3, None)],
-    "one": [(2, None), (None, 2), (3, 2), (3, None)],
-    "two": [(2, 1), (None, 2), (3, 2), (3, 1)],
-    "rotten": [("damaged", 1), (3, 1)],
+    "empty": {(None, None), (3, None)},
+    "one": {(2, None), (None, 2), (3, 2)},
+    "two": {(2, 1), (None, 2), (3, 2)},
+    "rotten": {("damaged", 1), (3, 1)},
 }
 
 
@@ -368,7 +342,7 @@ def test_crash_at_every_operation(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                 assert re.search(r"cannot write .*checkpoint: No space left on device", str(error))
         after = on_disk(folder)
         seen.add(after)
-        assert after in STARTS[kind][:3], (k, faulty.failed)
+        assert after in STARTS[kind], (k, faulty.failed)
         assert not finished or after[0] == 3
         if after != (None, None):
             assert same_as(load(folder), after[0] if isinstance(after[0], int) else after[1])
@@ -379,97 +353,21 @@ def test_crash_at_every_operation(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         if not faulty.failed:
             break
     assert k > 8
-    assert seen == set(STARTS[kind][:3])
+    assert seen == STARTS[kind]
 
 
-class RecordingOs:
-    """``os`` and ``open`` that write down what reaches the disk, and when."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.log: list[tuple[str, Any, Any]] = []
-        self.names = {p.name: p.read_bytes() for p in folder.iterdir()}
-        self.inodes: dict[str, Any] = {name: f"old {name}" for name in self.names}
-        self.contents: dict[Any, bytes] = {f"old {name}": data for name, data in self.names.items()}
-        self.temp: Any = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(os, name)
-
-    def open_file(self, path: Path, mode: str) -> Any:
-        self.temp = self.inodes[path.name] = f"new {path.name}"
-        self.contents[self.temp] = b""
-        self.log.append(("set", path.name, self.temp))
-        return WatchedFile(self, path, mode)
-
-    def wrap(self, name: str, real: Any) -> Any:
-        def write(data: bytes) -> None:
-            real(data)
-            self.contents[self.temp] += bytes(data)
-
-        return write
-
-    def fsync(self, descriptor: int) -> None:
-        os.fsync(descriptor)
-        is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
-        self.log.append(("sync", self.folder if is_folder else self.temp, None))
-
-    def replace(self, source: Path, target: Path) -> None:
-        os.replace(source, target)
-        self.inodes[target.name] = self.inodes.pop(source.name)
-        self.log.append(("rename", (source.name, target.name), self.inodes[target.name]))
-
-    def disks(self) -> Any:
-        """Every disk a power loss could leave: unsynced names in any subset, unsynced contents cut."""
-        for cut in range(len(self.log) + 1):
-            names: dict[str, Any] = {name: f"old {name}" for name in self.names}
-            whole = set(names.values())
-            pending: list[tuple[str, Any, Any]] = []
-            for event in self.log[:cut]:
-                if event[0] != "sync":
-                    pending.append(event)
-                elif event[1] == self.folder:
-                    for late in pending:
-                        self.enter(names, late)
-                    pending = []
-                else:
-                    whole.add(event[1])
-            for chosen in itertools.product([False, True], repeat=len(pending)):
-                disk = dict(names)
-                for late in itertools.compress(pending, chosen):
-                    self.enter(disk, late)
-                for part in (0, 2):
-                    yield {
-                        name: self.contents[i] if i in whole else self.contents[i][: part * len(self.contents[i]) // 3]
-                        for name, i in disk.items()
-                    }
-
-    @staticmethod
-    def enter(names: dict[str, Any], event: tuple[str, Any, Any]) -> None:
-        kind, name, inode = event
-        if kind == "rename":
-            names.pop(name[0], None)
-            name = name[1]
-        names[name] = inode
-
-
-@pytest.mark.parametrize("kind", STARTS)
-def test_power_loss_leaves_the_old_or_the_new_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    start(tmp_path / "run", kind)
-    recording = RecordingOs(tmp_path / "run")
+def test_bytes_are_synced_before_they_get_their_name_and_names_before_save_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a power loss leaves the old or the new state, as a crash does."""
+    put(tmp_path, 1)
+    watching = FaultyOs(10**9, "before")
     with monkeypatch.context() as patched:
-        patched.setattr(atomic, "os", recording)
-        patched.setattr(atomic, "open", recording.open_file, raising=False)
-        put(tmp_path / "run", 3)
-    seen = []
-    for count, disk in enumerate(recording.disks()):
-        folder = tmp_path / f"disk{count}"
-        folder.mkdir()
-        for name, data in disk.items():
-            (folder / name).write_bytes(data)
-        seen.append(on_disk(folder))
-    assert len(seen) >= 16
-    assert set(seen) == set(STARTS[kind])
+        watching.patch(patched)
+        put(tmp_path, 2)
+    assert "write" not in watching.log[watching.log.index("fsync") :]
+    order = " ".join(name for name in watching.log if name != "write")
+    assert order == "open fsync replace replace open fsync"
 
 
 def test_what_a_killed_saver_left_is_removed_later(tmp_path: Path) -> None:
@@ -487,62 +385,41 @@ def test_umask_decides_who_may_read(tmp_path: Path) -> None:
     assert (tmp_path / "checkpoint").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
-# ---------------------------------------------------------------------------------------- C6: hostile files
-
+# -- C6: hostile files -------------------------------------------------------------------------------------------------
 BIG = 2**61
 HOSTILE: dict[str, bytes] = {
     "empty": b"",
-    "only a seal": sealed(b""),
     "prefix cut": sealed(b"PROXSKIP"),
     "other magic": sealed(b"\x93NUMPY\x01\x00" + bytes(40)),
     "header longer than the file": build(b"{}", length=2**20),
-    "header of 4 GiB": build(b"{}", length=2**32 - 1),
     "header of 2 MiB": build({"arrays": [], "meta": {"a": "x" * 2**21}}),
     "header empty": build(b""),
     "header not utf-8": build(b"\xff\xfe{}"),
     "header not json": build(b"{arrays"),
-    "header a list": build([]),
     "header nested": build(b"[" * 500_000),
-    "header nested and closed": build(b"[" * 400_000 + b"]" * 400_000),
     "integer of 5000 digits": build(b'{"arrays":[],"meta":{"a":' + b"9" * 5000 + b"}}"),
-    "spaces": build(b'{"arrays": [],"meta":{}}'),
-    "unsorted": build(b'{"meta":{},"arrays":[]}'),
     "key twice": build(b'{"arrays":[],"meta":{"a":1,"a":2}}'),
-    "field missing": build({"arrays": []}),
     "field too many": build({"arrays": [], "meta": {}, "code": "print()"}),
     "meta a list": build({"arrays": [], "meta": []}),
-    "arrays a dict": build({"arrays": {}, "meta": {}}),
     "bytes without an array": build({"arrays": [], "meta": {}}, bytes(8)),
 }
 ENTRIES: dict[str, list[Any]] = {
     "not a dict": [3],
-    "key missing": [{"name": "x"}],
     "key too many": [entry(code="print()")],
-    "name a number": [entry(name=1)],
     "name twice": [entry(shape=[1], nbytes=8), entry(shape=[1], nbytes=8, offset=8)],
     "object": [entry(dtype="|O")],
     "big-endian": [entry(dtype=">f8")],
     "dtype a list": [entry(dtype=[["a", "<f8"]])],
-    "dtype none": [entry(dtype=None)],
-    "shape a number": [entry(shape=2)],
-    "shape negative": [entry(shape=[-2])],
     "shape doubly negative": [entry(shape=[-1, -2])],
-    "shape bool": [entry(shape=[True, 2])],
     "shape float": [entry(shape=[2.0])],
-    "shape text": [entry(shape=["2"])],
     "shape overflows to 16 bytes": [entry(shape=[BIG + 2])],
-    "shape overflows to 0": [entry(shape=[2**32, 2**32])],
     "shape huge beside 0": [entry(shape=[0, BIG], nbytes=0), entry(name="y")],
     "65 dimensions": [entry(shape=[1] * 64 + [2])],
     "40 GB declared": [entry(shape=[5 * 10**9], nbytes=4 * 10**10)],
     "nbytes too small": [entry(nbytes=8)],
-    "nbytes float": [entry(nbytes=16.0)],
     "hole before": [entry(offset=8, shape=[1], nbytes=8)],
     "overlap": [entry(shape=[1], nbytes=8), entry(name="y", offset=0, shape=[2])],
-    "offset negative": [entry(offset=-16)],
-    "offset bool": [entry(offset=False)],
     "beyond the end": [entry(shape=[3], nbytes=24)],
-    "before the end": [entry(shape=[1], nbytes=8)],
 }
 GREEDY = b'{"arrays":[],"code":[%s],"meta":{}}'
 for filler in (b"{},", b"[[[]]],", b'{"":{}},'):  # takes the most memory for its length
@@ -554,9 +431,6 @@ HOSTILE |= {f"array: {k}": build({"arrays": v, "meta": {}}, bytes(16)) for k, v 
 def test_the_builder_builds_good_files(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").write_bytes(build({"arrays": [entry()], "meta": {}}, struct.pack("<dd", 1, 2)))
     assert load(tmp_path).arrays["x"].tolist() == [1, 2]
-    empty = {"arrays": [entry(shape=[0, 2**40], nbytes=0)], "meta": {"a": math.nan}}
-    (tmp_path / "checkpoint").write_bytes(build(empty))
-    assert load(tmp_path).arrays["x"].shape == (0, 2**40)
 
 
 def peak_of_loading(folder: Path) -> int:
@@ -587,50 +461,6 @@ def test_loading_takes_little_more_than_the_file(tmp_path: Path) -> None:
     assert peak_of_loading(tmp_path) < 32_000_000 + 4_000_000
 
 
-def mutated(data: bytes, rng: np.random.Generator) -> bytes:
-    out = bytearray(data)
-    for _ in range(rng.integers(1, 4)):
-        a, b = sorted(rng.integers(0, len(out) + 1, 2).tolist())
-        b = min(b, a + 40)
-        changes = [(a, b, rng.bytes(b - a)), (a, b, b""), (a, a, out[a:b]), (a, a, rng.bytes(8)), (a, len(out), b"")]
-        changes.append((12, 16, rng.bytes(4)))  # the length of the header
-        if numbers := list(re.finditer(rb"\d+", out)):
-            number = str(rng.choice([0, 1, 8, 2**31, 2**40, 2**62])).encode()
-            changes.append((*numbers[rng.integers(len(numbers))].span(), number))
-        begin, end, new = changes[rng.integers(len(changes))]
-        out[begin:end] = new
-    return bytes(out)
-
-
-@pytest.mark.fuzz
-@pytest.mark.long
-def test_mutated_files_only_raise_checkpoint_errors(tmp_path: Path) -> None:
-    data = put(tmp_path, 2)
-    path = tmp_path / "checkpoint"
-    rng = np.random.default_rng(0)
-    refused = large = 0
-    tracemalloc.start()
-    try:
-        for k in range(FUZZ):
-            mutant = mutated(data, rng) if k % 2 else sealed(mutated(data[:-32], rng))
-            path.write_bytes(mutant)
-            before = tracemalloc.get_traced_memory()[0]
-            tracemalloc.reset_peak()
-            try:
-                found = load(tmp_path)
-            except CheckpointError:
-                refused += 1
-            else:  # an honest seal around other numbers is another checkpoint, and a consistent one
-                assert mutant == data if k % 2 else sum(a.nbytes for a in found.arrays.values()) + 48 <= len(mutant)
-            taken = tracemalloc.get_traced_memory()[1] - before
-            large += taken > 10**5
-            assert taken < 10**7, k
-    finally:
-        tracemalloc.stop()
-    assert 0.7 * FUZZ < refused < FUZZ
-    assert large <= 1 + FUZZ // 20_000  # now and then pathlib makes Python enlarge its table of interned strings
-
-
 def test_things_that_are_not_files(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "checkpoint")
     (tmp_path / "checkpoint.previous").mkdir()
@@ -644,9 +474,7 @@ def test_things_that_are_not_files(tmp_path: Path) -> None:
     assert litter(tmp_path) == []
 
 
-# ------------------------------------------------------------------------------------------ C4: differences
-
-
+# -- C4: differences ---------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("saved", "wanted", "sentences"),
     [
@@ -654,61 +482,30 @@ def test_things_that_are_not_files(tmp_path: Path) -> None:
         ({"m": {"p": 0.1, "gamma": 1}}, {"m": {"p": 0.2, "gamma": 1}}, ["m.p: saved 0.1, now 0.2"]),
         ({"a": 1}, {}, ["a: saved 1, now absent"]),
         ({}, {"a": 1}, ["a: not saved, now 1"]),
-        ({"a": None}, {}, ["a: saved None, now absent"]),
-        ({"a": [1, 2]}, {"a": (1, 2)}, []),
         ({"a": [1, 2]}, {"a": np.array([1, 2])}, []),
         ({"a": [1, 2]}, {"a": [1, 3]}, ["a: saved [1, 2], now [1, 3]"]),
-        ({"a": [1]}, {"a": [1, 1]}, ["a: saved [1], now [1, 1]"]),
-        ({"a": [{"b": 1}]}, {"a": [{"b": 2}]}, ["a: saved [{'b': 1}], now [{'b': 2}]"]),
         ({"a": math.nan}, {"a": np.float64("nan")}, []),
         ({"a": math.nan}, {"a": 0.0}, ["a: saved nan, now 0.0"]),
         ({"a": 1}, {"a": 1.0}, []),
         ({"a": 0.1}, {"a": math.nextafter(0.1, 1)}, ["a: saved 0.1, now 0.10000000000000002"]),
         ({"a": {"b": 1}}, {"a": 1}, ["a: saved {'b': 1}, now 1"]),
+        ({"a": 99 * "x" + "A"}, {"a": 99 * "x" + "B"}, [f"a: saved ...{30 * 'x'}A', now ...{30 * 'x'}B'"]),
     ],
 )
 def test_differences(saved: Any, wanted: Any, sentences: list[str]) -> None:
     assert differences(saved, wanted) == sentences
 
 
-def test_long_values_are_cut_around_their_difference() -> None:
-    for a, b in [("x" * 500 + "A" + "y" * 500, "x" * 500 + "B" + "y" * 500), ("x" * 500, "x" * 500 + "B")]:
-        (sentence,) = differences({"sha": a}, {"sha": b})
-        assert len(sentence) < 200
-        assert "B" in sentence
-        left, right = sentence.removeprefix("sha: saved ").split(", now ")
-        assert left != right
-
-
-# --------------------------------------------------------------------------------------------- single files
-
-
-def test_atomic_write_replaces_and_leaves_nothing_else(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    for text in ("first\n", "zweite Ü\r\n", ""):
-        atomic_write_text(path, text)
-        assert path.read_bytes() == text.encode()
-    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
-    with pytest.raises(FileNotFoundError):
-        atomic_write(tmp_path / "no" / "a.txt", b"")
-
-
+# -- single files ------------------------------------------------------------------------------------------------------
 def test_json_is_standard_ordered_and_takes_numpy(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     scalars = [np.float32(0.5), np.int64(3), np.bool_(True), np.uint8(1), np.float64("nan")]
     atomic_write_json(path, {"z": math.inf, "a": scalars, "m": {"y": np.array([[1.0, -math.inf]]), "b": (1, None)}})
 
-    def no_constant(name: str) -> Any:
-        raise AssertionError(name)
-
-    found = json.loads(path.read_text(), parse_constant=no_constant)
+    found = json.loads(path.read_text())
     assert found == {"z": None, "a": [0.5, 3, True, 1, None], "m": {"y": [[1.0, None]], "b": [1, None]}}
     assert list(found) == ["z", "a", "m"]
     assert list(found["m"]) == ["y", "b"]
-    for bad in ({1: 2}, object(), {"a": {3}}, "\ud800"):
-        with pytest.raises(InputError):
-            atomic_write_json(path, bad)
-    assert json.loads(path.read_text()) == found
 
 
 UNSAFE = ["", ".", "..", ".hidden", "a/b", "../a", "a\\b", "a b", "a\n", "\na", "ä", "a\0", "C:", "A" * 65, "~", "٣"]
@@ -722,16 +519,7 @@ def test_unsafe_names(name: Any, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_safe_names_are_apart(tmp_path: Path) -> None:
-    names = ["a", "run-1_b.2", "A" * 64, "-", "_x", "0"]
-    for round_, name in enumerate(names):
-        assert safe_name(name) == name
-        put(tmp_path, round_, name=name)
-    assert all(same_as(load(tmp_path, name=name), round_) for round_, name in enumerate(names))
-
-
-# ------------------------------------------------------------------------ no code from files, in any module
-
+# -- no code from files, in any module ---------------------------------------------------------------------------------
 FORBIDDEN = (
     r"\b(import|from) +(_pickle|c?[pP]ickle|marshal|dill|cloudpickle|shelve)\b|[\"'](pickle|marshal)[\"']|read_pickle"
 )
@@ -740,28 +528,11 @@ READERS = (
 )
 
 
-def code_from_files(source: str) -> list[str]:
-    """Lines that import pickle or its kin, and numpy readers that could unpickle: no array of objects is mapped."""
-    return [
-        line
-        for line in source.splitlines()
-        if re.search(f"{FORBIDDEN}|np{READERS}|numpy{READERS}|format{READERS}", line)
-    ]
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "import pickle", "from marshal import loads", "importlib.import_module('pickle')", "pd.read_pickle(path)",
-        "np.load(path)", "np.load(path, allow_pickle=True)", "r = np.load", "np.lib.format.read_array(f)",
-    ],
-)  # fmt: skip
-def test_code_from_files_is_seen(line: str) -> None:
-    assert code_from_files(line)
-    assert not code_from_files("np.load(path, allow_pickle=False)\njson.load(f)\ncheckpoint.load(folder)\nno pickle")
-
-
 def test_no_module_runs_code_from_files() -> None:
+    """None imports pickle or its kin, or calls a numpy reader that could unpickle."""
     modules = sorted(Path(ps.__file__).parent.rglob("*.py"))
     assert len(modules) > 100
-    assert {str(p): lines for p in modules if (lines := code_from_files(p.read_text(encoding="utf-8")))} == {}
+    unsafe = re.compile(f"{FORBIDDEN}|(np|numpy|format){READERS}")
+    assert unsafe.search("import pickle")
+    assert unsafe.search("np.load(path)")
+    assert [str(path) for path in modules if unsafe.search(path.read_text(encoding="utf-8"))] == []

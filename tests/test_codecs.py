@@ -21,7 +21,6 @@ TEXTS = (
     "l1-3", "l1-2+natural",
 )  # fmt: skip
 every_text = pytest.mark.parametrize("text", TEXTS)
-BIASED_BY_ROUNDING = 2.0**-24
 KEY = Key(7, 3, 1, 1, 3)
 
 
@@ -127,7 +126,7 @@ def test_the_mean_and_the_variance_of_compositions(text: str) -> None:
     codec, v = parse(text), np.array([1.5, -2.7, 0.3, 0.0, 5.1, -0.4])
     reads = np.array([read(codec, v, Key(5, r, 0)) for r in range(1000)])
     error = reads.std(axis=0, ddof=1) / np.sqrt(len(reads))
-    assert np.all(np.abs(reads.mean(axis=0) - v) <= 5 * error + BIASED_BY_ROUNDING * np.abs(v))
+    assert np.all(np.abs(reads.mean(axis=0) - v) <= 5 * error + 2.0**-24 * np.abs(v))
     squares = np.sum((reads - v) ** 2, axis=1)
     bound = codec.omega(len(v)) * float(v @ v)
     assert squares.mean() <= bound + 5 * squares.std() / np.sqrt(len(reads))
@@ -162,13 +161,9 @@ def test_a_message_has_exactly_its_bits(text: str, d: int, seed: int, client: in
 @pytest.mark.parametrize(
     ("text", "bits", "omega"),
     [
-        ("identity", 640, 0.0),
-        ("float32", 320, 0.0),
         ("natural", 90, 1 / 8),
-        ("rand-3", 192, 7 / 3),
         ("rand-20", 640, 0.0),
         ("rand-3+natural", 27, 10 / 3 * 9 / 8 - 1),
-        ("l1-2", 64 + 10, None),
         ("l1-2+natural", 19, None),
         ("masks-2", None, np.inf),  # it depends on how many are asked
     ],
@@ -184,7 +179,6 @@ FORMAT = "a274b13651393af1cf52e9726e98590cf69daa3d9099ebf5c37f7814ede24f34"
 
 
 def test_messages_are_the_same_on_every_platform() -> None:
-    """Of every codec, with numbers of all sizes."""
     rng = np.random.Philox(key=11).random_raw(400)
     v = ((rng >> np.uint64(12)) * 2.0**-52 - 0.5) * np.repeat([1.0, 1e-30, 1e30, 1e-45], 100)
     digest = hashlib.sha256()
@@ -246,8 +240,7 @@ def test_text_and_back(text: str) -> None:
     ("make", "says"),
     [
         (lambda: parse("top-2"), 'codec "top-2" is not known; use identity'),
-        *((lambda text=text: parse(text), "is not known") for text in ("", "rand", "rand--1", "rand-2+")),
-        *((lambda text=text: parse(text), "is not known") for text in ("natural+rand-2", "rand-2+l1-1")),
+        *((lambda text=text: parse(text), "is not known") for text in ("", "rand", "rand--1", "natural+rand-2")),
         (lambda: parse("rand-0"), "rand-0 is invalid"),
         (lambda: RandK(2, RandK(1)), "cannot send its numbers as rand-1"),
         (lambda: Masks(True), "is invalid"),

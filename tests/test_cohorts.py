@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 import proxskip as ps
 from conftest import NAMED, Machine, close, draws, quadratics, thinned
 from proxskip.engines.reference import ReferenceEngine
-from proxskip.links.cohorts import Bernoulli, Everyone, Given, Uniform, as_participation
+from proxskip.links.cohorts import Bernoulli, Uniform
 from proxskip.randomness import stream
 from proxskip.types import InputError
 
@@ -119,13 +121,8 @@ def test_h_is_settled_once_a_round_by_exactly_the_cohort_with_that_rounds_x(coho
 
 # -- drawing -----------------------------------------------------------------------------------------------------------
 def test_uniform_cohorts_are_uniform() -> None:
-    draws, n, c = 6000, 5, 2
-    seen: dict[tuple[int, ...], int] = {}
-    for r in range(draws):
-        S = tuple(Uniform(c).draw(stream(1, r, "cohort"), n, r).tolist())
-        assert tuple(sorted(set(S))) == S
-        seen[S] = seen.get(S, 0) + 1
-    assert len(seen) == 10
+    seen = Counter(tuple(Uniform(2).draw(stream(1, r, "cohort"), 5, r).tolist()) for r in range(6000))
+    assert set(seen) == set(itertools.combinations(range(5), 2))
     assert scipy.stats.chisquare(list(seen.values())).pvalue > 1e-3
 
 
@@ -137,40 +134,19 @@ def test_bernoulli_cohorts_are_never_empty_and_have_the_binomial_size() -> None:
     assert scipy.stats.chisquare(np.bincount(sizes, minlength=n + 1)[1:], expected).pvalue > 1e-3
 
 
-def test_cohorts_depend_on_seed_and_round_alone() -> None:
-    drawn = [
-        Uniform(3).draw(stream(seed, r, "cohort"), 8, r).tolist() for seed, r in ((9, 41), (9, 41), (9, 42), (10, 41))
-    ]
-    assert drawn[0] == drawn[1]
-    assert drawn[0] not in drawn[2:]
-
-
-def test_participation_is_reported() -> None:
-    problem = ps.Problem(quadratics(4))
-    result = ps.run(ps.Scaffnew(1 / problem.L_max, 0.5), problem, rounds=9, cohort=[[0, 1], [1, 2], [2, 3, 1]])
-    assert result.participation.tolist() == [3, 9, 6, 3]
-
-
 # -- refusals ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("name", "cohort", "says"),
     [
         ("scaffnew", 1, "take c >= 2"),
-        ("scaffnew", [[0], [2]], "take c >= 2"),
         ("scaffnew", 5, "cannot be drawn from 4"),
-        ("scaffnew", 0, "cannot be drawn from 4"),
-        ("scaffnew", [[0, 0]], "different clients"),
         ("scaffnew", [[0, 4]], "different clients"),
         ("scaffnew", [[]], "at least one"),
         ("scaffnew", [], "empty"),
         ("scaffnew", "most", "not understood"),
-        ("scaffnew", True, "not understood"),
         ("scaffnew", Bernoulli(1.5), "must lie in"),
         ("scaffnew-psi", 2, "needs the h of all clients"),
-        *(
-            (name, 2, "needs all clients in every round")
-            for name in ("gd", "fedlin", "s-local-gd", "decentralized", "accelerated")
-        ),
+        *((name, 2, "needs all clients in every round") for name in ("gd", "fedlin", "s-local-gd", "decentralized")),
     ],
     ids=str,
 )
@@ -184,13 +160,6 @@ def test_chi_above_its_bound_warns() -> None:
     problem = ps.Problem(quadratics(4))
     with pytest.warns(ps.UnsafeStepWarning, match="exceeds its bound"):
         ps.run(ps.Scaffnew(1 / problem.L_max, 0.5, chi=1.5), problem, rounds=1, cohort=2)
-
-
-def test_what_counts_as_a_cohort() -> None:
-    assert as_participation(None) == Everyone()
-    assert as_participation(3) == Uniform(3)
-    assert as_participation(0.25) == Bernoulli(0.25)
-    assert as_participation([[0, 1], (2,)]) == Given(((0, 1), (2,)))
 
 
 def test_cohorts_that_never_meet_are_named() -> None:
@@ -213,19 +182,16 @@ def test_dropout_never_diverges(dropout: float, proxskip_data: Any) -> None:
     method = ps.Scaffnew(1 / problem.L_max, p=problem.mu**0.5 / problem.L_max**0.5)
     rounds = 780 if dropout <= 0.5 else 200
     result = ps.run(method, problem, rounds=rounds, cohort=1 - dropout, seed=0)
-    trace = result.trace
+    trace, solution = result.trace, problem.solution
     assert trace["grad_norm"].max() <= 10 * trace["grad_norm"][0]
-    assert result.h is not None
     size = np.abs(result.h).max() + method.p / np.min(method.gamma) * np.abs(result.x).max()
     assert trace["sum_h"].max() <= 1e-12 * size
     if dropout <= 0.5:
-        assert problem.solution is not None
-        assert np.linalg.norm(result.x - problem.solution.x) <= 1e-6 * np.linalg.norm(problem.solution.x)
+        assert np.linalg.norm(result.x - solution.x) <= 1e-6 * np.linalg.norm(solution.x)
 
 
 # -- unequal weights ---------------------------------------------------------------------------------------------------
 def test_cohorts_of_unequal_weights_are_warned_about() -> None:
-    """One sentence at the start, which the summary repeats; none where a theorem holds."""
     parts = ps.random_quadratics(5, 4, L=1.0, mu=0.1, seed=0)
     unequal, equal = ps.Problem(parts, [1.0, 2.0, 3.0, 4.0, 5.0]), ps.Problem(parts)
     said = r"no theorem covers scaffnew on cohorts of clients with different weights"
@@ -239,15 +205,11 @@ def test_cohorts_of_unequal_weights_are_warned_about() -> None:
         warnings.simplefilter("error")
         assert ps.run(ps.Scaffnew(0.9, 0.3), equal, rounds=3, cohort=2).warnings == ()
         assert ps.run(ps.Scaffnew(0.9, 0.3), unequal, rounds=3).warnings == ()
-        dual = ps.FiveGCS.practical(unequal, cohort=2)
-        assert ps.run(dual, unequal, rounds=3, cohort=2).warnings == ()
+        assert ps.run(ps.FiveGCS.practical(unequal, cohort=2), unequal, rounds=3, cohort=2).warnings == ()
 
 
 def test_own_steps_may_be_an_array() -> None:
     problem = ps.Problem(ps.random_quadratics(4, 3, L=1.0, mu=0.1, seed=0))
-    gammas = [0.5, 0.4, 0.3, 0.2]
-    one, other = (
-        ps.run(ps.Scaffnew(gamma, 0.5), problem, rounds=5, cohort=2, seed=1)
-        for gamma in (tuple(gammas), np.array(gammas))
-    )
+    gammas = (0.5, 0.4, 0.3, 0.2)
+    one, other = (ps.run(ps.Scaffnew(g, 0.5), problem, rounds=5, cohort=2) for g in (gammas, np.array(gammas)))
     assert one.x.tobytes() == other.x.tobytes()

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 import proxskip as ps
-from conftest import Machine
-from proxskip import conformance
 from proxskip.conformance import check, scaffold
 
 pytestmark = pytest.mark.long
@@ -74,35 +72,6 @@ def test_right_round_functions_obey_all_laws() -> None:
     assert check(*scaffold(option("I")), extra=1).ok
 
 
-@pytest.mark.slow
-def test_the_librarys_own_methods_obey_all_laws() -> None:
-    """Scaffnew with fixed K and Scaffold, through the seam; on cohorts with chi = 1, as Scaffold has it."""
-    problem = ps.Problem(ps.random_quadratics(n=6, d=5, L=1.0, mu=0.1, seed=3))
-
-    def ours(make: Any, cohort: Any) -> Any:
-        def round(x: Any, h: Any, g: Any, S: Any, gamma: float, K: int) -> Any:
-            machine = Machine(
-                make(gamma, K), ps.Problem([Counted(f, v) for f, v in zip(problem.clients, g, strict=True)]), cohort
-            )
-            machine.put({"x": x, "c": np.zeros(5)}, {"h": h})
-            machine.round(0, np.asarray(S))
-            c = machine.server.get("c", np.zeros(5))
-            return machine.server["x"], machine.memory["h"] - c
-
-        return round
-
-    for make in (lambda gamma, K: ps.Scaffnew(gamma, 1 / K, K=K, chi=1.0), ps.Scaffold):
-        assert check(ours(make, None), cohorts=False).ok
-        assert check(ours(make, 3)).ok
-
-
-class Counted:
-    """A client whose gradient is counted."""
-
-    def __init__(self, f: Any, gradient: Any) -> None:
-        self.f, self.gradient, self.L, self.mu, self.d, self.value = f, gradient, f.L, f.mu, f.d, f.value
-
-
 MISTAKES = {
     "controls never updated": ((lambda *a: scaffnew(*a, mistake="never"),), {"learning", "rate", "rate on cohorts"}),
     "last client instead of the mean": (
@@ -132,4 +101,3 @@ def test_the_report_reads_well() -> None:
     assert "holds   fixed point" in text
     with pytest.raises(ps.InputError, match="shape"):
         check(lambda x, h, *rest: (np.zeros(3), h))
-    assert conformance.ConformanceReport(()).ok

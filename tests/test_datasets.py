@@ -7,11 +7,10 @@ import gzip
 import hashlib
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -50,31 +49,19 @@ class Server:
 
     files: dict[str, bytes]
     faults: list[str] = field(default_factory=list)
-    asked: list[tuple[str, str | None]] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
     url: str = ""
 
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
-        self.asked.append((handler.path, handler.headers["Range"]))
-        fault = self.faults.pop(0) if self.faults else ""
-        body = self.files.get(handler.path.strip("/"), b"")
-        start = 0
-        if fault.startswith("redirect "):
-            handler.send_response(302)
-            handler.send_header("Location", fault.split()[1])
-        elif fault.startswith("status ") or not body:
-            handler.send_response(int((fault or "status 404").split()[1]))
-        elif handler.headers["Range"] and fault != "no ranges":
-            start = int(handler.headers["Range"].removeprefix("bytes=").rstrip("-"))
-            handler.send_response(206)
-            handler.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
-        else:
-            handler.send_response(200)
-        body = b"" if fault.startswith(("redirect", "status")) else body[start:]
+        self.asked.append(handler.path)
+        fault, _, how = (self.faults.pop(0) if self.faults else "").partition(" ")
+        body = b"" if fault in ("redirect", "status") else self.files[handler.path.strip("/")]
+        handler.send_response(302 if fault == "redirect" else int(how) if fault == "status" else 200)
+        if fault == "redirect":
+            handler.send_header("Location", how)
         handler.send_header("Content-Length", str(len(body)))
-        handler.send_header("ETag", '"one"')
         handler.end_headers()
-        cut = re.fullmatch(r"cut (\d+)", fault)
-        handler.wfile.write(body[: int(cut[1])] if cut else body)
+        handler.wfile.write(body[: int(how)] if fault == "cut" else body)
 
 
 @pytest.fixture
@@ -97,27 +84,24 @@ def server() -> Iterator[Server]:
         thread.join()
 
 
+def write(path: Path, text: bytes) -> None:
+    """As the ending says."""
+    path.write_bytes({".gz": gzip.compress, ".bz2": bz2.compress}.get(path.suffix, bytes)(text))
+
+
 def left_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
 
 
-# ---------------------------------------------------------------- load
-
-
+# -- load --------------------------------------------------------------------------------------------------------------
 def test_two_sets_are_embedded(bare: Path) -> None:
-    data = load("digits")
-    A, b = data
-    assert A.shape == (1797, 64)
-    assert A.dtype == b.dtype == np.float64
-    assert (A.min(), A.max()) == (0, 1)
-    assert data.group is not None
-    assert sorted(set(data.group.tolist())) == list(range(10))
-    assert np.array_equal(b, np.where(data.group % 2 == 0, 1, -1))
-    assert (data.name, data.sha256) == ("digits", None)
+    digits = load("digits")
+    assert (digits.A.shape, digits.A.min(), digits.A.max()) == ((1797, 64), 0, 1)
+    assert sorted(set(digits.group)) == list(range(10))  # type: ignore[arg-type]
+    assert np.array_equal(digits.b, np.where(digits.group % 2 == 0, 1, -1))  # type: ignore[operator]
     A, b = load("breast-cancer")
     assert A.shape == (569, 30)
-    assert np.allclose(A.mean(axis=0), 0)
-    assert np.allclose(A.std(axis=0), 1)
+    assert np.allclose([A.mean(axis=0), A.std(axis=0)], [[0], [1]])
     assert set(b.tolist()) == {-1, 1}
 
 
@@ -130,40 +114,18 @@ def test_a_real_set_is_what_the_table_says(proxskip_data: Path, name: str) -> No
     assert known.size == len(gzip.decompress((proxskip_data / f"{name}.gz").read_bytes()))
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda text: text.replace(b"\n", b"\r\n"),
-        lambda text: text.replace(b" \n", b"\n"),
-        lambda text: text + b"\n",
-        lambda text: text.rstrip(),
-        lambda text: b"# copied\n" + text,
-    ],
-)
-def test_harmless_variants_of_a_known_set_load_equal(
-    bare: Path, tmp_path: Path, change: Callable[[bytes], bytes]
-) -> None:
-    (tmp_path / "toy").write_bytes(change(TOY))
+def test_harmless_variants_of_a_known_set_load_equal(bare: Path, tmp_path: Path) -> None:
+    (tmp_path / "toy").write_bytes(b"# copied\n" + TOY.replace(b" \n", b"\r\n"))
     variant = load("toy", data_dir=tmp_path)
     assert variant.sha256 != KNOWN["toy"].sha256
     assert content_digest(variant) == KNOWN["toy"].content
     assert variant.A.shape == (400, 5)
 
 
-@pytest.mark.long
-def test_every_cut_of_a_known_set_is_refused(proxskip_data: Path, tmp_path: Path) -> None:
-    text = gzip.decompress((proxskip_data / "heart_scale.gz").read_bytes())
-    for cut in (*range(0, len(text) - 60, 211), *range(len(text) - 60, len(text) - 2)):
-        (tmp_path / "heart_scale").write_bytes(text[:cut])
-        with pytest.raises(InputError):
-            load("heart_scale", data_dir=tmp_path)
-
-
 @pytest.mark.parametrize(
     ("name", "text", "reason"),
     [
         ("toy", TOY[: TOY.rindex(b"-1 ")], "other rows, labels or values"),
-        ("toy", TOY.replace(b" 3:0.5", b"", 1), "other rows, labels or values"),
         ("toy", b"-1" + TOY[1:], "other rows, labels or values"),
         ("toy", TOY.replace(b"0.5", b"0.6", 1), "other rows, labels or values"),
         ("toy", TOY.replace(b" 3:", b" 2:", 1), "other rows, labels or values"),
@@ -183,35 +145,19 @@ def test_changed_contents_of_a_known_set_are_refused_with_counts(
 
 @pytest.mark.parametrize("file", ["toy_rows", "toy_rows.gz", "toy_rows.bz2", "toy-rows", "toy-rows.gz"])
 def test_folders_are_searched_in_order(bare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str) -> None:
-    pack = gzip.compress if file.endswith("gz") else bz2.compress if file.endswith("bz2") else bytes
     folders = [bare, tmp_path / "env", tmp_path / "given"]
     monkeypatch.setenv("PROXSKIP_DATA", str(folders[1]))
     folders[2].mkdir()
     for value, folder in enumerate(folders, 2):
         folder.mkdir(exist_ok=True)
-        (folder / file).write_bytes(pack(TOY.replace(b"0.5", b"%d" % value)))
+        write(folder / file, TOY.replace(b"0.5", b"%d" % value))
         assert load("toy-rows", data_dir=tmp_path / "given").A[0, 2] == value
-
-
-@pytest.mark.parametrize("way", [Path, str])
-def test_a_path_is_read_as_it_is(bare: Path, tmp_path: Path, way: Any) -> None:
-    (tmp_path / "mine.txt").write_bytes(b"1 2:1\n")
-    data = load(way(tmp_path / "mine.txt"))
-    assert (data.A.shape, data.name) == ((1, 2), "mine.txt")
-
-
-@pytest.mark.parametrize(("name", "guess"), [("w8", "w8a"), ("digit", "digits"), ("MUSHROOMS", "mushrooms")])
-def test_an_unknown_name_gets_the_nearest_and_the_list(bare: Path, name: str, guess: str) -> None:
-    for ask in (load, fetch):
-        with pytest.raises(InputError, match=f"did you mean '{guess}'") as caught:
-            ask(name)
-        assert all(known in str(caught.value) for known in ("digits", "breast-cancer", "w8a", "news20"))
 
 
 def test_what_cannot_be_loaded_is_refused(bare: Path, tmp_path: Path) -> None:
     (tmp_path / "toy").write_bytes(b"1 6:1\n" + TOY)
     for name, folder, sentence in (
-        (tmp_path / "missing", None, "there is no file"),
+        ("digit", None, "did you mean 'digits'"),
         ("w8a", tmp_path / "missing", "is not a folder"),
         ("w8a", None, r"`proxskip data fetch w8a`, or set PROXSKIP_DATA .* w8a, plain or as \.gz"),
         ("toy", tmp_path, r"toy:1:3: .* n_features = 5"),
@@ -225,17 +171,12 @@ def test_available_lists_every_set(bare: Path) -> None:
     (bare / "toy").write_bytes(b"not read")
     rows = {row.name: row for row in available()}
     assert rows["digits"][:7] == ("digits", 1797, 64, "embedded", True, None, 8 * 1797 * 64)
-    assert rows["breast-cancer"][1:3] == load("breast-cancer").A.shape
     assert rows["toy"][:5] == ("toy", 400, 5, "cached", True)
-    labels, url = {-1: 48_270, 1: 1_479}, "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/w8a"
-    assert rows["w8a"][:8] == ("w8a", 49_749, 300, "not downloaded", True, labels, 3_478_238, url)
     assert rows["covtype"][:6] == ("covtype", 581_012, 54, "not downloaded", False, None)
     assert set(rows) == {"digits", "breast-cancer", *KNOWN}
 
 
-# ---------------------------------------------------------------- fetch
-
-
+# -- fetch -------------------------------------------------------------------------------------------------------------
 def test_fetch_puts_the_checked_file_into_the_cache(bare: Path, server: Server) -> None:
     seen: list[tuple[int, int | None]] = []
     path = fetch("toy", base_url=server.url, progress=lambda have, total: seen.append((have, total)))
@@ -261,16 +202,15 @@ def test_fetch_keeps_what_is_right_and_replaces_what_is_not(bare: Path, tmp_path
 def test_fetch_takes_what_is_in_the_folder_of_the_environment(
     bare: Path, tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
-    pack = gzip.compress if file.endswith("gz") else bz2.compress if file.endswith("bz2") else bytes
     monkeypatch.setenv("PROXSKIP_DATA", str(tmp_path))
-    (tmp_path / file).write_bytes(pack(TOY))
+    write(tmp_path / file, TOY)
     assert fetch("toy", base_url=server.url) == tmp_path / file
     assert not server.asked
     # who names a folder wants the file there
     assert fetch("toy", data_dir=tmp_path / "mine", base_url=server.url) == tmp_path / "mine" / "toy"
     assert len(server.asked) == 1
     # a wrong file would be used instead of what is fetched
-    (tmp_path / file).write_bytes(pack(TOY.replace(b"0.5", b"0.6", 1)))
+    write(tmp_path / file, TOY.replace(b"0.5", b"0.6", 1))
     with pytest.raises(InputError, match=f"{file} is not toy: .*; remove it and run `proxskip data fetch toy`"):
         fetch("toy", base_url=server.url)
     assert len(server.asked) == 1
@@ -280,7 +220,7 @@ def test_a_cut_download_begins_again_and_a_redirect_within_the_host_is_followed(
     server.files["moved/toy"] = TOY
     server.faults = ["cut 1000", "status 503", "cut 10", "redirect /moved/toy"]
     assert fetch("toy", base_url=server.url).read_bytes() == TOY
-    assert [path for path, _ in server.asked] == ["/toy"] * 4 + ["/moved/toy"]
+    assert server.asked == ["/toy"] * 4 + ["/moved/toy"]
     assert left_in(bare) == ["toy"]
 
 
@@ -326,9 +266,8 @@ def test_wrong_bytes_never_get_the_name_nor_replace_a_file(bare: Path, server: S
     (bare / "toy").write_bytes(b"old")
     for wrong in (TOY[:-20], TOY.replace(b"0.5", b"0.7", 1), b"<html>moved</html>", gzip.compress(TOY)[:-9]):
         server.files["toy"] = wrong
-        with pytest.raises(InputError, match="is not toy and was thrown away") as caught:
+        with pytest.raises(InputError, match="is not toy and was thrown away"):
             fetch("toy", base_url=server.url)
-        assert ".part" not in str(caught.value)
         assert left_in(bare) == ["toy"]
         assert (bare / "toy").read_bytes() == b"old"
 
@@ -348,9 +287,7 @@ def test_https_may_not_become_http() -> None:
         download._check_answer(answer)
 
 
-def test_embedded_sets_and_unwritable_folders_are_refused(bare: Path, tmp_path: Path, server: Server) -> None:
-    with pytest.raises(InputError, match="nothing to fetch"):
-        fetch("digits")
+def test_an_unwritable_folder_is_refused(bare: Path, tmp_path: Path, server: Server) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(InputError, match="cannot be written to"):
         fetch("toy", data_dir=tmp_path / "file", base_url=server.url)
@@ -366,11 +303,3 @@ def test_an_endless_download_is_refused(
     with pytest.raises(InputError, match=f"sends more than {size or 1000} bytes"):
         fetch("toy", base_url=server.url)
     assert left_in(bare) == []
-
-
-def test_no_checksum_is_half_known() -> None:
-    assert datasets.BASE_URL.startswith("https://")
-    for name, known in KNOWN.items():
-        facts = (known.sha256, known.content, known.labels, known.size)
-        assert (name in VERIFIED) == all(fact is not None for fact in facts) == any(fact is not None for fact in facts)
-        assert known.labels is None or sum(known.labels.values()) == known.rows

@@ -11,18 +11,10 @@ import numpy as np
 import pytest
 
 import proxskip as ps
-from conftest import close, thinned
+from conftest import NAMED, close, thinned
 from proxskip import experiments, theory
-from proxskip.experiments import claims, decentralized, lyapunov, prox_skipping, table1
-from proxskip.experiments.closed_form_quadratics import (
-    AffineMap,
-    ClosedFormEngine,
-    Stepper,
-    distance2,
-    filling,
-    rounds_of_s_local_gd,
-    rounds_to,
-)
+from proxskip.experiments import claims, closed_form_quadratics, decentralized, lyapunov, prox_skipping, table1
+from proxskip.experiments.closed_form_quadratics import AffineMap, ClosedFormEngine, Stepper, filling, rounds_to
 from proxskip.experiments.workspace import Workspace
 from proxskip.loop.ledger import Ledger
 from proxskip.methods.steps import geometric
@@ -33,28 +25,12 @@ from proxskip.types import Array
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("experiments")]
 
 TOL = 1e-10
-METHODS: dict[str, Callable[[ps.Problem], Any]] = {
-    "gd": ps.GD.theory,
-    "accelerated": ps.Accelerated.theory,
-    "local-gd": lambda p: ps.LocalGD.paper_figure(p, K=7),
-    "scaffold": lambda p: ps.Scaffold.paper_figure(p, K=7),
-    "scaffold-theorem": lambda p: ps.Scaffold.theory(p, K=7),
-    "fedlin": lambda p: ps.FedLin.paper_figure(p, K=7),
-    "fedlin-own": lambda p: ps.FedLin.theory(p, K=(1, 2, 3, 4, 5)),
-    "s-local-gd": ps.SLocalGD.paper_figure,
-    "scaffnew": ps.Scaffnew.theory,
-    "scaffnew-own": lambda p: ps.Scaffnew.theory(p, own_steps=True),
-    "decentralized": ps.DecentralizedScaffnew.theory,
-    "diging": ps.DIGing.theory,
-    "diging-large": lambda p: ps.DIGing(0.2 / p.L, ps.graphs.graph("path", p.n)),
-    "extra": ps.EXTRA.theory,
-}
-DRAWING = ("s-local-gd", "scaffnew", "scaffnew-own", "decentralized")
-"""Methods with coins."""
+STEADY = ("gd", "accelerated", "scaffold", "fedlin", "fedlin-own", "diging", "diging-complete", "extra", "local-gd")
+WITH_COINS = ("s-local-gd", "scaffnew", "scaffnew-weighted", "decentralized")
 
 
 def small(kappa: float = 60.0) -> ps.Problem:
-    return filling(5, 6, kappa, seed=2)
+    return filling(4, 6, kappa, seed=2)
 
 
 def after(method: Any, problem: ps.Problem, rounds: int) -> Array:
@@ -71,19 +47,15 @@ def test_quadratics_fill_their_interval() -> None:
     assert np.allclose(problem.L_i, 1.0)
     assert np.allclose(problem.mu_i, 1e-4)
     assert (problem.whole.L, problem.whole.mu) == pytest.approx((1.0, 1e-4))
-    spectrum = np.sort(np.stack([f.H for f in problem.clients]), axis=1)
-    assert np.all(spectrum[:, 1:] / spectrum[:, :-1] < 12)
     assert np.ptp([f.H for f in problem.clients], axis=0).max() > 0.1
-    again = filling(7, 20, 1e2)
-    assert np.array_equal(np.sign(again.clients[3].b), np.sign(problem.clients[3].b))
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [*STEADY, *WITH_COINS])
 @pytest.mark.filterwarnings("ignore::proxskip.UnsafeStepWarning")
 def test_the_closed_form_is_the_methods_trajectory(name: str) -> None:
     """The same x, h and ledger as the reference engine, which takes every local step by itself."""
     problem = small()
-    method = METHODS[name](problem)
+    method = NAMED[name].make(problem)
     ours, theirs = (ps.run(method, problem, rounds=30, seed=3, engine=e) for e in (ClosedFormEngine(), "reference"))
     assert close(ours.x, theirs.x, TOL)
     if theirs.h is not None:
@@ -93,25 +65,25 @@ def test_the_closed_form_is_the_methods_trajectory(name: str) -> None:
     assert close(after(method, problem, 30).reshape(-1, problem.d).mean(axis=0), theirs.x, TOL)
 
 
-@pytest.mark.parametrize("name", [m for m in METHODS if m not in DRAWING])
+@pytest.mark.parametrize("name", STEADY)
 def test_rounds_to_eps_by_powers_and_by_rounds(name: str) -> None:
     stalls = name == "local-gd"
     problem, eps = small(20.0), 1e-4 if stalls else 1e-2
-    method = METHODS[name](problem)
+    method = NAMED[name].make(problem)
     found, floor = AffineMap(method, problem).rounds_to(eps)
     assert found == rounds_to(method, problem, eps, 3000 if stalls else 100_000)
     assert (found is None) == stalls
     if stalls:
         assert problem.solution is not None
         x = after(method, problem, 3000)
-        assert floor == pytest.approx(distance2(x, problem.solution.x) / distance2(0 * x, problem.solution.x))
+        assert floor == pytest.approx(np.sum((x - problem.solution.x) ** 2) / np.sum(problem.solution.x**2))
 
 
 @pytest.mark.parametrize("seed", [0, 5])
 def test_rounds_to_eps_by_factors(seed: int) -> None:
     problem = small()
     method = ps.SLocalGD.paper_figure(problem)
-    rounds = rounds_of_s_local_gd(method, problem, 1e-4, seed)
+    rounds = closed_form_quadratics.rounds_of_s_local_gd(method, problem, 1e-4, seed)
     assert rounds == rounds_to(method, problem, 1e-4, 60_000, seed) is not None
 
 
@@ -158,22 +130,6 @@ def test_psi_at_fixed_times_is_that_of_the_iteration_form() -> None:
 
 
 @pytest.mark.slow
-def test_looking_ahead_changes_nothing_and_sees_the_rounds_own_minibatches() -> None:
-    A, b = np.random.default_rng(0).standard_normal((60, 5)), np.tile([0.0, 1.0], 30)
-    problem = ps.split(ps.Logistic(A, b, l2=0.1), clients=3).with_batch(4)
-    method = ps.Scaffnew.theory(problem)
-    s, plain = (Stepper(method, problem, 7) for _ in range(2))
-    for r in range(6):
-        K = geometric(stream(7, r, "server"), method.p)
-        seen = [s.ahead(j) for j in range(K + 1)]
-        s.step()
-        plain.step()
-        assert np.array_equal(s.X, plain.X)
-        assert close(seen[K], s.engine.memory()["xhat"], 1e-12)
-        assert not np.array_equal(seen[0], seen[K])
-
-
-@pytest.mark.slow
 def test_the_noise_ball_is_nearly_reached() -> None:
     """Where it is nearly tight, the mean of Psi is within a factor 3 of gamma^2 C/zeta: a C nine times off fails.
 
@@ -204,21 +160,13 @@ SMALL: dict[str, dict[str, Any]] = {
     "skipping": {"kappa": [1e2, 316.22776601683796, 1e3], "seeds": 3, "d": 16,
                  "data": {"l2": 0.1, "l2_relative": True, "psi": "l1:0.001", "target": 1e-3, "rounds": 200}},
 }  # fmt: skip
-JUDGED: dict[str, Callable[[Experiment], list[Claim]]] = {
-    "table1": table1.judged,
-    "lyapunov": lyapunov.judged,
-    "decentralized": decentralized.judged,
-    "skipping": prox_skipping.judged,
-}
+MODULES: dict[str, Any] = dict(zip(SMALL, (table1, lyapunov, decentralized, prox_skipping), strict=True))
 
 
 def made_in(name: str, out: Path) -> tuple[Experiment, list[Claim]]:
     preset = experiments.preset(name, quick=True) | SMALL[name]
     base = experiments.preset("data")["digits"]
-    experiment, found = experiments.function(name)(
-        Workspace(out, "digits", preset=preset, base=base, quick=True, threads=1)
-    )
-    return experiment, found
+    return experiments.function(name)(Workspace(out, "digits", preset=preset, base=base, quick=True, threads=1))
 
 
 @pytest.fixture(scope="module")
@@ -235,13 +183,7 @@ def test_the_claims_hold(name: str, made: Any) -> None:
     assert sum(c.verdict == "PASS" for c in found) >= 2
     assert all(c.experiment == name and c.measured for c in found)
     assert [c.measured in experiment.sentence for c in found] == [True] + [False] * (len(found) - 1)
-    for panel in experiment.panels:
-        assert panel.series
-        assert set(panel.xs) >= {panel.x}
-        for s in panel.series:
-            assert all(len(s.x[axis]) == len(s.y) for axis in panel.xs if axis in s.x)
-            assert np.all(np.isfinite(s.y))
-    assert all(len(row) == len(table.columns) for table in experiment.tables for row in table.rows)
+    assert all(np.all(np.isfinite(s.y)) for panel in experiment.panels for s in panel.series)
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -285,7 +227,7 @@ def scaled(by: float, points: Any = slice(None), bar: bool = True) -> Callable[[
 
 
 def shorter(s: Series) -> Series:
-    """One kappa was not reached."""
+    """With one kappa that was not reached."""
     return replace(s, x={k: v[:-1] for k, v in s.x.items()}, y=s.y[:-1])
 
 
@@ -316,7 +258,8 @@ def test_a_doctored_curve_fails(claim: str, panel: str, method: str, change: Any
     name = claim.partition("-")[0]
     experiment = made[name][0]
     before, after = (
-        {c.id: c.verdict for c in JUDGED[name](e)} for e in (experiment, doctored(experiment, panel, method, change))
+        {c.id: c.verdict for c in MODULES[name].judged(e)}
+        for e in (experiment, doctored(experiment, panel, method, change))
     )
     assert (before[claim], after[claim]) == ("PASS", "FAIL")
     if DOCTORED[claim] == (panel, method, change):
@@ -334,17 +277,12 @@ def test_a_slow_contraction_fails(made: Any) -> None:
 
 
 def test_the_proved_step_is_among_the_candidates() -> None:
-    problem, link = small(10.0), ps.graphs.graph("ring", 5)
+    problem, link = small(10.0), ps.graphs.graph("ring", 4)
     proved = ps.EXTRA.theory(problem, link)
     found = decentralized.tune(ps.EXTRA, problem, link, 1e-4, 1)  # of the grid, only the largest step
     assert found["proved"] == AffineMap(proved, problem).rounds_to(1e-4)[0]
     assert found["rounds"][0] <= found["proved"]
     assert decentralized.tune(ps.EXTRA, problem, link, 1e-4, 0)["gamma"] == proved.gamma
-
-
-def test_every_claim_has_its_forgery(made: Any) -> None:
-    promised = {c.id for _, found, _ in made.values() for c in found if c.verdict != "REPORTED"}
-    assert promised == {*DOCTORED, "skipping-rates"}
 
 
 def test_wrong_theory_is_seen(made: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -13,12 +13,9 @@ from pathlib import Path
 import pytest
 
 from proxskip import experiments
-from proxskip.cli.commands import main
-from proxskip.experiments.curves_from_runs import panel, series
-from proxskip.experiments.workspace import RunRequest, Workspace
+from proxskip.experiments.workspace import Workspace
 from proxskip.processes import Processes
 from proxskip.registry import METHODS
-from proxskip.report import plots
 
 
 @pytest.mark.slow
@@ -32,17 +29,6 @@ def test_what_the_others_save(name: str, claims: int, tmp_path: Path) -> None:
         curves, costs = experiment.panels
         ends = {s.label: (s.x["rounds"][-1], s.x["passes"][-1]) for s in curves.series if s.y[-1] <= preset["eps"]}
         assert {s.label: (s.x["rounds"][0], s.y[0]) for s in costs.series} == ends
-
-
-def test_a_curve_of_the_report_has_the_bits_of_its_run(tmp_path: Path) -> None:
-    flags, stop = {"clients": 4, "weights": "equal"}, {"rounds": 5, "every": 1}
-    job = RunRequest("LoCoDL", "locodl", {"codec": "rand-2+natural"}, flags, stop)
-    (run,) = Workspace(tmp_path, "digits", threads=1).runs([job])
-    drawn = panel("bits", "", [series("LoCoDL", [run])], "bits-up")
-    (curve,) = drawn.series
-    assert curve.x["bits-up"] == [4 * 18 * r for r in range(6)]
-    assert curve.x["bits-down"][-1] == run.summary()["bits_down"]
-    assert "bits sent to the server" in plots.panel_figure([drawn]).axes[0].get_xlabel()
 
 
 def interrupted(item: Path) -> None:
@@ -75,8 +61,3 @@ def test_every_method_has_a_marker_on_the_page() -> None:
     shapes = re.search(r"const SHAPES = \{(.*?)\n\};", script, re.DOTALL)[1]  # type: ignore[index]
     markers = set(re.findall(r'^  "?(.)"?: ', shapes, re.MULTILINE))
     assert {kind.about.style.marker for kind in METHODS.values() if kind.about.style} <= markers
-
-
-def test_the_family_has_experiments_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["reproduce", "fig1a", "--family", "--out", "nowhere"]) == 2
-    assert "give no names" in capsys.readouterr().err

@@ -48,7 +48,7 @@ FEATURES: dict[str, tuple[Any, ...]] = {
     "engine": ("cpu", "reference", "torch"),
     "resume": (False, True),
 }
-"""Codecs for the methods that have one. The gpu engine takes the cases of torch, and ray some of those of cpu."""
+"""The gpu engine takes the cases of torch, and ray some of those of cpu."""
 BUILT_IN = [name for name, kind in registry.METHODS.items() if kind.__module__.startswith("proxskip.")]
 BIASED = ("local-gd", "diging", "extra", "5gcs")
 """No fixed point at (x*, h*): a bias, or other memory than x and h."""
@@ -309,12 +309,3 @@ def test_a_method_by_its_name_or_class_has_its_theorems_parameters() -> None:
     for wrong in (("scafnew", problem), (3, problem), (ps.Logistic, problem), ("gd", np.eye(2)), ("gd", ps.Logistic)):
         with pytest.raises(ps.InputError):
             ps.run(*wrong, rounds=5)
-
-
-def test_a_sweep_means_what_the_command_line_means_and_records_as_a_run_does() -> None:
-    problem = problem_of(USUAL)
-    swept = ps.sweep(["scaffnew"], problem, rounds=8, seeds=3)
-    alone = [ps.run("scaffnew", problem, rounds=8, seed=seed) for seed in range(3)]
-    assert [r.x.tobytes() for r in swept] == [r.x.tobytes() for r in alone]
-    assert [len(r.trace) for r in swept] == [len(r.trace) for r in alone] == [9, 9, 9]
-    assert [r.summary()["seed"] for r in ps.sweep(["gd"], problem, rounds=1, seeds=[4])] == [4]

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -45,22 +43,6 @@ def test_off_loopback_it_needs_tls_and_keys_or_to_be_told(host: str) -> None:
     module.check_security(host, plain=False, insecure=False)
 
 
-def test_the_loopback_may_be_that_of_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = script()
-    assert module.address("::1", 80) == "[::1]:80"
-    assert module.address("127.0.0.1", 80) == "127.0.0.1:80"
-    port = 0
-    with suppress(module.Refused):  # a machine may have no IPv6
-        port = module.free_port("::1")
-    if port:
-        with socket.create_server(("::1", port), family=socket.AF_INET6):
-            module.wait_for("::1", port, 10.0)
-    error = OSError(97, "Address family not supported by protocol")
-    monkeypatch.setattr(module.socket, "socket", mock.Mock(side_effect=error))
-    with pytest.raises(module.Refused, match=r"^this machine cannot listen at ::1 \(Address family not supported"):
-        module.free_port("::1")
-
-
 @pytest.mark.parametrize(
     ("words", "python", "said"),
     [
@@ -79,16 +61,12 @@ def test_the_command_refuses_in_one_sentence_and_makes_nothing(
     assert not (tmp_path / "fed").exists()
 
 
-def test_settings_become_toml() -> None:
-    module = script()
-    for word, said in (
-        ("method=fedlin", 'method="fedlin"'), ("method=true-ish", 'method="true-ish"'), ("tol=1e-3", "tol=1e-3"),
-        ("rounds=30", "rounds=30"), ("deadline=60.0", "deadline=60.0"), ("x=true", "x=true"), ('m="a b"', 'm="a b"'),
-    ):  # fmt: skip
-        assert module.setting(word) == said
-    for word in ("rounds", "rounds=", "=3"):
-        with pytest.raises(module.Refused, match="no setting"):
-            module.setting(word)
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [("method=fedlin", 'method="fedlin"'), ("tol=1e-3", "tol=1e-3"), ("x=true", "x=true"), ('m="a b"', 'm="a b"')],
+)
+def test_settings_become_toml(word: str, said: str) -> None:
+    assert script().setting(word) == said
 
 
 @pytest.mark.timeout(900)

@@ -26,7 +26,7 @@ from proxskip.engines.gpu import cuda, launch
 from proxskip.engines.gpu import engine as gpu
 from proxskip.engines.gpu.device import Card
 from proxskip.engines.gpu.launch import LocalSteps
-from proxskip.engines.gpu.tiles import PACK, ClientRows, Layout, untangle
+from proxskip.engines.gpu.tiles import PACK, ClientRows, Layout
 from proxskip.interfaces import BrokenOff
 from proxskip.links.sums import weighted_sum
 from proxskip.randomness import minibatch
@@ -153,24 +153,6 @@ def test_tiles_compute_margins_and_gradients(
         assert np.allclose(total + f.reg * x, f.gradient(x), rtol=1e-12, atol=1e-14)  # type: ignore[attr-defined]
 
 
-def test_equal_rows_become_one() -> None:
-    A = scipy.sparse.csr_matrix(np.array([[1.0, 2], [1, 2], [0, 0], [1, 2], [1, 3]]))
-    problem = ps.split(ps.Logistic(A, [0, 0, 0, 1, 1], l2=0.1), clients=1)
-    merged = ClientRows.of(list(problem.clients), problem.rows_each).merged()
-    assert len(merged.labels) == 3
-    assert sorted(merged.shares) == pytest.approx([0.2, 0.2, 0.4])
-
-
-def test_untangled_entries_are_a_permutation_within_their_lane() -> None:
-    rng = np.random.Generator(np.random.Philox(3))
-    idx = rng.integers(0, 300, 3 * 32 * 4)
-    order = untangle(np.array([0, 1]), np.array([1, 2]), idx, 16)
-    assert sorted(order) == list(range(idx.size))
-    tile, lane = np.searchsorted([32 * 4], np.arange(idx.size), "right"), np.arange(idx.size) // 4 % 32
-    assert (tile[order] == tile).all()
-    assert (lane[order] == lane).all()
-
-
 # -- the engine around its kernels, on a card of numpy -----------------------------------------------------------------
 class NumpySteps:
     """Stands for ``LocalSteps``: what its kernels compute, in numpy."""
@@ -272,16 +254,6 @@ def test_runs_of_one_problem_send_its_data_once(monkeypatch: pytest.MonkeyPatch)
 
 
 GOES_ON = ("accelerated", "scaffold-cohort", "scaffnew-psi", "decentralized")
-
-
-@pytest.mark.usefixtures("numpy_card")
-@pytest.mark.parametrize("codec", ["float32", "l1-2", "rand-2+natural"])
-def test_every_codec_is_that_of_the_cpu(codec: str) -> None:
-    problem = random_problem(3, 4, 9, 6)
-    method = ps.LoCoDL(0.1, 0.5, codec, 0.01, 9.0, 0.5)
-    ours, known = (ps.run(method, problem, rounds=5, engine=e, seed=2) for e in ("gpu", "reference"))
-    assert close(ours.x, known.x, 1e-12)
-    assert ours.trace["bits_up"].tolist() == known.trace["bits_up"].tolist()
 
 
 # -- kernels that need no barriers, compiled for the processor: one thread per block -----------------------------------
@@ -426,19 +398,6 @@ def test_what_does_not_fit_is_streamed(monkeypatch: Any, batch: int | None, loss
 
 
 @on_gpu
-@pytest.mark.parametrize("loss", ["logistic", "squared", "softmax"])
-@pytest.mark.parametrize("batch", [1, 7, 64, 700])
-@pytest.mark.parametrize("sparse", [True, False])
-def test_minibatches_are_the_same_rows(loss: str, batch: int, sparse: bool) -> None:
-    problem = random_problem(7, 5, 2000, 12, loss, sparse=sparse)
-    problem = replace(problem, clients=[f for f in problem.clients if f.N >= 700], weights=None, batch=batch)  # type: ignore[attr-defined]
-    assert problem.n > 1
-    arguments = start(problem, 7)
-    got, _ = on_card(problem, *arguments, seed=2**40 + 3, round=9)
-    assert close(got, by_hand(problem, *arguments, seed=2**40 + 3, round=9), 1e-11)
-
-
-@on_gpu
 @pytest.mark.parametrize("how", [{"blocks": 1}, {"blocks": 3}, {"blocks": 2, "grid": True}])
 @pytest.mark.parametrize("batch", [5, 40, 150, 600])
 @pytest.mark.parametrize(("steps", "mask_bytes"), [(2, 40 * 1024), (32, 0)])
@@ -491,28 +450,6 @@ def test_extreme_margins(scale: float, loss: str) -> None:
         assert close(got, by_hand(problem, x, h, gamma, np.ones_like(K)), 1e-11)
 
 
-@on_gpu
-def test_many_small_clients_and_one_row_each() -> None:
-    for rows in (1, 12):
-        problem = random_problem(9, 700, rows, 20)
-        arguments = start(problem, 9)
-        got, local = on_card(problem, *arguments)
-        assert local.by_rows
-        assert close(got, by_hand(problem, *arguments), 1e-11)
-
-
-@on_gpu
-def test_wide_data() -> None:
-    rng = np.random.Generator(np.random.Philox(4))
-    A = scipy.sparse.random(300, 70_000, 1e-3, random_state=rng, format="csr")
-    problem = ps.split(ps.Logistic(A, np.arange(300) % 2, l2=0.1), clients=3)
-    for p in (problem, problem.with_batch(20)):
-        arguments = start(p, 4)
-        got, local = on_card(p, *arguments)
-        assert local.grid
-        assert close(got, by_hand(p, *arguments), 1e-11)
-
-
 # -- the engine --------------------------------------------------------------------------------------------------------
 @on_gpu
 @pytest.mark.usefixtures("quiet_steps")
@@ -550,15 +487,6 @@ def test_sums_have_the_bytes_of_the_cpu(n: int) -> None:
     engine.open(random_problem(1, 2, 4, 3), {}, 0)
     w, U = rng.random(n), rng.standard_normal((n, 301))
     assert engine.fetch(engine.sum(w, engine.cupy.asarray(U))).tobytes() == weighted_sum(w, U).tobytes()
-
-
-@on_gpu
-def test_gossip_has_the_bytes_of_the_cpu() -> None:
-    rng = np.random.Generator(np.random.Philox(5))
-    engine = gpu.GpuEngine()
-    engine.open(random_problem(1, 2, 4, 3), {}, 0)
-    graph, X = ps.graphs.graph("erdos-renyi", 12, seed=1), rng.standard_normal((12, 70))
-    assert engine.mix(graph, engine.cupy.asarray(X)).get().tobytes() == graph.mix(X).tobytes()
 
 
 MANY: dict[str, Any] = {

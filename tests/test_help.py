@@ -61,14 +61,3 @@ def test_every_parameter_is_described(name: str) -> None:
                 found[f"{title}.{way}"] = missing(getattr(thing, way), strict=False)
     assert {title: names for title, names in found.items() if names} == {}
     assert len(found) > 2
-
-
-def test_a_missing_parameter_is_noticed() -> None:
-    def f(gamma: float, p: float) -> None:
-        """A step of size gamma.
-
-        Args:
-            gamma: the step size.
-        """
-
-    assert missing(f, strict=True) == missing(f, strict=False) == ["p"]

@@ -20,13 +20,13 @@ import proxskip as ps
 from conftest import draws
 from proxskip.engines import sparse_rows
 from proxskip.engines.cpu import engine as cpu
-from proxskip.engines.cpu import kernels, lazy_kernels, minibatches, shards
+from proxskip.engines.cpu import kernels, shards
 from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.local import OneClient
 from proxskip.engines.reference import ReferenceEngine
-from proxskip.engines.sparse_rows import PIECES_PER_THREAD, balanced, merged_rows, pieces
+from proxskip.engines.sparse_rows import merged_rows
 from proxskip.interfaces import Request
-from proxskip.lazy.compilation import Kernel, njit, running_seconds
+from proxskip.lazy.compilation import njit
 from proxskip.links.sums import weighted_sum
 
 LAYOUTS = ["dense", "sparse", "ones"]
@@ -50,7 +50,7 @@ def problem_of(loss, layout, sizes, d, seed=0, dtype=np.float64, batch=None, sca
     return ps.Problem(parts, weights=sizes, batch=batch)
 
 
-def descend_on(engine, problem, X, H, gamma, K, seed=3, round=5):
+def descend_on(engine, problem, X, H, gamma, K, seed=3, round=5, step0=0):
     engine.open(problem, {}, seed)
     members = np.arange(problem.n)
 
@@ -61,7 +61,7 @@ def descend_on(engine, problem, X, H, gamma, K, seed=3, round=5):
                 for i in members
             ]
         )
-    ends = engine.descend(members, X.copy(), H, np.asarray(gamma), np.asarray(K), round)
+    ends = engine.descend(members, X.copy(), H, np.asarray(gamma), np.asarray(K), round, step0)
     engine.close()
     return ends
 
@@ -158,40 +158,26 @@ def test_large_clients_on_any_number_of_threads(loss, layout, batch, clients, mo
     ("loss", "layout"),
     [("logistic", "dense"), ("logistic", "sparse"), ("squares", "ones"), ("softmax", "sparse"), ("softmax", "dense")],
 )
-def test_minibatch_steps_are_numbered_on_from_step0(loss, layout, batch, dtype, monkeypatch):
+@pytest.mark.parametrize("by_blocks", [False, True])
+def test_minibatch_steps_are_numbered_on_from_step0(loss, layout, batch, dtype, by_blocks, monkeypatch):
+    monkeypatch.setattr(CpuEngine, "_by_blocks", lambda *_: by_blocks)
     monkeypatch.setattr(shards, "MIN_ENTRIES_PER_COLUMN", 0.0)
     monkeypatch.setattr(shards, "ENTRIES_PER_BLOCK", 4)
     monkeypatch.setattr(shards, "MAX_ROWS_PER_BLOCK", 8)
     problem = problem_of(loss, layout, [40, 41, 42], 6, batch=batch, dtype=dtype)
-    packed, members = shards.pack(problem), np.arange(problem.n)
-    assert isinstance(packed, shards.Tiles) == (layout != "dense" and loss != "softmax" and batch == 20)
+    assert isinstance(shards.pack(problem), shards.Tiles) == (layout != "dense" and loss != "softmax" and batch == 20)
     rng = np.random.Generator(np.random.Philox(1))
     start, H = rng.standard_normal((2, problem.n, problem.d)).astype(dtype)
-    gamma, K1, K2 = np.full(problem.n, 0.1, dtype), np.array([3, 0, 2]), np.array([2, 4, 3])
+    gamma, K1, K2 = np.full(problem.n, 0.1), np.array([3, 0, 2]), np.array([2, 4, 3])
 
-    def descend(X0, K, threads, step0):
-        X = np.empty_like(X0)
-        work = packed.descend(kernels.Steps(members, X0, X, H, gamma, K), packed.draws(7, 5, step0, len(members)))
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(lambda j: work(j, j + 1), members))
-        return X
+    def steps(X, K, step0, threads=1):
+        return descend_on(CpuEngine(threads), problem, X, H, gamma, K, step0=step0)
 
-    def spread(X0, K, threads, step0):
-        X = X0.copy()
-        with ThreadPoolExecutor(threads) as pool:
-            share = lambda task, load: list(pool.map(lambda r: task(*r), balanced(load, threads)))  # noqa: E731
-            assert packed.block_counts(members).min() > 1
-            draws = packed.draws(7, 5, step0, len(members))
-            packed.spread(kernels.Steps(members, X, X, H, gamma, K), draws, share)
-        return X
-
-    at_once = descend(start, K1 + K2, 1, 0)
-    for way, threads in itertools.product((descend, spread), (1, 2)):
-        halfway = way(start, K1, threads, np.zeros(problem.n, np.int64))
-        assert way(halfway, K2, threads, K1).tobytes() == at_once.tobytes()
-        assert way(halfway, K2, threads, K1 + 1).tobytes() != at_once.tobytes()
-    one_for_all = descend(descend(start, 0 * K1 + 2, 1, 0), K2, 1, 2)
-    assert one_for_all.tobytes() == descend(start, 2 + K2, 1, 0).tobytes()
+    at_once = steps(start, K1 + K2, 0)
+    for threads in (1, 2):
+        halfway = steps(start, K1, np.zeros(problem.n, np.int64), threads)
+        assert steps(halfway, K2, K1, threads).tobytes() == at_once.tobytes()
+        assert steps(halfway, K2, K1 + 1, threads).tobytes() != at_once.tobytes()
 
 
 @given(st.integers(1, 700), st.integers(1, 4), st.integers(0, 100))
@@ -224,104 +210,13 @@ def test_the_first_range_that_fails_is_told_whoever_meets_it(threads):
     assert sorted(done) == list(range(40))
 
 
-@given(st.lists(st.floats(0, 10), min_size=1, max_size=30), st.integers(1, 8))
-def test_balanced_ranges_cover_everything_once(load, parts):
-    ranges = balanced(np.array(load), parts)
-    assert ranges[0][0] == 0
-    assert ranges[-1][1] == len(load)
-    assert all(a[1] == b[0] for a, b in itertools.pairwise(ranges))
-
-
-@given(st.lists(st.floats(0, 10), min_size=1, max_size=300), st.integers(1, 8), st.floats(0.1, 30))
-def test_pieces_cover_everything_once_and_are_not_too_many(load, threads, least):
-    ranges = pieces(np.array(load), threads, least)
-    assert [ranges[0][0], ranges[-1][1]] == [0, len(load)]
-    assert all(a[1] == b[0] for a, b in itertools.pairwise(ranges))
-    assert all(lo < hi for lo, hi in ranges)
-    assert len(ranges) <= max(threads, min(sum(load) / least, PIECES_PER_THREAD * threads))
-    assert threads > 1 or len(ranges) == 1
-
-
 # -- merging equal rows ------------------------------------------------------------------------------------------------
-@given(st.integers(1, 30), st.integers(1, 3), st.integers(1, 3), st.integers(0, 100))
-@settings(max_examples=draws(60))
-def test_merged_rows_stand_for_all_rows(N, d, clients, seed):
-    rng = np.random.Generator(np.random.Philox(seed))
-    M = scipy.sparse.csr_matrix(rng.integers(0, 2, (N, d)).astype(float) * rng.integers(1, 3, (N, d)))
-    M.eliminate_zeros()
-    owner, b = np.sort(rng.integers(0, clients, N)), rng.choice([-1.0, 1.0], N)
-    kept, _, group = merged_rows(M.indptr.astype(np.int64), M.indices, M.data, owner, b)
-    count = np.bincount(group, minlength=len(kept))
-    key = lambda r: (owner[r], b[r], tuple(M[[r]].toarray().ravel()))  # noqa: E731
-    full = [key(r) for r in range(N) if M.indptr[r + 1] > M.indptr[r]]
-    assert sorted(k for r, c in zip(kept, count, strict=True) for k in [key(r)] * c) == sorted(full)
-    assert len({key(r) for r in kept}) == len(kept)
-
-
 def test_a_hash_collision_merges_nothing(monkeypatch):
     monkeypatch.setattr(sparse_rows, "_hashes", lambda starts, *words: np.full(len(starts), 7))
     M = scipy.sparse.csr_matrix(np.array([[1.0, 0.0], [0.0, 1.0]]))
     kept, live, group = merged_rows(M.indptr.astype(np.int64), M.indices, M.data, np.zeros(2, int), np.ones(2))
     assert kept.tolist() == live.tolist() == [0, 1]
     assert group.tolist() == [0, 1]
-
-
-# -- compiled once, and fast -------------------------------------------------------------------------------------------
-SECOND_START = """
-import numpy as np, scipy.sparse, proxskip as ps
-from proxskip.engines.cpu import kernels, lazy_kernels, minibatches
-rng = np.random.Generator(np.random.Philox(0))
-A = scipy.sparse.csr_matrix((rng.random((60, 4)) < 0.7).astype(float))
-b = rng.integers(0, 2, 60)
-for problem in (ps.split(ps.Logistic(A, b, l2=0.1), 2, "iid"), ps.split(ps.Logistic(A, b, l2=0.1), 2, "iid", batch=3)):
-    ps.run(ps.Scaffnew(0.1, 0.5), problem, rounds=2)
-compiled = [f.by_numba for m in (kernels, lazy_kernels, minibatches) for f in vars(m).values() if hasattr(f, "by_numba")]
-stats = [f.stats for f in compiled if f is not None]
-print(sum(sum(s.cache_misses.values()) for s in stats), sum(sum(s.cache_hits.values()) for s in stats) > 0)
-"""
-
-
-@pytest.mark.slow
-def test_a_second_process_compiles_nothing() -> None:
-    outputs = [
-        subprocess.run([sys.executable, "-c", SECOND_START], capture_output=True, text=True, check=True).stdout
-        for _ in range(2)
-    ]
-    assert outputs[1].split() == ["0", "True"]
-
-
-@pytest.mark.parametrize("module", [kernels, lazy_kernels, minibatches])
-def test_kernels_of_steps_count_no_users_of_arrays(module) -> None:
-    compiled = [f for f in vars(module).values() if isinstance(f, Kernel) and f.options.get("inline") != "always"]
-    assert compiled
-    assert all(f.borrows for f in compiled)
-
-
-def test_no_slower_than_scipy() -> None:
-    """A guard, not a benchmark: the ratio is about three. Time of this process alone, whoever else is at work."""
-    rng = np.random.Generator(np.random.Philox(0))
-    A = scipy.sparse.csr_matrix((rng.random((8000, 300)) < 0.04).astype(float))
-    problem = ps.split(ps.Logistic(A, rng.integers(0, 2, 8000), l2=1e-3), 4, "iid")
-    both = [(f.A, scipy.sparse.csr_matrix(f.A.T), f.b) for f in problem.clients]
-    engine, zeros = CpuEngine(1), np.zeros((4, 300))
-    engine.open(problem, {}, 0)
-
-    def ours() -> None:
-        engine.descend(np.arange(4), zeros.copy(), zeros, np.full(4, 0.1), np.full(4, 20), 0)
-
-    def theirs() -> None:
-        for A_i, At_i, b_i in both:
-            x = np.zeros(300)
-            for _ in range(20):
-                x = x - 0.1 * (At_i @ (-b_i / (1.0 + np.exp(b_i * (A_i @ x))) / len(b_i)))
-
-    best = {ours: np.inf, theirs: np.inf}
-    for _ in range(12):
-        for act in best:
-            start = time.process_time()
-            act()
-            best[act] = min(best[act], time.process_time() - start)
-    assert best[ours] < best[theirs]
 
 
 # -- the clock ---------------------------------------------------------------------------------------------------------
@@ -344,43 +239,13 @@ class Fresh(ps.prox.Operator):
         return out
 
 
-def test_the_clock_stands_still_while_a_kernel_is_compiled():
-    psi, x = Fresh(), np.ones(3)
-    wall, ours = time.perf_counter(), running_seconds()
-    psi.prox(x, 0.5)
-    took, counted = time.perf_counter() - wall, running_seconds() - ours
-    assert 0 <= counted < took / 2
-    wall, ours = time.perf_counter(), running_seconds()
-    time.sleep(0.2)
-    assert running_seconds() - ours >= 0.2 - 1e-3
-    assert running_seconds() - ours <= time.perf_counter() - wall + 1e-3
-
-
-class Compiling(ps.ProxGD):
-    """ProxGD whose first round compiles a kernel."""
-
-    def round(self, server, exchange):
-        KERNELS[-1].prox(server["x"], 1.0)
-        return ps.ProxGD.round(self, server, exchange)
-
-
-KERNELS = []
-
-
-@pytest.mark.parametrize("way", ["proxgd", "auto", "run"])
-def test_compilation_is_in_no_seconds(way):
+@pytest.mark.parametrize("method", ["proxgd", "auto"])
+def test_compilation_is_in_no_seconds(method):
     f = ps.Quadratic(np.geomspace(0.1, 1, 8), np.ones(8))
-
-    def once():
-        KERNELS.append(Fresh())
-        if way == "run":
-            return float(ps.run(Compiling(0.5), ps.Problem([f]), rounds=5).trace["seconds"][-1])
-        return float(ps.minimize(f, KERNELS[-1], method=way, tol=1e-3).seconds)
-
-    once()  # compiles all kernels but the next operator's
-    wall = time.perf_counter()
-    counted = once()
-    assert counted < 0.4 * (time.perf_counter() - wall)
+    ps.minimize(f, Fresh(), method=method, tol=1e-3)  # compiles all kernels but the next operator's
+    psi, start = Fresh(), time.perf_counter()
+    counted = ps.minimize(f, psi, method=method, tol=1e-3).seconds
+    assert 0 < counted < 0.4 * (time.perf_counter() - start)
 
 
 @pytest.mark.slow

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,6 @@ def stays(method: Any, problem: ps.Problem, cohort: Any) -> None:
     machine.put_solution()
     for r in range(6):
         machine.round(r)
-    assert problem.solution is not None
     assert close(machine.x, np.tile(problem.solution.x, (problem.n, 1)), 1e-10)
 
 
@@ -78,23 +78,16 @@ class ErrorMaps:
     clients that hold different x_i, gives both outcomes: what was settled (heads), and ``xhat`` with the old h (tails).
     """
 
-    def __init__(self, row: Row) -> None:
-        self.problem = row.quadratic(linear=True)
-        method = row.make(self.problem)
-        self.machine = Machine(method, self.problem, row.cohort)
+    def __init__(self, problem: Any, method: Any, cohort: Any = None) -> None:
+        self.problem, self.machine = problem, Machine(method, problem, cohort)
         self.method: Any = self.machine.method
-        self.n, self.d = self.problem.n, self.problem.d
-        s = self.problem.solution
-        assert s is not None
-        self.outcomes = [
-            (mass / len(rounds), cohort, r)
-            for mass, cohort in cohorts_of(self.machine.line.participation, self.n)
-            for rounds in [self.rounds(cohort)]
-            for r in rounds
-        ]
+        self.n, self.d, s = problem.n, problem.d, problem.solution
+        self.outcomes = []
+        for mass, cohort in cohorts_of(self.machine.line.participation, self.n):
+            rounds = self.rounds(cohort)
+            self.outcomes += [(mass / len(rounds), cohort, r) for r in rounds]
         self.coins = coins_of(self.method, self.n, self.d)
         if self.problem.D is not None:
-            assert s.y is not None
             self.fixed = np.concatenate([s.x, s.y])
         elif "h" in self.method.remembers:
             self.fixed = np.concatenate([np.tile(s.x, self.n), s.h.ravel()])
@@ -107,8 +100,7 @@ class ErrorMaps:
             return [0]
         c, found = len(cohort), {}
         for r in range(400):
-            places = [fields.smallest(Key(0, r, 0, asked=c).shared_words(c), c).tobytes()]
-            found.setdefault(places[0], r)
+            found.setdefault(fields.smallest(Key(0, r, 0, asked=c).shared_words(c), c).tobytes(), r)
         assert len(found) == math.factorial(c)
         return list(found.values())
 
@@ -142,9 +134,7 @@ class ErrorMaps:
         """The method's own Lyapunov function."""
         server, memory = self.states(z)
         x = server.get("x", z[: self.d])
-        value = self.method.lyapunov(self.problem, x[0] if x.shape == (1, self.d) else x, server, memory)
-        assert value is not None
-        return float(value)
+        return self.method.lyapunov(self.problem, x[0] if x.shape == (1, self.d) else x, server, memory)
 
     def subspace(self) -> Array:
         """Where the errors live: all of it, or sum_i w_i (h_i - h_i*) = 0 where nothing restores that."""
@@ -164,8 +154,9 @@ class ErrorMaps:
         p = getattr(self.method, "p", 1.0)
         everybody = np.arange(self.n)
         mean = np.zeros_like(P)
-        sleeps = "hhat" in self.method.remembers  # otherwise the coins of a communication do nothing without one
-        for chance, coins in self.coins if sleeps else [(1.0, self.coins[-1][1])]:
+        # other methods' coins do nothing without a communication
+        alone = {"hhat", "w"} & set(self.method.remembers)
+        for chance, coins in self.coins if alone else [(1.0, self.coins[-1][1])]:
             if p < 1:
                 quiet = linear_part(lambda z, c=coins: self.step(z, everybody, c)[1], self.fixed)
                 mean += (1 - p) * chance * quiet.T @ P @ quiet
@@ -178,18 +169,15 @@ class ErrorMaps:
     @property
     def zeta(self) -> float:
         """What the method's theorem promises."""
-        value = self.method.zeta(self.problem)
-        assert value is not None
-        return float(value)
+        return self.method.zeta(self.problem)
 
 
 class CompressedMaps(ErrorMaps):
     """LoCoDL's: the state is (x_i, u_i, y, v), and the codec's coordinates are enumerated for all clients together."""
 
-    def __init__(self, row: Row) -> None:
-        super().__init__(row)
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
         s, mu_g = self.problem.solution, self.method.mu_g
-        assert s is not None
         self.fixed = np.concatenate([np.tile(s.x, self.n), (s.h - mu_g * s.x).ravel(), s.x, mu_g * s.x])
 
     def rounds(self, cohort: Array) -> list[int]:
@@ -211,12 +199,10 @@ class CompressedMaps(ErrorMaps):
         self.machine.round(r, cohort, Heads())
         kept, now, m = self.machine.memory, self.machine.server, self.method
         heads = np.concatenate([kept["x"].ravel(), kept["h"].ravel(), now["x"], now["v"]])
-        slopes = [
-            f.gradient(x) - m.mu_g * x - u for f, x, u in zip(self.problem.clients, *memory.values(), strict=True)
-        ]
-        y, v = server["x"], server["v"]
-        X = memory["x"] - m.gamma * np.array(slopes)
-        return heads, np.concatenate([X.ravel(), memory["h"].ravel(), y - m.gamma * (m.mu_g * y - v), v])
+        (X, U), y, v = memory.values(), server["x"], server["v"]
+        slopes = [f.gradient(x) - m.mu_g * x - u for f, x, u in zip(self.problem.clients, X, U, strict=True)]
+        X = X - m.gamma * np.array(slopes)
+        return heads, np.concatenate([X.ravel(), U.ravel(), y - m.gamma * (m.mu_g * y - v), v])
 
     def subspace(self) -> Array:
         sums = np.zeros((self.d, len(self.fixed)))
@@ -226,7 +212,8 @@ class CompressedMaps(ErrorMaps):
 
 
 def maps_of(row: Row) -> ErrorMaps:
-    return (CompressedMaps if row.name.startswith("locodl") else ErrorMaps)(row)
+    problem, kind = row.quadratic(linear=True), CompressedMaps if row.name.startswith("locodl") else ErrorMaps
+    return kind(problem, row.make(problem), row.cohort)
 
 
 @pytest.mark.long
@@ -248,11 +235,32 @@ def test_lyapunov_contracts_by_its_theorem(row: Row) -> None:
 @pytest.mark.parametrize("row", [r for r in METHODS if r.tight], ids=lambda r: r.name)
 def test_lyapunov_eigenvalue_is_the_sharp_rate(row: Row) -> None:
     """With a linear projection nothing is lost: the eigenvalue is max_i (1 - gamma_i mu_i)^2 or 1 - p^2, exactly."""
-    maps = ErrorMaps(row)
+    sharp_rate_holds(maps_of(row))
+
+
+def sharp_rate_holds(maps: ErrorMaps) -> None:
     f, p = maps.problem, maps.method.p
     gammas = np.broadcast_to(np.asarray(maps.method.gamma), (f.n,))
     sharp = min(theory.sharp_rate(g, m, L, p) for g, m, L in zip(gammas, f.mu_i, f.L_i, strict=True))
     assert abs(maps.top() - (1 - sharp)) <= 1e-10
+
+
+@pytest.mark.parametrize("name", ["scaffnew-weighted", "scaffnew-cohort", "scaffnew-bernoulli", "splitskip"])
+@pytest.mark.parametrize(("fraction", "p", "less"), [(1.0, 0.4, 0.5), (1.9, 0.2, 1.0), (0.3, 1.0, 0.7)])
+def test_lyapunov_contracts_at_other_parameters(name: str, fraction: float, p: float, less: float) -> None:
+    """gamma = fraction/L_i (SplitSkip has none above 1/L), and chi or tau a part of its bound."""
+    problem, cohort = NAMED[name].quadratic(linear=True), NAMED[name].cohort
+    gammas = tuple(fraction / L for L in problem.L_i)
+    if name == "scaffnew-weighted":
+        return sharp_rate_holds(ErrorMaps(problem, ps.Scaffnew(gammas, p)))
+    if name == "splitskip":
+        gamma = min(fraction, 1.0) / problem.L
+        tau = less * theory.split_tau(gamma, p, np.linalg.norm(problem.D, 2) ** 2)
+        maps = ErrorMaps(problem, ps.SplitSkip(gamma, p, tau))
+    else:
+        method: Any = NAMED[name].make(problem)
+        maps = ErrorMaps(problem, replace(method, gamma=min(gammas), p=p, chi=less * method.chi), cohort)
+    assert maps.top() <= 1 - maps.zeta + 1e-10
 
 
 @pytest.mark.parametrize(
@@ -279,82 +287,57 @@ def test_a_wrong_update_breaks_the_lyapunov_law(name: str, monkeypatch: pytest.M
 
 
 # -- the Lyapunov law of an estimator, with every minibatch and coin -----------------------------------------------------
-class Estimators:
-    """The exact linear maps of one iteration of Scaffnew-VR on least squares, for every minibatch and every coin.
+class Estimators(ErrorMaps):
+    """Scaffnew-VR's on least squares: the state is (x_i, h_i, w_i), and gw_i is the full gradient at w_i.
 
-    A state is (x_i, h_i, w_i) of all clients; gw_i is the full gradient at w_i.
+    A coin is a minibatch of each client, and whether its anchor moves.
     """
 
     def __init__(self, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
         rng = np.random.Generator(np.random.Philox(2))
         shards = [ps.LeastSquares(rng.standard_normal((3, 2)), rng.standard_normal(3), l2=0.3) for _ in range(2)]
-        self.problem = ps.Problem(shards, (1.0, 2.0), batch=batch)
-        self.method = ps.ScaffnewVR.theory(self.problem)
-        self.machine = Machine(self.method, self.problem)
-        self.rows = [np.array(S) for S in itertools.combinations(range(3), batch)]
-        self.drawn: tuple[Any, Any] = ((self.rows[0],) * 2, (False, False))
+        problem = ps.Problem(shards, (1.0, 2.0), batch=batch)
+        super().__init__(problem, ps.ScaffnewVR.theory(problem))
+        rows = [np.array(S) for S in itertools.combinations(range(3), batch)]
+        self.coins = [
+            (math.prod(self.method.q if m else 1 - self.method.q for m in moved) / len(rows) ** 2, (drawn, moved))
+            for drawn in itertools.product(rows, rows)
+            for moved in itertools.product((True, False), repeat=2)
+        ]
         monkeypatch.setattr(local, "minibatch", lambda seed, i, *_: self.drawn[0][i])
         monkeypatch.setattr(local, "anchor_coin", lambda seed, i, *_: 0.0 if self.drawn[1][i] else 1.0)
-        s = self.problem.solution
-        assert s is not None
-        self.fixed = np.concatenate([np.tile(s.x, 2), s.h.ravel(), np.tile(s.x, 2)])
+        self.fixed = np.concatenate([self.fixed, np.tile(problem.solution.x, 2)])
 
-    def memory(self, z: Array) -> tuple[Array, dict[str, Array]]:
+    def states(self, z: Array) -> tuple[dict[str, Array], dict[str, Array]]:
         x, h, w = z.reshape(3, 2, 2)
-        gw = np.stack([f.gradient(v) for f, v in zip(self.problem.clients, w, strict=True)])
-        return x, {"h": h.copy(), "w": w.copy(), "gw": gw}
+        return {"x": x}, {"h": h, "w": w, "gw": self.gradients(w)}
 
-    def step(self, z: Array, heads: bool) -> Array:
-        x, memory = self.memory(z)
-        self.machine.put({"x": x}, memory)
-        self.machine.round(1, rng=Heads())
-        kept = self.machine.memory
-        assert close(kept["gw"], [f.gradient(v) for f, v in zip(self.problem.clients, kept["w"], strict=True)], 1e-12)
-        x, h = (self.machine.x, kept["h"]) if heads else (kept["xhat"], memory["h"])
-        return np.concatenate([x.ravel(), h.ravel(), kept["w"].ravel()])
+    def gradients(self, w: Array) -> Array:
+        return np.stack([f.gradient(v) for f, v in zip(self.problem.clients, w, strict=True)])
 
-    def psi(self, z: Array) -> float:
-        x, memory = self.memory(z)
-        return float(self.method.lyapunov(self.problem, x, {}, memory) or 0.0)
-
-    def outcomes(self) -> Iterator[tuple[float, bool]]:
-        """Every draw of both clients (which it sets), with its probability, heads and tails."""
-        p, q = self.method.p, self.method.q
-        for drawn in itertools.product(self.rows, self.rows):
-            for moved in itertools.product((True, False), repeat=2):
-                self.drawn = (drawn, moved)
-                chance = np.prod([q if m else 1 - q for m in moved]) / len(self.rows) ** 2
-                yield p * chance, True
-                yield (1 - p) * chance, False
-
-    def top(self) -> float:
-        """The largest eigenvalue of E[Psi+] against Psi."""
-        P = quadratic_form(self.psi, self.fixed)
-        mean = np.zeros_like(P)
-        for chance, heads in self.outcomes():
-            M = linear_part(lambda z, heads=heads: self.step(z, heads), self.fixed)
-            mean += chance * M.T @ P @ M
-        return largest_eigenvalue(mean, P)
+    def step(self, z: Array, cohort: Array, coins: Any = None, r: int = 1) -> tuple[Array, Array]:
+        self.drawn = coins
+        heads, tails = super().step(z, cohort, Heads(), r)
+        w = self.machine.memory["w"]
+        assert close(self.machine.memory["gw"], self.gradients(w), 1e-12)
+        return np.append(heads, w), np.append(tails, w)
 
 
 @pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_lyapunov_of_variance_reduction_contracts_by_its_theorem(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     law = Estimators(batch, monkeypatch)
-    for _, heads in law.outcomes():
-        assert close(law.step(law.fixed, heads), law.fixed, 1e-12)  # no draw moves the solution
+    for _, coins in law.coins:
+        assert close(law.step(law.fixed, np.arange(2), coins), [law.fixed] * 2, 1e-12)  # no draw moves the solution
     assert law.psi(law.fixed) <= 1e-24
-    zeta = law.method.zeta(law.problem)
-    assert zeta is not None
-    assert zeta > 0
-    assert law.top() <= 1 - zeta + 1e-10
+    assert law.zeta > 0
+    assert law.top() <= 1 - law.zeta + 1e-10
 
 
 # -- rates on logistic regression --------------------------------------------------------------------------------------
 def traces(method: Any, problem: Any, cohort: Any, rounds: int, seeds: int) -> tuple[Array, Array]:
     """(lyapunov, bound), one row a seed."""
-    runs = [
-        ps.run(method, problem, rounds=rounds, seed=s, cohort=cohort, every=1, threads=1).trace for s in range(seeds)
-    ]
+    given = {"rounds": rounds, "cohort": cohort, "every": 1, "threads": 1}
+    runs = [ps.run(method, problem, seed=s, **given).trace for s in range(seeds)]
     return np.stack([t["lyapunov"] for t in runs]), np.stack([t["lyapunov_bound"] for t in runs])
 
 
@@ -416,7 +399,6 @@ def test_it_reaches_the_solution_where_it_claims_to(row: Row) -> None:
     result = ps.run(row.make(problem), problem, tol=tol, rounds=20_000, cohort=row.cohort, every=7, threads=1)
     assert result.success == (result.status is ps.Status.CONVERGED) == row.claims("converges"), result.message
     if result.success:
-        assert problem.solution is not None
         assert close(result.x, problem.solution.x, 1e-6)
         assert result.trace.last()["round"] == result.rounds
         assert result.trace.last()["grad_norm"] <= tol
@@ -429,7 +411,6 @@ def test_sum_of_h_stays_zero(row: Row, kind: str) -> None:
     problem = row.quadratic() if kind == "quadratic" else row.rows()
     method: Any = row.make(problem)
     result = ps.run(method, problem, rounds=60, cohort=row.cohort, seed=1, every=1, threads=1)
-    assert result.h is not None
     p = getattr(method, "p", None) or 1.0 / np.max(getattr(method, "K", 1))
     scale = np.abs(result.h).max() + p / np.min(method.gamma) * np.abs(result.x).max()
     assert np.all(result.trace["sum_h"] <= 1e-12 * scale)

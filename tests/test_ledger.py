@@ -174,23 +174,9 @@ def test_gossip_costs_its_vectors_along_each_edge_both_ways(name: str, edges: in
     assert last["vectors_down"] == last["prox_evals"] == 0
 
 
-def test_a_late_outcome_costs_a_vector() -> None:
-    """Scaffnew on cohorts: x down, and the outcome of the last round one took part in where it is another vector."""
-    problem = ps.Problem(quadratics(4))
-    cohorts = [[0, 1], [0, 1], [2, 3], [0, 2], [1, 3]]
-    # round 0: 2 new; 1: both heard x with the message; 2: 2 new; 3: client 0 is late; 4: 1 and 3 are late
-    expected = np.cumsum([2, 2, 2, 3, 4])
-    method = ps.Scaffnew(1 / problem.L_max, 0.5)
-    trace = ps.run(method, problem, rounds=5, cohort=cohorts, every=1).trace
-    assert trace["vectors_down"].tolist() == [0, *expected]
-    assert trace["vectors_up"].tolist() == [0, 2, 4, 6, 8, 10]
-
-
 def test_weights_that_may_change_are_scaled_anew() -> None:
-    line, w = (
-        MeteredExchange(ReferenceEngine(), ps.Problem(quadratics(4)), 3, Everyone()),
-        np.array([1.0, 2.0, 3.0, 4.0]),
-    )
+    line = MeteredExchange(ReferenceEngine(), ps.Problem(quadratics(4)), 3, Everyone())
+    w = np.array([1.0, 2.0, 3.0, 4.0])
     assert line._shares(None)[0].tolist() == [0.25] * 4
     for _ in range(2):
         assert np.array_equal(line._shares(w)[0], w / w.sum())

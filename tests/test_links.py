@@ -1,6 +1,5 @@
 """Laws of sums over clients, of mixing matrices and of the graphs by name."""
 
-import math
 import pickle
 
 import networkx as nx
@@ -16,34 +15,16 @@ from proxskip.links.sums import weighted_sum
 from proxskip.types import InputError
 
 SIZES = {
-    "ring": (2, 3, 4, 7, 16),
-    "path": (2, 3, 9),
-    "star": (2, 3, 10),
-    "grid": (4, 6, 16, 30),
-    "torus": (4, 6, 9, 15, 16),
-    "hypercube": (2, 4, 8, 32),
-    "complete": (2, 3, 7, 49),
-    "erdos-renyi": (2, 5, 12, 30),
+    "ring": (2, 3, 16),
+    "grid": (4, 6, 30),
+    "torus": (4, 6, 15),
+    "complete": (2, 3, 49),
+    "erdos-renyi": (2, 5, 30),
     "erdos-renyi:0.3": (10, 20),
     "regular": (5, 6, 20),
-    "regular:3": (4, 10, 16),
-    "regular:2": (3, 9),
+    "regular:3": (4, 10),
 }
 NAMED = [(name, n) for name, sizes in SIZES.items() for n in sizes]
-
-
-def line_gap(n, periodic):
-    """Second smallest eigenvalue of the Laplacian of a path or a ring."""
-    return 2 - 2 * math.cos((2 if periodic else 1) * math.pi / n)
-
-
-GAPS = {
-    "complete": lambda n: 1.0,
-    "ring": lambda n: line_gap(n, True) / 3,
-    "path": lambda n: line_gap(n, False) / 3,
-    "star": lambda n: 1 / n,
-    "hypercube": lambda n: 2 / (math.log2(n) + 1),
-}
 
 
 def metropolis(adjacency):
@@ -93,19 +74,23 @@ def test_named_graphs_are_symmetric_doubly_stochastic_and_connected(name, n, psd
     assert g.lmax <= (1 + 1e-12 if psd else 2)
 
 
-@pytest.mark.parametrize(("name", "n"), [(name, n) for name, n in NAMED if name in GAPS and n > 2])
-def test_known_spectral_gaps(name, n):
-    assert graph(name, n).delta == pytest.approx(GAPS[name](n), abs=1e-12)
-    assert graph(name, n, psd=True).delta == pytest.approx(GAPS[name](n) / 2, abs=1e-12)
-
-
-@pytest.mark.parametrize(("n", "a", "b"), [(9, 3, 3), (15, 3, 5), (16, 4, 4), (24, 4, 6)])
-def test_grid_and_torus_are_as_square_as_they_can_be(n, a, b):
-    assert graph("torus", n).edges == 2 * n
-    assert graph("torus", n).delta == pytest.approx(line_gap(b, True) / 5, abs=1e-12)
-    across, down = np.eye(b, k=1) + np.eye(b, k=-1), np.eye(a, k=1) + np.eye(a, k=-1)
-    adjacency = np.kron(np.eye(a), across) + np.kron(down, np.eye(b))
-    np.testing.assert_allclose(graph("grid", n).W, metropolis(adjacency), atol=1e-15)
+@pytest.mark.parametrize(
+    ("name", "network"),
+    [
+        *(("ring", nx.cycle_graph(n)) for n in (3, 4, 16)),
+        *(("path", nx.path_graph(n)) for n in (2, 3, 9)),
+        *(("star", nx.star_graph(n)) for n in (1, 2, 9)),
+        *(("hypercube", nx.hypercube_graph(k)) for k in (1, 2, 5)),
+        *(("complete", nx.complete_graph(n)) for n in (2, 3, 49)),
+        # as square as they can be
+        *(("grid", nx.grid_2d_graph(a, b)) for a, b in ((2, 2), (3, 5), (4, 6))),
+        *(("torus", nx.grid_2d_graph(a, b, periodic=True)) for a, b in ((3, 3), (3, 5), (4, 6))),
+    ],
+)
+def test_named_graphs_are_those_of_networkx(name, network):
+    W = metropolis(nx.to_numpy_array(network, nodelist=sorted(network)))
+    np.testing.assert_allclose(graph(name, len(W)).W, W, atol=1e-15)
+    np.testing.assert_allclose(graph(name, len(W), psd=True).W, (np.eye(len(W)) + W) / 2, atol=1e-15)
 
 
 @pytest.mark.parametrize("n", [2, 3, 7, 49, 100])
@@ -133,14 +118,10 @@ def test_random_graphs_follow_their_seed_and_their_number():
         ("hypercube", 12, "a power of two"),
         ("ring", 1, "at least two clients, not 1"),
         ("regular:3", 5, "degree 3"),
-        ("regular:5", 5, "degree 5"),
         ("regular:2.5", 8, "degree 2.5"),
-        ("regular:nan", 8, "degree nan"),
-        ("regular:x", 8, "must be a number"),
         ("regular:1", 8, "none of 100 draws.*degree of 3"),
         ("erdos-renyi:0.001", 20, "none of 100 draws.*0.15"),
         ("erdos-renyi:0", 8, r"\(0, 1\], not 0"),
-        ("erdos-renyi:1.5", 8, "not 1.5"),
         ("erdos-renyi:", 8, "must be a number"),
     ],
 )
@@ -172,12 +153,8 @@ def test_what_a_client_does_not_hear_cannot_reach_it():
     X = np.ones((8, 2))
     X[4] = np.nan
     assert np.isnan(graph("ring", 8).mix(X)).all(axis=1).tolist() == [i in (3, 4, 5) for i in range(8)]
-
-
-def test_a_gossip_step_costs_a_vector_per_directed_edge():
-    assert (graph("ring", 8).edges, graph("ring", 8).directed_edges) == (8, 16)
-    assert graph("star", 8).directed_edges == 14
-    assert graph("complete", 8).edges == 28
+    with pytest.raises(InputError, match="mixes 8 rows"):
+        graph("ring", 8).mix(X[1:])
 
 
 def test_a_graph_is_read_only_and_survives_a_pickle():
@@ -190,8 +167,6 @@ def test_a_graph_is_read_only_and_survives_a_pickle():
     copy, X = pickle.loads(pickle.dumps(g)), np.arange(6.0).reshape(3, 2)
     assert (copy.delta, copy.edges) == (g.delta, g.edges)
     assert np.array_equal(copy.mix(X), g.mix(X))
-    assert len({g, g, from_matrix(g.W)}) == 2
-    assert "W" not in repr(g)
 
 
 # matrices and networks of others
@@ -222,6 +197,8 @@ def test_loops_and_parallel_edges_change_nothing():
 
 
 def test_as_graph_takes_every_form():
+    swap = as_graph([[0.0, 1.0], [1.0, 0.0]], 2)  # negative eigenvalues are no reason to refuse
+    assert (swap.delta, swap.lmax, swap.edges) == (pytest.approx(2), pytest.approx(2), 1)
     ring = graph("ring", 6)
     assert as_graph(ring, 6) is ring
     for form in ("ring", nx.cycle_graph(6), ring.W, ring.W.tolist(), scipy.sparse.csr_array(ring.W)):
@@ -246,12 +223,6 @@ def test_as_graph_refuses(forms, sentence):
             as_graph(form, 8)
 
 
-@pytest.mark.parametrize("shape", [(7, 2), (9, 2), (8,), (2, 8)])
-def test_mixing_refuses_another_number_of_rows(shape):
-    with pytest.raises(InputError, match="mixes 8 rows"):
-        graph("ring", 8).mix(np.ones(shape))
-
-
 def changed(*entries):
     """The mixing matrix of a ring of five with other entries."""
     W = graph("ring", 5).W.copy()
@@ -266,26 +237,18 @@ def changed(*entries):
         (np.ones((2, 3)), r"square.*\(2, 3\)"),
         (3.0, r"square.*\(\)"),
         (np.ones((0, 0)), "at least two clients, not 0"),
-        ([[1.0]], "at least two clients, not 1"),
         (changed((1, 2, np.nan)), r"W\[1, 2\] = nan.*finite"),
-        (changed((4, 0, -np.inf)), r"W\[4, 0\] = -inf.*finite"),
         (changed((0, 2, -0.1), (2, 0, -0.1)), r"W\[0, 2\] = -0.1.*negative"),
         (changed((3, 2, 0.25)), r"not symmetric.*0\.0?.*8\.33e-02 apart"),
         (changed((3, 3, 0.36)), "row 3 .* sums to 1.0266"),
         (changed((0, 0, 1e308), (0, 1, 1e308), (1, 0, 1e308)), "row 0 .* sums to inf"),
         (np.eye(4), "not connected: its 4 parts would"),
-        (np.kron(np.eye(3), np.full((2, 2), 0.5)), "its 3 parts"),
     ],
 )
 def test_a_matrix_that_cannot_mix_is_refused_with_its_numbers(W, sentence):
     for build in (from_matrix, lambda W: Graph("direct", W)):
         with pytest.raises(InputError, match=sentence):
             build(W)
-
-
-def test_negative_eigenvalues_are_no_reason_to_refuse():
-    swap = from_matrix([[0.0, 1.0], [1.0, 0.0]])
-    assert (swap.delta, swap.lmax, swap.edges) == (pytest.approx(2), pytest.approx(2), 1)
 
 
 HALF, PATH = np.full((2, 2), 0.5), np.array([[0.5, 0.5, 0.0], [0.5, 0.0, 0.5], [0.0, 0.5, 0.5]])

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 import shutil
-import time
-import warnings
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -22,23 +22,16 @@ from proxskip.links.cohorts import Bernoulli, Uniform
 from proxskip.links.rows import RowStore, RowView
 from proxskip.links.sums import largest, weighted_sum
 from proxskip.loop import sparse_memory
-from proxskip.protocol import Server
 from proxskip.randomness import FEW_CLIENTS, stream, subset
 from proxskip.results import description, folder, journal
 from proxskip.results.checkpoint import CheckpointError
 from proxskip.types import InputError
 
+pytestmark = pytest.mark.filterwarnings("ignore")
 ROUNDS = 12
 ON_COHORTS = [row for row in METHODS if row.cohort is not None]
 NOT_COMPUTED = {"seconds", "lyapunov", "lyapunov_bound"}
 NO_ROOM, PLENTY = 0, 1 << 30
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 ByRows = Callable[[int | None], None]
@@ -132,26 +125,8 @@ def test_sums_over_a_view_have_the_bytes_of_the_array(shifted: bool, by_rows: By
     for view in (store.view("h"), store.view("h") - 0.0):
         assert np.isnan(largest(view))
         assert np.isnan(weighted_sum(w, view)[1])
-        assert np.isnan(largest(view))
     assert store.files  # the limit was reached
     assert store.used == len(store.view("h").clients) < 6 * 60
-
-
-def test_a_row_appears_only_for_who_takes_part_and_files_hold_what_is_beyond_the_limit(
-    tmp_path: Path, by_rows: ByRows
-) -> None:
-    by_rows(100 * 32)
-    store = RowStore.of(["h"], 10**6, np.zeros(4), tmp_path)
-    store.admit(np.arange(100))
-    assert not store.files
-    assert sum(v.nbytes for v in store.arrays.values()) <= 100 * 32
-    at = store.admit(np.array([5, 999_999]))
-    store.arrays["h"][at] = 7.0
-    assert store.files
-    assert store.used == 101
-    assert store.view("h")[999_999].tolist() == [7.0] * 4
-    assert not store.view("h")[123_456].any()
-    assert not list(tmp_path.iterdir())  # the files have no name
 
 
 def test_a_round_that_is_broken_off_leaves_the_rows_as_they_were(by_rows: ByRows) -> None:
@@ -169,10 +144,8 @@ def test_a_round_that_is_broken_off_leaves_the_rows_as_they_were(by_rows: ByRows
     assert np.array_equal(np.asarray(store.view("h")), before)
 
 
-def test_a_large_run_keeps_rows_without_being_asked_and_says_what_it_leaves_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(sparse_memory, "LARGEST_WHOLE", 100)
+def test_a_large_run_keeps_rows_without_being_asked_and_says_what_it_leaves_out(by_rows: ByRows) -> None:
+    by_rows(PLENTY)
     problem = problem_of()
     method = ps.Scaffnew.theory(problem, cohort=3)
     result = ps.run(method, problem, rounds=5, cohort=3)
@@ -235,34 +208,20 @@ def test_of_a_client_in_several_parts_the_last_one_counts(tmp_path: Path) -> Non
     same(ps.resume(tmp_path / "a", problem, rounds=12), ps.run(method, problem, rounds=12, cohort=4))
 
 
-@pytest.mark.parametrize("moment", ["part", "checkpoint", "after"])
-def test_a_crash_while_saving_leaves_a_folder_that_resumes_bitwise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
-) -> None:
-    """The process ends between the parts and the checkpoint, within either, or before old parts are removed."""
+@pytest.mark.parametrize("name", ["write_part", "save", "remove_parts"])
+def test_a_crash_while_saving_leaves_a_folder_that_resumes_bitwise(tmp_path: Path, name: str) -> None:
+    class Killed(BaseException): ...
 
-    class Killed(BaseException):
-        pass
+    where: Any = folder if name == "remove_parts" else folder.checkpoint
+    act, calls = getattr(where, name), itertools.count()
 
-    saves = itertools.count()
+    def killed(*args: Any, **given: Any) -> Any:
+        if next(calls) == 6:
+            raise Killed
+        return act(*args, **given)
 
-    def dying(act: Any) -> Any:
-        def killed(*args: Any, **given: Any) -> Any:
-            if next(saves) == 6:
-                raise Killed
-            return act(*args, **given)
-
-        return killed
-
-    where = {
-        "part": (folder.checkpoint, "write_part"),
-        "checkpoint": (folder.checkpoint, "save"),
-        "after": (folder, "remove_parts"),
-    }[moment]
-    with monkeypatch.context() as patch:
-        patch.setattr(*where, dying(getattr(*where)))
-        with pytest.raises(Killed):
-            run_in_parts(tmp_path / "a", rounds=20)
+    with mock.patch.object(where, name, killed), pytest.raises(Killed):
+        run_in_parts(tmp_path / "a", rounds=20)
     problem = problem_of(40)
     method = ps.Scaffnew.theory(problem, cohort=4)
     same(ps.resume(tmp_path / "a", problem, rounds=20), ps.run(method, problem, rounds=20, cohort=4))
@@ -271,10 +230,9 @@ def test_a_crash_while_saving_leaves_a_folder_that_resumes_bitwise(
     assert {p.name for p in journal.parts_in(tmp_path / "a")} == set.union(*listed)
 
 
-@pytest.mark.parametrize("harm", thinned(["other", "cut", "gone", "bit"], 3))
+@pytest.mark.parametrize("harm", ["other", "gone", "bit"])
 def test_a_damaged_part_is_noticed_and_the_generation_before_is_taken(tmp_path: Path, harm: str) -> None:
     method, problem = run_in_parts(tmp_path / "a", checkpoint_every=3)
-    before = folder.checkpoint.load(tmp_path / "a")
     newest = sorted(journal.parts_in(tmp_path / "a"))[-1]
     raw = newest.read_bytes()
     if harm == "gone":
@@ -282,11 +240,10 @@ def test_a_damaged_part_is_noticed_and_the_generation_before_is_taken(tmp_path: 
     elif harm == "other":
         shutil.copy(sorted(journal.parts_in(tmp_path / "a"))[0], newest)
     else:
-        newest.write_bytes(raw[:-40] if harm == "cut" else raw[:100] + bytes([raw[100] ^ 1]) + raw[101:])
+        newest.write_bytes(raw[:100] + bytes([raw[100] ^ 1]) + raw[101:])
     with pytest.raises(CheckpointError, match=newest.name):
         ps.load(tmp_path / "a")
     resumed = ps.resume(tmp_path / "a", problem, rounds=12)
-    assert before.generation == "current"
     assert any(newest.name in note for note in resumed.warnings)
     same(resumed, ps.run(method, problem, rounds=12, cohort=4))
     for p in journal.parts_in(tmp_path / "a"):
@@ -320,33 +277,19 @@ def test_every_subset_is_equally_likely(n: int, c: int) -> None:
         assert scipy.stats.chisquare(list(found.values())).pvalue > 1e-4
 
 
-def test_each_client_of_many_is_equally_likely() -> None:
-    n, c, rounds = FEW_CLIENTS, 400, 250
-    counts = np.zeros(n)
-    for r in range(rounds):
-        S = Uniform(c).draw(stream(4, r, "cohort"), n, r)
-        assert len(S) == c
-        assert np.all(np.diff(S) > 0)
-        counts[S] += 1
-    groups = counts.reshape(50, -1).sum(axis=1)
-    assert scipy.stats.chisquare(groups).pvalue > 1e-4
-    sizes = np.array([len(Bernoulli(0.02).draw(stream(5, r, "cohort"), n, r)) for r in range(rounds)])
-    assert abs(sizes.mean() - 200) < 5 * math.sqrt(200 / rounds)
+def test_bernoulli_cohorts_of_many_clients_have_the_right_mean() -> None:
+    sizes = [len(Bernoulli(0.02).draw(stream(5, r, "cohort"), FEW_CLIENTS, r)) for r in range(250)]
+    assert abs(np.mean(sizes) - 200) < 5 * math.sqrt(200 / 250)
 
 
 def test_a_draw_costs_what_the_cohort_costs() -> None:
-    """At a hundred times the clients the same cohort takes about as long; a permutation takes a hundred times."""
-
-    def seconds(n: int) -> float:
-        best = math.inf
-        for _ in range(20):
-            began = time.process_time()
-            for r in range(5):
-                Uniform(100).draw(stream(1, r, "cohort"), n, r)
-            best = min(best, time.process_time() - began)
-        return best
-
-    assert seconds(100 * FEW_CLIENTS) < 5 * seconds(FEW_CLIENTS)
+    """Numbers of all clients would take 8 MB."""
+    tracemalloc.start()
+    try:
+        Uniform(100).draw(stream(1, 0, "cohort"), 100 * FEW_CLIENTS, 0)
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_small_problems_draw_as_they_always_did() -> None:
@@ -356,18 +299,6 @@ def test_small_problems_draw_as_they_always_did() -> None:
         assert Uniform(5).scheme_for(n) == 1
         assert description.cohort(Uniform(5), n) == {"uniform": 5}
     assert description.cohort(Uniform(5), FEW_CLIENTS) == {"uniform": 5, "scheme": 2}
-
-
-@pytest.mark.parametrize("few", [5, 100])
-def test_a_federation_draws_what_a_run_draws(monkeypatch: pytest.MonkeyPatch, few: int) -> None:
-    monkeypatch.setattr("proxskip.links.cohorts.FEW_CLIENTS", few)
-    problem = problem_of()
-    server = Server(ps.Scaffnew.theory(problem, cohort=3), problem, rounds=9, seed=4, cohort=Uniform(3))
-    state = server.start(bytes(16))
-    for r in range(9):
-        drawn = Uniform(3).draw(stream(4, r, "cohort"), problem.n, r)
-        assert server._wanted(state.but(round=r), "round") == tuple(drawn.tolist())
-    assert [Uniform(3, k).scheme_for(problem.n) for k in (1, 2)] == [1, 2]
 
 
 @pytest.mark.parametrize("cohort", [3, 0.25])

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-import time
 import warnings
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
-import scipy.linalg
 import scipy.optimize
 import scipy.sparse
 from scipy.sparse.linalg import LinearOperator, aslinearoperator
@@ -23,19 +24,9 @@ from proxskip.prox import ProxWarning
 from proxskip.types import Array, InputError, UnsafeStepWarning
 
 
-class Plain:
-    """A function of one's own: value, gradient, L, mu."""
-
-    def __init__(self, f: Any) -> None:
-        self.f, self.L, self.mu = f, f.L, f.mu
-        self.calls = 0
-
-    def value(self, x: Array) -> float:
-        return float(self.f.value(x))
-
-    def gradient(self, x: Array) -> Array:
-        self.calls += 1
-        return np.asarray(self.f.gradient(x))
+def plain(f: Any) -> SimpleNamespace:
+    """A function of one's own: value, gradient (whose calls are counted), L, mu."""
+    return SimpleNamespace(value=f.value, gradient=Mock(side_effect=f.gradient), L=f.L, mu=f.mu)
 
 
 class Counted(prox.Operator):
@@ -86,7 +77,6 @@ def regression(rows: int = 60, d: int = 12, seed: int = 1) -> tuple[Array, Array
 # -- one family --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("D", [None, DIFFERENCE[:11, :12]], ids=["plain", "D"])
 def test_the_trajectory_is_that_of_run(D: Any) -> None:
-    """The lean loop and the loop with engines are one method."""
     A, b = regression()
     kinds = (ps.ProxSkip, ps.ProxGD, ps.Fista) if D is None else (ps.SplitSkip, ps.PDHG)
     for f in (ps.Logistic(A, b > 0, l2=0.01), quadratic(d=12)):
@@ -108,11 +98,11 @@ def test_the_trajectory_is_that_of_run(D: Any) -> None:
     ids=lambda psi: type(psi).__name__,
 )
 def test_the_certificate_is_what_it_says_and_everything_is_counted(method: str, psi: Any) -> None:
-    f, counted = Plain(F), Counted(psi or ps.prox.Zero())
+    f, counted = plain(F), Counted(psi or ps.prox.Zero())
     res = ps.minimize(f, psi and counted, ZERO, method=method, tol=1e-9)
     assert res.success
     assert res.status is ps.Status.CONVERGED == 0
-    assert res.ngrad == f.calls
+    assert res.ngrad == f.gradient.call_count
     if psi is not None:
         assert res.nprox == counted.calls == res.trace["nprox"][-1]
         assert np.all(np.diff(res.trace["nprox"]) > 0)
@@ -126,10 +116,10 @@ def test_the_certificate_is_what_it_says_and_everything_is_counted(method: str, 
 
 @pytest.mark.parametrize("method", ["papc", "splitskip", "pdhg", "apda"])
 def test_everything_is_counted_with_d_and_the_certificate_is_true(method: str) -> None:
-    f, psi, D = Plain(F), Counted(L1), DIFFERENCE
+    f, psi, D = plain(F), Counted(L1), DIFFERENCE
     res = ps.minimize(f, psi, ZERO, D=D, method=method, p=0.5 if method == "splitskip" else None, tol=1e-8)
     assert res.success
-    assert (res.ngrad, res.nprox) == (f.calls, psi.calls)
+    assert (res.ngrad, res.nprox) == (f.gradient.call_count, psi.calls)
     primal = f.gradient(res.x) + D.T @ res.y
     dual = res.y - prox.conjugate_prox(psi, res.y + D @ res.x, 1.0)
     assert res.certificate == pytest.approx(np.linalg.norm(primal) + np.linalg.norm(dual), rel=1e-3, abs=1e-13)
@@ -158,16 +148,6 @@ def test_h_is_the_gradient_and_minus_h_a_subgradient() -> None:
     assert ps.minimize(F, L1, res.x, dual=res.h, tol=1e-8).nprox <= 3
 
 
-def test_few_proxes() -> None:
-    """At least sqrt(kappa)/3 times fewer proxes than ProxGD, certificates counted."""
-    kappa = 1e4
-    spectrum, rng = np.geomspace(1 / kappa, 1, 60), np.random.default_rng(0)
-    f = ps.Quadratic(spectrum, spectrum * rng.standard_normal(60) * (rng.random(60) < 0.3))
-    counts = {m: ps.minimize(f, ps.prox.L1(1e-3), np.zeros(60), method=m, tol=1e-8) for m in ("proxgd", "proxskip")}
-    assert all(res.success for res in counts.values())
-    assert counts["proxgd"].nprox >= math.sqrt(kappa) / 3 * counts["proxskip"].nprox
-
-
 def test_a_certificate_does_not_trust_an_L_that_its_gradients_contradict() -> None:
     q = ps.Quadratic(np.geomspace(0.1, 1, 5), np.array([1.0, -1, 0.03, 0.2, 0.02]))
     with pytest.warns(UnsafeStepWarning, match="steeper than L"):
@@ -176,56 +156,18 @@ def test_a_certificate_does_not_trust_an_L_that_its_gradients_contradict() -> No
         ps.minimize((F.value, F.gradient), L1, np.ones(30), L=0.45 * F.L, mu=F.mu, max_iter=300)
 
 
-@pytest.mark.parametrize("method", ["fista", "proxgd", "apda"])
-def test_rounding_does_not_contradict_the_L_of_a_model(method: str) -> None:
-    """Residuals that are large, and orthogonal to A: differences of gradients are rounding, at a small x."""
-    rng = np.random.default_rng(0)
-    A, r = rng.standard_normal((50, 3)), rng.standard_normal(50)
-    Q, _ = np.linalg.qr(A)
-    b = 1e-3 * A.sum(axis=1) + 1e12 * (r - Q @ (Q.T @ r))
-    ps.minimize(ps.LeastSquares(A, b), prox.L1(1e-9), np.zeros(3), method=method, tol=1e-12, max_iter=300)
-
-
-def test_small_curvature_loses_no_digits() -> None:
-    rng = np.random.default_rng(0)
-    A, b = 1e-4 * rng.standard_normal((40, 10)), 1e4 * rng.standard_normal(40)
-    assert ps.minimize(ps.LeastSquares(A, b), prox.L1(1e-3), np.zeros(10), method="fista", tol=1e-9).success
-
-
 def test_a_strong_convexity_of_rounding_is_none() -> None:
     for seed in range(20):
-        rng = np.random.default_rng(seed)
-        A = rng.standard_normal((60, 6))
-        f = ps.LeastSquares(np.column_stack([A, A[:, 0] + A[:, 1]]), rng.standard_normal(60))
+        A = np.random.default_rng(seed).standard_normal((60, 6))
+        f = ps.LeastSquares(np.column_stack([A, A[:, 0] + A[:, 1]]), np.ones(60))
         assert f.mu == 0.0
         with pytest.raises(ps.InputError, match="mu is unknown"):
             ps.minimize(f, prox.L1(0.01), method="proxskip")
-    H = np.outer(np.ones(4), np.ones(4))
-    assert ps.Quadratic(H, np.ones(4)).mu == 0.0
+    assert ps.Quadratic(np.ones((4, 4)), np.ones(4)).mu == 0.0
     assert ps.Quadratic(np.diag([1e-9, 1.0]), np.ones(2)).mu == pytest.approx(1e-9)
 
 
-# -- solutions of others -----------------------------------------------------------------------------------------------
-def agrees(x: Array, other: Array, f: Any, psi: Any) -> bool:
-    """The same point to four digits, and ours is no worse: how exact another library is depends on the machine."""
-    best = f.value(x) + psi(x)
-    return bool(np.abs(x - other).max() < 1e-4 and best <= f.value(other) + psi(other) + 1e-10 * max(1.0, abs(best)))
-
-
-@pytest.mark.parametrize("method", ["proxskip", "fista", "auto"])
-@pytest.mark.parametrize(("l1", "l2"), [(0.1, 0.0), (0.05, 0.2)])
-def test_lasso_and_elastic_net_of_scikit_learn(method: str, l1: float, l2: float) -> None:
-    from sklearn.linear_model import ElasticNet
-
-    A, b = regression()
-    other = ElasticNet(alpha=l1 + l2, l1_ratio=l1 / (l1 + l2), fit_intercept=False, tol=1e-14, max_iter=100_000)
-    x, f, psi = other.fit(A, b).coef_, ps.LeastSquares(A, b), ps.prox.ElasticNet(l1, l2)
-    for data in (A, scipy.sparse.csr_matrix(A), aslinearoperator(A)):
-        res = ps.minimize(ps.LeastSquares(data, b), psi, method=method, tol=1e-9, mu=None if data is A else f.mu)
-        assert res.success
-        assert agrees(res.x, x, f, psi)
-
-
+# -- solutions of others: test_sklearn has the Lasso -------------------------------------------------------------------
 @pytest.mark.parametrize("method", ["papc", "splitskip", "pdhg", "apda", "auto"])
 def test_fused_lasso_of_scipy(method: str) -> None:
     """f + |D x|_1 as a smooth problem with bounds in the dual: y in a box, x = H^-1 (b - D'y)."""
@@ -239,78 +181,43 @@ def test_fused_lasso_of_scipy(method: str) -> None:
     exactly = {"ftol": 1e-16, "gtol": 1e-12}
     bounds = [(-lam, lam)] * 11
     y = scipy.optimize.minimize(dual, np.zeros(11), jac=True, bounds=bounds, method="L-BFGS-B", options=exactly).x
+    other = inverse @ (f.b - D.T @ y)
     for operator in (D, D.astype(np.int8), scipy.sparse.csr_matrix(D), aslinearoperator(D)):
         p = 0.5 if method == "splitskip" and not hasattr(operator, "toarray") else None
         res = ps.minimize(f, ps.prox.L1(lam), np.zeros(12), D=operator, method=method, tol=1e-10, p=p)
         assert res.success
-        assert agrees(res.x, inverse @ (f.b - D.T @ y), f, lambda x: lam * np.abs(D @ x).sum())
+        assert np.abs(res.x - other).max() < 1e-4  # how exact the other library is depends on the machine
+        assert res.fun <= f.value(other) + lam * np.abs(D @ other).sum() + 1e-10
 
 
 @pytest.mark.long
 def test_an_operator_of_pylops_is_the_matrix_it_stands_for() -> None:
     pylops = pytest.importorskip("pylops", reason="pylops is not installed")
-    f, (A, b) = gentle(30), regression()
+    f = gentle(30)
     D = pylops.FirstDerivative(30, kind="forward", edge=False)  # its last row is zero
     res = ps.minimize(f, prox.L1(0.2), ZERO, D=D, method="papc", tol=1e-9)
     assert res.success
     assert np.abs(res.x - ps.minimize(f, prox.TV1D(0.2), ZERO, tol=1e-10).x).max() < 1e-7
-    ours, theirs = (ps.minimize(ps.LeastSquares(M, b, l2=0.1), L1, tol=1e-9) for M in (A, pylops.MatrixMult(A)))
-    assert theirs.success
-    assert np.abs(ours.x - theirs.x).max() < 1e-8
 
 
 # -- f in every form ---------------------------------------------------------------------------------------------------
 def test_f_in_every_form_gives_one_answer() -> None:
     x, pair = ps.minimize(F, L1, ZERO, tol=1e-10).x, (F.value, F.gradient)
-    forms = [(Plain(F), {}), (pair, {"L": F.L, "mu": F.mu}), (pair, {"mu": F.mu}), (pair, {"p": 0.1})]
+    forms = [(plain(F), {}), (pair, {"L": F.L, "mu": F.mu}), (pair, {"mu": F.mu}), (pair, {"p": 0.1})]
     for form, given in forms:
         assert np.abs(ps.minimize(form, L1, ZERO, tol=1e-9, **given).x - x).max() < 1e-6
-    for method in ("fista", "fista-restart", "proxgd"):
+    for method in ("fista", "fista-restart", "proxgd", "apda"):
         res = ps.minimize(pair, L1, ZERO, method=method, tol=1e-9)
         assert res.success
         assert res.parameters["L"] <= 2 * F.L
         assert np.abs(res.x - x).max() < 1e-6
 
 
-def test_backtracking_finds_a_steep_valley_behind_a_plain() -> None:
-    """The curvature at x0 is a thousand times smaller than at the solution."""
-
-    def value(x: Array) -> float:
-        return float(np.sum(np.logaddexp(0, 30 * (x - 3))) / 30 + 5e-3 * x @ x - 0.9 * x.sum())
-
-    def gradient(x: Array) -> Array:
-        return scipy.special.expit(30 * (x - 3)) + 1e-2 * x - 0.9
-
-    for method, given in (("fista-restart", {}), ("proxskip", {"mu": 1e-2}), ("proxgd", {})):
-        res = ps.minimize((value, gradient), ps.prox.NonNegative(), np.zeros(5), method=method, tol=1e-9, **given)
-        assert res.success
-        assert np.abs(gradient(res.x)).max() < 1e-8
-
-
-def test_f_and_psi_of_ones_own_see_the_shape_of_x0() -> None:
-    """psi is half the sum of the rows' norms."""
-    B, shapes = np.array([[3.0, 4.0], [0.1, 0.1], [1.0, 0.0]]), set()
-
-    def gradient(X: Array) -> Array:
-        shapes.add(X.shape)
-        return X - B
-
-    def shrink(X: Array, t: float) -> Array:
-        return X * np.maximum(1 - 0.5 * t / np.maximum(np.linalg.norm(X, axis=-1, keepdims=True), 1e-300), 0)
-
-    psi = Own(shrink, lambda X: 0.5 * float(np.linalg.norm(X, axis=-1).sum()))
-    res = ps.minimize((lambda X: 0.5 * np.sum((X - B) ** 2), gradient), psi, np.zeros((3, 2)), L=1.0, mu=1.0)
-    assert shapes == {(3, 2)}
-    assert res.x.shape == res.h.shape == (3, 2)
-    assert np.abs(res.x - [[2.7, 3.6], [0, 0], [0.5, 0]]).max() < 1e-7
-
-
 def test_operators_as_data_have_a_certified_l() -> None:
     A, b = regression()
-    exact, bound = ps.LeastSquares(A, b).L, ps.LeastSquares(aslinearoperator(A), b).L
-    assert exact <= bound <= 1.011 * exact
-    f = ps.LeastSquares(aslinearoperator(A), b)
-    assert np.allclose(f.gradient(np.ones(12)), ps.LeastSquares(A, b).gradient(np.ones(12)))
+    dense, f = ps.LeastSquares(A, b), ps.LeastSquares(aslinearoperator(A), b)
+    assert dense.L <= f.L <= 1.011 * dense.L
+    assert close(*(ps.minimize(g, L1, method="fista", tol=1e-10).x for g in (f, dense)), 1e-8)
     with pytest.raises(InputError, match="matrix"):
         ps.minimize(f, ps.prox.L1(0.1), batch=3, method="sproxskip", mu=0.1)
 
@@ -332,16 +239,15 @@ def test_sproxskip_has_the_constants_of_expected_smoothness() -> None:
     A, b = regression(rows=200)
     f = ps.Logistic(A, b > 0, l2=0.1)
     res = ps.minimize(f, ps.prox.L1(0.01), method="sproxskip", batch=10, max_iter=500, tol=1e-12)
-    L_b = ps.theory.minibatch_smoothness(200, 10, f.L, f.L_rows)
-    assert res.parameters["gamma"] == pytest.approx(1 / (2 * L_b))
+    gamma = 1 / (2 * ps.theory.minibatch_smoothness(200, 10, f.L, f.L_rows))
+    assert res.parameters["gamma"] == pytest.approx(gamma)
+    assert ps.Problem([f], batch=10).es_A == pytest.approx(1 / gamma)
     assert res.parameters["p"] == pytest.approx(math.sqrt(res.parameters["gamma"] * f.mu))
     assert res.status is ps.Status.LIMIT
-    problem = ps.Problem([f], psi=ps.prox.L1(0.01), batch=10)
-    assert res.parameters["gamma"] == pytest.approx(1 / problem.es_A)
     assert res.passes == pytest.approx((res.nit * 10 + (res.ngrad - res.nit) * 200) / 200)
 
 
-def test_a_finite_sum_of_ones_own_is_sampled_like_ours_and_sees_the_shape_of_x0() -> None:
+def test_a_finite_sum_of_ones_own_is_sampled_like_ours_and_sees_the_shape_of_x0_as_psi_does() -> None:
     ours = ps.LeastSquares(*regression(rows=100), l2=0.1)
 
     class Sum:
@@ -358,9 +264,15 @@ def test_a_finite_sum_of_ones_own_is_sampled_like_ours_and_sees_the_shape_of_x0(
             assert X.shape == (3, 4)
             return ours.minibatch_gradient(X.reshape(12), rows).reshape(3, 4)
 
+    def shrink(X: Array, t: float) -> Array:
+        assert X.shape == (3, 4)
+        return prox.L1(0.1).prox(X, t)
+
     given = {"method": "sproxskip", "batch": 5, "max_iter": 200, "tol": 1e-12}
     x = ps.minimize(ours, prox.L1(0.1), **given).x
-    assert close(ps.minimize(Sum(), prox.L1(0.1), np.zeros((3, 4)), **given).x, x.reshape(3, 4), 1e-10)
+    found = ps.minimize(Sum(), Own(shrink, prox.L1(0.1)), np.zeros((3, 4)), **given)
+    assert found.h.shape == (3, 4)
+    assert close(found.x, x.reshape(3, 4), 1e-10)
     Sum.minibatch_gradient = lambda *_: np.zeros(3)  # type: ignore[method-assign]
     with pytest.raises(ps.InputError, match="the gradient of f has shape"):
         ps.minimize(Sum(), prox.L1(0.1), np.zeros((3, 4)), **given)
@@ -368,11 +280,8 @@ def test_a_finite_sum_of_ones_own_is_sampled_like_ours_and_sees_the_shape_of_x0(
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_returned_x_is_the_best_certified_one(seed: int) -> None:
-    rng = np.random.default_rng(0)
-    A = rng.standard_normal((200, 10))
-    f = ps.LeastSquares(A, A @ rng.standard_normal(10) + rng.standard_normal(200), l2=0.1)
-    given = {"method": "sproxskip", "batch": 20, "tol": 1e-12, "max_grad": 4000, "seed": seed}
-    res = ps.minimize(f, prox.L1(0.05), np.zeros(10), **given)
+    f = ps.LeastSquares(*regression(200, 10), l2=0.1)
+    res = ps.minimize(f, L1, method="sproxskip", batch=20, tol=1e-12, max_grad=4000, seed=seed)
     seen = res.trace["certificate"]
     assert res.certificate <= seen.min() * (1 + 1e-9) < 0.9 * seen[-1]
 
@@ -402,18 +311,14 @@ class Own:
     ("call", "said"),
     [
         (lambda: ps.minimize(3.0, prox.L1(1), ZERO), "no value"),
-        (lambda: ps.minimize((F.value,), prox.L1(1), ZERO), "no value"),
         (lambda: ps.minimize(F, object(), ZERO), "prox"),
-        (lambda: ps.minimize(F, ps.prox.L1, ZERO), "class"),
         (lambda: ps.minimize((F.value, F.gradient), prox.L1(1)), "x0"),
         (lambda: ps.minimize(F, prox.L1(1), np.zeros(4)), "30 unknowns"),
         (lambda: ps.minimize(F, prox.L1(1), np.full(30, np.nan)), "finite"),
         (lambda: ps.minimize((F.value, F.gradient), prox.L1(1), ZERO, "proxskip", L=1.0), "mu is unknown.*give mu"),
-        (lambda: ps.minimize(F, prox.L1(1), ZERO, "proxskip", mu=0.0), "mu is unknown"),
         (lambda: ps.minimize(F, prox.L1(1), ZERO, L=1.0, mu=2.0), "larger than L"),
         (lambda: ps.minimize(F, prox.L1(1), ZERO, p=1.5), r"\(0, 1\]"),
         (lambda: ps.minimize(F, prox.L1(1), ZERO, gamma=2.5), "diverge"),
-        (lambda: ps.minimize(F, prox.L1(1), ZERO, gamma=-1.0), "positive"),
         (lambda: ps.minimize(F, prox.L1(1), ZERO, tol=0.0), "tol"),
         (lambda: ps.minimize(F, prox.L1(1), ZERO, seed=-1), "seed"),
         (lambda: ps.minimize(F, prox.L1(1), ZERO, max_prox=0), "max_prox"),
@@ -428,35 +333,24 @@ class Own:
         (lambda: ps.minimize(F, prox.L1(1), ZERO, dual=np.ones(3)), "dual"),
         (lambda: ps.minimize(F, prox.L1(1), ZERO, tau=0.5), "proxskip has no tau"),
         (lambda: ps.minimize((F.value, lambda x: x[:3]), prox.L1(1), ZERO, L=1, mu=0.1), "shape"),
-        (lambda: ps.minimize(F, Own(lambda x, t: x[:3]), ZERO), "Own gave float64 of shape"),
         (lambda: ps.minimize(F, Own(lambda x, t: np.full_like(x, np.nan)), ZERO), "Own gave numbers.*not finite"),
         (lambda: ps.minimize(ps.LeastSquares, prox.L1(0.1), ZERO), "is the class"),
         (lambda: ps.minimize((lambda x: 0.0, lambda x: 1 / x), prox.L1(1), ZERO, L=1.0, mu=1.0), "not finite; start else"),
         (lambda: ps.minimize((lambda x: 0.0, lambda x: np.add(x, 1, out=x)), prox.L1(1), ZERO.copy(), L=1), "changes the x"),
-        (lambda: prox.L1(np.array([1.0, 2.0])), "finite lam"),
-        (lambda: ps.minimize(F, prox.L1(1), ZERO, "apda", p=0.5), "apda has no p"),
         (lambda: ps.minimize(F, prox.L1(1), ZERO, "fista", p=0.5), "has no p"),
-        (lambda: ps.minimize(F, prox.L1(1), ZERO, "fista", tau=0.5), "has no tau"),
         (lambda: ps.minimize(F, prox.L1(1), ZERO, ps.ProxSkip(0.5, 0.2), p=0.9), "has its own p"),
         (lambda: ps.minimize(F, prox.L1(1), ZERO, ps.ProxSkip), "neither a name nor a method"),
-        (lambda: ps.minimize(F, prox.L1(1), ZERO, None), "neither a name nor a method"),
         (lambda: ps.minimize(F, prox.L1(1), ZERO + 1j), "complex"),
         (lambda: ps.minimize(F, prox.L1(1), "abc"), "x0 is no array of numbers but 'abc'"),
-        (lambda: ps.minimize(F, prox.L1(1), [[1.0], [2.0, 3.0]]), "x0 is no array of numbers"),
         (lambda: ps.minimize(F, prox.L1(1), scipy.sparse.csr_array(np.zeros((1, 30)))), "x0 is sparse"),
         (lambda: ps.minimize(F, prox.L1(1), ZERO, "apda", dual="abc"), "dual is no array of numbers"),
         (lambda: ps.minimize(F, prox.L1(1), ZERO, "papc", D=np.zeros((3, 30))), "finite numbers, and not zeros"),
-        (lambda: ps.minimize(F, prox.L1(1), ZERO, "papc", D=np.full((3, 30), np.nan)), "finite numbers, and not zeros"),
         (lambda: ps.minimize(F, prox.L1(1), ZERO, ps.GD(0.1)), "has no prox step"),
         (lambda: ps.minimize(LONG, None, method=ps.ProxSkipVR(0.1, 0.1, 0.1)), "needs clients.* give it to run"),
         (lambda: ps.minimize(LONG, None, method=ps.ScaffnewVR(0.1, 0.1, 0.1), batch=2), "needs clients.* give it to run"),
-        (lambda: ps.minimize(LONG, None, method=ps.GradSkip(0.1, 0.1, (0.5,))), "needs clients.* give it to run"),
         (lambda: ps.minimize(F, prox.L1(1), ZERO, "papc", D=operator(None)), "no transpose"),
         (lambda: ps.minimize(F, prox.L1(1), ZERO, "papc", D=operator(lambda v: 2 * v)), "is not the transpose"),
-        (lambda: ps.minimize(F, prox.L1(1), ZERO, "papc", D=operator(lambda v: -v)), "is not the transpose"),
-        (lambda: ps.LeastSquares(operator(None), ZERO), "no transpose"),
         (lambda: ps.LeastSquares(operator(lambda v: 2 * v), ZERO), "is not the transpose"),
-        (lambda: ps.minimize(F, prox.L1(1), ZERO, ps.LocalGD(0.1, 3)), "has no prox step"),
         (lambda: ps.minimize(F, prox.L1(1), ZERO, ps.Accelerated(0.1, 0.5), D=np.eye(30)), r"cannot solve psi\(D x\)"),
     ],
 )  # fmt: skip
@@ -479,10 +373,7 @@ NAN, NO_SHAPE = lambda x: np.full_like(x, np.nan), lambda x: None
     ],
 )
 def test_a_prox_that_fails_late_is_named(method: str, calls: int, wrong: Any, match: str) -> None:
-    """At a call that is not checked beforehand. With a condition number of 1e8 no method has ended before.
-
-    With a subgradient of psi from a point that was changed afterwards, apda would never end.
-    """
+    """At a call that is not checked beforehand. With a condition number of 1e8 no method has ended before."""
     psi, p = Counted(prox.L1(1e-3), calls, wrong), 0.9 if method == "proxskip" else None
     with pytest.raises(InputError, match=f"Counted {match}"):
         ps.minimize(quadratic(kappa=1e8), psi, ZERO + 1.0, method=method, p=p, tol=1e-300, max_prox=400)
@@ -496,16 +387,6 @@ def test_the_prox_of_a_certificate_is_always_checked() -> None:
     assert (found.success, found.status) == (False, 4)
 
 
-def test_a_prox_that_contradicts_itself_is_named_and_is_no_success() -> None:
-    """Its certificate is small, and proves nothing."""
-    psi = Own(lambda x, t: 1.5 * x - 0.5)
-    given = {"method": "proxgd", "gamma": 0.5, "tol": 1e-6, "max_iter": 20_000}
-    with pytest.warns(ProxWarning, match="Own is not firmly nonexpansive"):
-        found = ps.minimize(gentle(), psi, np.zeros(20) + 0.3, **given)
-    assert not found.success
-    assert any("not firmly nonexpansive" in said for said in found.warnings)
-
-
 def test_a_step_above_the_theorem_warns_and_one_that_diverges_says_so() -> None:
     with pytest.warns(UnsafeStepWarning):
         assert ps.minimize(F, L1, ZERO, gamma=1.5 / F.L, tol=1e-6).warnings
@@ -515,15 +396,6 @@ def test_a_step_above_the_theorem_warns_and_one_that_diverges_says_so() -> None:
     assert not res.success
     assert np.isfinite(res.x).all()
     assert np.isfinite(res.fun)
-
-
-@pytest.mark.timeout(120)
-def test_total_variation_of_what_is_not_finite_ends() -> None:
-    assert np.isnan(prox.TV1D(1.0).prox(np.array([1.0, 2.0, np.nan]), 1.0)).all()
-    q = gentle()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ps.UnsafeStepWarning)
-        assert not ps.minimize((q.value, q.gradient), prox.TV1D(0.1), np.zeros(20), L=1e-3, p=0.003).success
 
 
 @pytest.mark.parametrize("D", [None, np.eye(3)])
@@ -576,7 +448,6 @@ def test_the_inner_tolerance_follows_the_certificate() -> None:
 
 
 def test_an_inner_solver_that_misses_its_tolerance_is_told() -> None:
-    """The status says so, and x is the best certified one."""
     res = ps.minimize(F, Rough(0.05, 1e-5), ZERO, tol=1e-8, max_iter=20_000)
     assert res.status is ps.Status.INEXACT
     assert not res.success
@@ -610,8 +481,6 @@ def test_limits_are_kept() -> None:
 def test_the_result_has_the_manners_of_scipy() -> None:
     res = ps.minimize(F, L1, ZERO, track=True)
     assert dict(res)["x"] is res.x is res["x"]
-    assert "x" in res
-    assert set(dict(res)) == set(res.keys())
     assert res["fun"] == pytest.approx(F.value(res.x) + 0.05 * np.abs(res.x).sum(), rel=1e-12)
     assert "certificate" in str(res)
     with pytest.raises(KeyError):
@@ -639,67 +508,16 @@ def test_the_callback_sees_records_can_stop_and_cannot_change_the_answer() -> No
     assert np.array_equal(whole.x, ps.minimize(F, L1, ZERO, **how).x)
 
 
-def test_same_seed_same_answer() -> None:
-    a, b, c = (ps.minimize(F, L1, ZERO, "proxskip", seed=s) for s in (3, 3, 4))
-    assert np.array_equal(a.x, b.x)
-    assert not np.array_equal(a.x, c.x)
-
-
-def test_the_loop_itself_is_cheap() -> None:
-    """Well under 15 us a step (see benchmarks), which is a few calls of numpy: here at most thirty of them."""
-
-    def cost(act: Any, count: int) -> float:
-        then = time.process_time()
-        for _ in range(count):
-            act()
-        return (time.process_time() - then) / count
-
-    small, out = np.ones(50), np.empty(50)
-
-    class Free:
-        L, mu, d = 1.0, 1e-4, 50
-        zero = np.zeros(50)
-
-        def value(self, x: Array) -> float:
-            return 0.0
-
-        def gradient(self, x: Array) -> Array:
-            return self.zero
-
-    class Nothing(prox.Operator):
-        def __call__(self, x: Array) -> float:
-            return 0.0
-
-        def prox(self, x: Array, t: float) -> Array:
-            return x
-
-    for name in ("proxskip", "proxgd", "fista"):
-        task, x0 = prepare(Free(), Nothing(), np.ones(50), name)
-        run = Descent(task, method_maker(name), x0)
-        best, unit, rounds = math.inf, math.inf, 20 if name == "proxskip" else 500
-        for _ in range(8):
-            done = run.solo.iterations
-            spent = cost(run.advance, rounds) * rounds
-            best = min(best, spent / (run.solo.iterations - done))
-            unit = min(unit, cost(lambda: np.multiply(small, 0.5, out=out), 2000))
-        run.close()
-        assert best < 30 * unit, (best, unit)
-
-
 # -- limits, and runs that end early -----------------------------------------------------------------------------------
-def test_backtracking_ends_in_a_sentence() -> None:
-    f = (
-        lambda x: float(np.logaddexp(0, -4 * x).sum() + 0.1 * x @ x),
-        lambda x: -4 / (1 + np.exp(4 * x)) + 0.2 * x,
-    )
-    for most in range(1, 8):
-        res = ps.minimize(f, prox.L1(0.1), np.array([1.0, 1.0]), method="fista", max_grad=most)
-        assert res.status is ps.Status.LIMIT
-        assert "gradients without reaching" in res.message
-
-
 LONG = ps.LeastSquares(*regression(50, 5), l2=0.1)
 PAIR = (LONG.value, LONG.gradient)
+
+
+@pytest.mark.parametrize("most", range(1, 8))
+def test_backtracking_ends_in_a_sentence(most: int) -> None:
+    res = ps.minimize(PAIR, prox.L1(0.1), np.ones(5), method="fista", max_grad=most)
+    assert res.status is ps.Status.LIMIT
+    assert "gradients without reaching" in res.message
 
 
 @pytest.mark.timeout(120)
@@ -724,12 +542,11 @@ def test_long_rounds_take_the_steps_of_one_call() -> None:
 @pytest.mark.parametrize("L", [1.0, None])
 @pytest.mark.parametrize("method", ["proxskip", "fista", "proxgd"])
 def test_a_gradient_that_stops_being_finite_ends_the_run(method: str, L: float | None) -> None:
-    f, calls = gentle(), 0
+    f, calls = gentle(), itertools.count(1)
 
     def gradient(x: np.ndarray) -> np.ndarray:
-        nonlocal calls
-        calls += 1
-        return f.gradient(x) if calls < 20 or calls % 2 else np.full(20, np.nan)
+        call = next(calls)
+        return f.gradient(x) if call < 20 or call % 2 else np.full(20, np.nan)
 
     found = ps.minimize((f.value, gradient), prox.L1(0.1), np.zeros(20), L=L, mu=0.1, method=method, tol=1e-12)
     assert found.status == 2

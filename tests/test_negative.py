@@ -18,7 +18,7 @@ from proxskip.types import Array, InputError, Vectors
 pytestmark = pytest.mark.usefixtures("quiet_steps")
 
 
-# -- codecs that look harmless ---------------------------------------------------------------------------------------
+# -- codecs that look harmless -----------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class TopK(RandK):
     """The k largest entries, which claims to be unbiased and is not: no error feedback makes up for the rest."""
@@ -103,22 +103,6 @@ def test_wrong_updates_on_cohorts_stall_far_away() -> None:
     assert not wrong.success
 
 
-def test_a_wrong_h0_heals_with_everybody_and_is_refused_on_cohorts() -> None:
-    problem = weighted()
-    method = ps.Scaffnew(1 / problem.L_max, 0.25)
-    h0 = np.ones((4, problem.d))
-    healed = ps.run(method, problem, rounds=400, h0=h0)
-    assert error(healed, problem) < 1e-9
-    for given in ({"cohort": 3}, {"cohort": 4}, {"cohort": 0.5}):
-        with pytest.raises(InputError, match="must be zero, or the answer"):
-            ps.run(method, problem, rounds=1, h0=h0, **given)
-    with pytest.raises(InputError, match="must be zero, or the answer"):
-        ps.run(ps.Scaffold(0.1, 5), problem, rounds=1, h0=h0)
-    zero_sum = h0 * np.array([4.0, 2.0, -4.0, 1.0])[:, None]
-    assert np.abs(problem.weights @ zero_sum).max() < 1e-12
-    ps.run(method, problem, rounds=1, h0=zero_sum, cohort=3)
-
-
 # -- refusals before any work ------------------------------------------------------------------------------------------
 def weighted() -> ps.Problem:
     return ps.Problem(quadratics(4), WEIGHTS)
@@ -133,11 +117,9 @@ def gossip(tau: float, n: int = 4) -> ps.authoring.Method:
     [
         (lambda: ps.Scaffnew(0.5, 2), r"p = 2 must lie in \(0, 1\]."),
         (lambda: ps.Scaffnew(0.5, 0.0), "p = 0"),
-        (lambda: ps.Scaffnew(0.5, 1.5), "p = 1.5"),
         (lambda: ps.Scaffnew(0.1, 1e-300), "p = 1e-300"),
         (lambda: ps.Scaffnew(0.1, "x"), "p = 'x'"),
         (lambda: ps.Scaffnew(0.0, 0.5), "gamma = 0.0 must be positive and finite."),
-        (lambda: ps.Scaffnew(-1.0, 0.5), "gamma = -1"),
         (lambda: ps.Scaffnew(float("nan"), 0.5), "gamma = nan"),
         (lambda: ps.Scaffnew("small", 0.5), "gamma = 'small' is not a number."),
         (lambda: ps.Scaffnew((0.5, 0.0), 0.5), "gamma"),
@@ -168,10 +150,8 @@ def test_parameters_out_of_range_are_refused_where_they_are_given(make: Any, say
     ("method", "says"),
     [
         (ps.Scaffnew((0.5, 0.5), 0.5), "2 entries for 4 clients"),
-        *(
-            (ps.Scaffnew(0.5, 0.5, codec=codec), f"wrong answers with the codec {codec}")
-            for codec in ("natural", "rand-2", "l1-2")
-        ),
+        (ps.Scaffnew(0.5, 0.5, codec="natural"), "wrong answers with the codec natural"),
+        (ps.Scaffnew(0.5, 0.5, codec="rand-2"), "wrong answers with the codec rand-2"),
         (ps.FedLin(0.1, (1, 2)), "2 entries for 4 clients"),
         (ps.ProxSkip(0.5, 0.5), "a single function"),
         (ps.SplitSkip(0.5, 0.5, 0.5), "a single function"),
@@ -203,14 +183,12 @@ def test_methods_without_a_prox_refuse_psi(name: str) -> None:
     [
         ({}, "rounds"),
         ({"rounds": -1}, "rounds = -1"),
-        ({"rounds": 2.5}, "rounds = 2.5"),
         ({"rounds": "3"}, "rounds = '3'"),
         ({"tol": 0.0}, "tol"),
         ({"rounds": 1, "x0": np.zeros(3)}, "x0"),
         ({"rounds": 1, "x0": [np.nan] * 4}, "x0"),
         ({"rounds": 1, "h0": np.zeros((2, 4))}, "h0"),
         ({"rounds": 1, "seed": -1}, "seed"),
-        ({"rounds": 1, "seed": 0.5}, "seed"),
         ({"rounds": 1, "every": 0}, "every"),
         ({"rounds": 1, "cohort": [0, 1]}, r"cohort = \[0, 1\]"),
     ],
@@ -232,8 +210,8 @@ FLAT, ROUND = ps.Problem([ps.Quadratic([1.0, 0.0], [1.0, 0.0])]), ps.Quadratic([
         ),
         (lambda: ps.run(gossip(0.5), weighted(), rounds=1), "equally weighted"),
         (lambda: ps.run(ps.GD(0.5), weighted(), rounds=1, h0=np.ones((4, 4))), "no control variates"),
+        (lambda: ps.run(ps.Scaffold(0.1, 5), weighted(), rounds=1, h0=np.ones((4, 4))), "must be zero, or the answer"),
         (lambda: ps.split(ps.Logistic(*data()), "3"), "clients = '3'"),
-        (lambda: ps.split(ps.Logistic(*data()), 2.5), "clients = 2.5"),
         (lambda: ps.Logistic(*data(), l2="x"), "l2 = 'x'"),
         (lambda: ps.Problem([ROUND], psi=ps.prox.L1(1.0), D=np.eye(3)), "D has shape"),
         (lambda: ps.LoCoDL.theory(HARD, family.Signs()), "needs an unbiased codec"),
@@ -254,13 +232,6 @@ def test_every_mutant_fits_the_source(mutant: mutants.Mutant) -> None:
         assert f"def {name.partition('[')[0]}(" in (mutants.HOME / "tests" / file).read_text()
 
 
-@pytest.mark.parametrize("name", ["divided-by-n", "sign-of-h"])
-@pytest.mark.slow
-def test_a_mutant_is_killed(name: str) -> None:
-    (mutant,) = (m for m in mutants.MUTANTS if m.name == name)
-    assert mutants.kill(mutant) == list(mutant.killers)
-
-
 # -- compression done wrong --------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("codec", [TopK(2), Natural(), RandK(2)], ids=["top-2", "natural", "rand-2"])
 @pytest.mark.slow
@@ -279,3 +250,10 @@ def test_chi_above_its_bound_is_warned_of_and_diverges() -> None:
     assert not right.check(problem)
     assert ps.run(right, problem, rounds=400).trace.last()["gap"] < 1e-9
     assert ps.run(wrong, problem, rounds=400).trace.last()["gap"] > 1e-3
+
+
+@pytest.mark.parametrize("name", ["divided-by-n", "sign-of-h"])
+@pytest.mark.slow
+def test_a_mutant_is_killed(name: str) -> None:
+    (mutant,) = (m for m in mutants.MUTANTS if m.name == name)
+    assert mutants.kill(mutant) == list(mutant.killers)

@@ -13,12 +13,11 @@ import pytest
 
 import proxskip as ps
 from conftest import METHODS, Row, thinned
+from lockstep import Wires
 from proxskip.cli import main
 from proxskip.links.profiles import NAMED
 from proxskip.loop.simulated_time import Clock, Void
-from proxskip.protocol import Arrived, Begin, Client, Deadline, Server, Worker
-from proxskip.protocol.client import ClientState
-from proxskip.protocol.wire import encode
+from proxskip.protocol import Arrived, Deadline
 from proxskip.randomness import STREAMS, client_uniforms, philox4x32, stream
 from proxskip.types import InputError
 
@@ -147,40 +146,17 @@ def test_a_server_waits_until_enough_can_be_reached(problem: ps.Problem) -> None
     assert found.x.tobytes() == ps.run("gd", problem, rounds=5).x.tobytes()
 
 
-@pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...] | None]:
-    """Who was counted in each exchange that a run asked for; None for a void one."""
-    seen: list[tuple[int, ...] | None] = []
-    ask = Clock.ask
-
-    def noted(clock: Clock, *given: Any) -> Any:
-        seen.append(None)
-        counted = ask(clock, *given)
-        seen[-1] = tuple(int(i) for i in counted)
-        return counted
-
-    monkeypatch.setattr(Clock, "ask", noted)
-    return seen
-
-
-def federated(server: Server, problem: ps.Problem, seen: list[tuple[int, ...] | None]) -> Any:
-    """The protocol's server, whose clients answer or not as the network had it; their void answers come late."""
-    clients = [Client(server.method, Worker(f, i, server.seed)) for i, f in enumerate(problem.clients)]
-    memories = [ClientState.fresh(bytes(16)) for _ in clients]
-    state, asks = server.step(server.start(bytes(16)), Begin())
+def federated(wires: Wires, seen: list[Any]) -> Any:
+    """The protocol's server, where those answer who were seen (None: a void exchange); void answers come late."""
     for counted in seen:
-        now, answers = (state.ticket, state.exchange), []
-        for ask in asks:
-            memories[ask.client], said = clients[ask.client].step(memories[ask.client], encode(ask, server.limit))
-            answers += [(ask.client, raw) for raw in said]
-        asks = []
+        now = (wires.state.ticket, wires.state.exchange)
+        answers = [(ask.client, raw) for ask in wires.asks for raw in wires.work(ask)]
         for i, raw in answers if counted is not None else answers[:1]:
             if counted is None or i in counted:
-                state, more = server.step(state, Arrived(raw, i))
-                asks += more
-        if (state.ticket, state.exchange) == now:
-            state, asks = server.step(state, Deadline(*now))
-    return state
+                wires.send(Arrived(raw, i))
+        if (wires.state.ticket, wires.state.exchange) == now:
+            wires.send(Deadline(*now))
+    return wires.state
 
 
 SLOW = pytest.mark.slow
@@ -200,16 +176,23 @@ SLOW = pytest.mark.slow
     ids=lambda v: getattr(v, "name", str(v)),
 )
 def test_a_method_sees_missing_clients_as_in_the_protocol(
-    problem: ps.Problem, method: Any, cohort: Any, seen: list[tuple[int, ...] | None]
+    problem: ps.Problem, method: Any, cohort: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    ask, seen = Clock.ask, []
+
+    def noted(clock: Clock, *given: Any) -> Any:
+        seen.append(None)
+        seen[-1] = ask(clock, *given)
+        return seen[-1]
+
+    monkeypatch.setattr(Clock, "ask", noted)
     network = ps.Network(0.1, math.inf, gradient=0.01, lost_before=0.05, lost_after=0.1, deadline=1.0, patience=60)
     given: dict[str, Any] = {"rounds": 15, "cohort": cohort, "seed": 4, "allow_unsafe_step": True}
     found = ps.run(method, problem, network=network, **given)
     assert found.rounds == 15
     assert found.trace["lost"][-1] > 0
-    more = {} if cohort is None else {"cohort": ps.participation.Uniform(cohort)}
-    server = Server(method, problem, 15, seed=4, audit=0, measure=None, patience=60, insist=True, **more)
-    state = federated(server, problem, seen)
+    wires = Wires(15, method=method, problem=problem, cohort=cohort, seed=4, audit=0, measure=None, patience=60)
+    state = federated(wires, seen)
     assert (state.round, state.over) == (15, True)
     assert state.counts.void == found.trace["void"][-1]
     assert list(state.participated) == found.participation.tolist()

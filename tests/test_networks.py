@@ -131,15 +131,15 @@ def test_without_pytorch_it_is_one_sentence(tmp_path: Path, monkeypatch: Any, ca
     assert not (tmp_path / "out").exists()
 
 
-REFUSED = [
-    (["mlp", "--networks"], "give no names"),
-    (["--family", "--networks"], "give no names"),
-    (["--networks", "--data", "w8a"], "leave out --data"),
-    (["--networks", "--threads", "2"], "give --jobs in place of --threads"),
-]
-
-
-@pytest.mark.parametrize(("words", "sentence"), REFUSED)
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["mlp", "--networks"], "give no names"),
+        (["--family", "--networks"], "give no names"),
+        (["--networks", "--data", "w8a"], "leave out --data"),
+        (["--networks", "--threads", "2"], "give --jobs in place of --threads"),
+    ],
+)
 def test_what_networks_cannot_do_is_refused(words: list[str], sentence: str, capsys: Any, tmp_path: Path) -> None:
     assert main(["reproduce", *words, "--out", str(tmp_path / "out")]) == 2
     assert sentence in capsys.readouterr().err

@@ -5,7 +5,6 @@ import struct
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from proxskip import InputError
@@ -65,21 +64,3 @@ def test_the_table_of_niid_bench_in_its_quick_form(tmp_path: Path, monkeypatch: 
     assert results["AdamW + h", "labels-2"] >= 10 + results["AdamW", "labels-2"]
     assert len(list(tmp_path.glob("*.json"))) == len(results)
     assert "| two labels | 10 | AdamW + h |" in capsys.readouterr().out
-
-
-@pytest.mark.torch
-def test_partitions_by_labels() -> None:
-    torch = pytest.importorskip("torch")
-    import sys
-
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
-    try:
-        import niid
-    finally:
-        sys.path.pop(0)
-    y = torch.tensor(np.random.default_rng(0).integers(0, 10, 500))
-    X = torch.arange(500.0)[:, None]
-    for k in (1, 2, 3):
-        parts = niid.clients_of(X, y, f"labels-{k}", 0)
-        assert [len(set(b.tolist())) for _, b in parts] == [k] * 10
-        assert sorted(float(v) for a, _ in parts for v in a[:, 0]) == list(range(500))

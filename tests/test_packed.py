@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections import Counter
+import cProfile
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from proxskip.engines.cpu.shards import Census, pack
 from proxskip.engines.gpu.tiles import ClientRows
 from proxskip.problems import packed, spectrum
 from proxskip.problems.packed import Packed, stores_of
-from proxskip.problems.split import arrangement
 from proxskip.results.description import fingerprint, identity
 
 KINDS = {"logistic": ps.Logistic, "squared": ps.LeastSquares, "softmax": ps.Softmax}
@@ -140,41 +138,13 @@ def test_a_client_is_a_view_that_is_made_when_asked_for(monkeypatch: pytest.Monk
     assert len(clients._views) <= 9
 
 
-def test_a_problem_of_packed_clients_alone_knows_their_sum() -> None:
-    a, b = pair(model("logistic", "sparse"), 9)
-    alone, listed = ps.Problem(a.clients, a.weights), ps.Problem(list(b.clients), b.weights)
-    x = np.ones(a.d)
-    assert np.isclose(alone.whole.value(x), listed.value(x), rtol=1e-13)
-    assert np.isclose(alone.L_global, listed.L_global, rtol=1e-12)
-    with pytest.raises(ps.InputError, match="unknowns"):
-        ps.Problem(a.clients, d=3)
-
-
-def calls(work: Any) -> Counter[str]:
-    """How often each Python function is called meanwhile."""
-    found: Counter[str] = Counter()
-
-    def count(frame: Any, event: str, _: Any) -> None:
-        if event == "call":
-            found[frame.f_code.co_qualname] += 1
-
-    sys.setprofile(count)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return found
-
-
 def test_no_python_function_is_called_for_each_client() -> None:
     n, d = 1100, 6
     A = scipy.sparse.random_array((2 * n, d), density=0.5, rng=np.random.default_rng(0), format="csr")
     f = ps.Logistic(A, np.arange(2 * n) % 2, 0.1)
-    kept: list[ps.Problem] = []
 
     def everything() -> None:
         problem = ps.split(f, n, by="iid")
-        kept.append(problem)
         assert problem.L_max >= problem.mu  # type: ignore[operator]
         assert problem.solution is not None
         repr(problem)
@@ -189,20 +159,9 @@ def test_no_python_function_is_called_for_each_client() -> None:
         pack(problem)
 
     everything()  # compiles
-    most = calls(everything).most_common(3)
-    assert most[0][1] < n / 2, most
-    assert len(kept[-1].clients._views) < 3  # type: ignore[attr-defined]
-    assert "h" not in vars(kept[-1].solution)
-    assert calls(lambda: ps.split(f, n // 6, by="iid").L_i).most_common(1)[0][1] > n // 6  # one by one it is
-
-
-def test_overflow_is_refused_and_eigenvalues_are_in_order() -> None:
-    big = ps.Logistic(1e200 * np.ones((12, 8)), np.arange(12) % 2, 0.1)
-    with pytest.raises(ps.InputError, match="not finite"):
-        _ = pair(big, 4, "iid")[0].L_i
-    S = np.stack([np.diag([1.0, 3.0, 2.0]), np.full((3, 3), 1.0)])
-    assert np.allclose(spectrum.eigenvalue_each(S, 1), [2.0, 0.0], atol=1e-15)
-    assert np.allclose(spectrum.eigenvalue_each(S, 2), [3.0, 3.0])
+    profile = cProfile.Profile(builtins=False)
+    profile.runcall(everything)
+    assert max(entry.callcount for entry in profile.getstats()) < n / 2
 
 
 @pytest.mark.parametrize("form", ["sparse", "dense"])
@@ -242,8 +201,11 @@ def test_solutions_and_their_gaps_agree() -> None:
     assert accuracy.residual(a, x).most >= np.linalg.norm(a.gradient(x))
 
 
-def test_rows_within_a_client_keep_the_order_of_the_file() -> None:
-    order, row0 = arrangement(model(), 9, "iid", seed=4)
-    assert all((np.diff(part) > 0).all() for part in np.split(order, row0[1:-1]))
-    contiguous, _ = pair(model(), 9, "contiguous")
-    assert np.shares_memory(contiguous.clients.store.A.data, contiguous.whole.A.data)  # type: ignore[attr-defined]
+def test_a_problem_of_packed_clients_alone_knows_their_sum() -> None:
+    a, b = pair(model("logistic", "sparse"), 9)
+    alone, listed = ps.Problem(a.clients, a.weights), ps.Problem(list(b.clients), b.weights)
+    x = np.ones(a.d)
+    assert np.isclose(alone.whole.value(x), listed.value(x), rtol=1e-13)
+    assert np.isclose(alone.L_global, listed.L_global, rtol=1e-12)
+    with pytest.raises(ps.InputError, match="unknowns"):
+        ps.Problem(a.clients, d=3)

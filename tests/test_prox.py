@@ -136,8 +136,6 @@ def size(*arrays_):
 
 
 # the laws
-
-
 @law
 @given(x=vectors, t=steps)
 def test_moreau_identity(name, x, t):
@@ -204,20 +202,14 @@ def test_nothing_hides_a_nan(name):
 
 
 # values
-
-
 @pytest.mark.parametrize(
     ("psi", "inside", "outside"),
     [
         (prox.Box(-1.0, 2.0), [-1, 2 + 1e-10], [-1, 2 + 1e-8]),
-        (prox.Box((0, 5), (1, 6)), [0.5, 5], [5, 0.5]),
-        (prox.NonNegative(), [0, 1, -1e-10], [0, 1, -1e-8]),
         (prox.Simplex(2.0), [0.5, 1.5 + 1e-10], [0.5, 1.6]),
         (prox.Simplex(2.0), [2.0, 0.0], [3.0, -1.0]),
-        (prox.L1Ball(2.0), [-0.5, 1.5 + 1e-10], [-0.5, 1.6]),
         (prox.L2Ball(5.0), [3, -4 - 1e-10], [3, -4.1]),
         (prox.L2Ball(1e-12), [1e-12, 0], [2e-12, 0]),
-        (prox.Singleton(), [0, 1e-10], [0, 1e-8]),
         (prox.psd(2), [1, 0.5, 0.5, 1], [1, 0.5, 0.4, 1]),
         (prox.psd(2), [1, 0, 0, 0], [1, 0, 0, -1]),
         (prox.Consensus(2), [1e3, 2, 1e3 + 1e-7, 2], [1, 2, 1, 2 + 1e-8]),
@@ -236,15 +228,6 @@ def test_the_simplex_is_reached_exactly_however_far_away(x, shift):
     assert abs(P.sum() - 1) <= 1e-14
 
 
-EMPTY = ["Zero", "L1", "L2", "Box", "NonNegative", "L1Ball", "L2Ball", "Singleton"]
-
-
-@pytest.mark.parametrize("psi", [*(OPERATORS[name][0] for name in EMPTY), prox.Consensus(2)])
-def test_no_numbers_at_all(psi):
-    assert psi.prox(np.zeros(0), 1.0).shape == (0,)
-    assert psi(np.zeros(0)) == 0
-
-
 # parameters
 NO_SIZES = [[[0, 1], [2, 3]], [[0, 1], [2]], 5, [1.5, 2.5], "ab"]
 
@@ -253,18 +236,15 @@ NO_SIZES = [[[0, 1], [2, 3]], [[0, 1], [2]], 5, [1.5, 2.5], "ab"]
     ("make", "sentence"),
     [
         (lambda: prox.L1(-1.0), "L1 needs a finite lam >= 0, not lam = -1"),
-        (lambda: prox.L1(math.nan), "lam = nan"),
         (lambda: prox.L2(-0.1), "L2 needs"),
         (lambda: prox.SquaredL2(math.inf), "SquaredL2 needs"),
         (lambda: prox.ElasticNet(-1.0, 1.0), "l1 = -1"),
         (lambda: prox.ElasticNet(1.0, -1.0), "l2 = -1"),
         (lambda: prox.GroupL1(-1.0, (2,)), "lam = -1"),
         (lambda: prox.GroupL1(1.0, (2, 0)), r"\(2, 0\)"),
-        (lambda: prox.GroupL1(1.0, ()), r"\(\)"),
         (lambda: prox.Box(1.0, 0.0), "lo <= hi, .* lo = 1.0 and hi = 0.0"),
         (lambda: prox.Box((0, 3), 2.0), r"lo = 3.0 and hi = 2.0 \(at 1\)"),
         (lambda: prox.Box(math.nan, 1.0), "lo = nan"),
-        (lambda: prox.Box(math.inf, math.inf), "lo = inf"),
         (lambda: prox.Box((0, 0), (1, 1, 1)), "2 lower bounds but 3 upper"),
         (lambda: prox.Simplex(0.0), "Simplex needs a finite radius > 0, not radius = 0"),
         (lambda: prox.L1Ball(-1.0), "L1Ball needs"),
@@ -275,12 +255,10 @@ NO_SIZES = [[[0, 1], [2, 3]], [[0, 1], [2]], 5, [1.5, 2.5], "ab"]
         (lambda: prox.GroupL1(1.0, (2, 2)).prox(np.ones(5), 1.0), "GroupL1 is made for 4 numbers, not for 5"),
         (lambda: prox.Box((0, 0), (1, 1)).prox(np.ones(1), 1.0), "Box is made for 2 numbers, not for 1"),
         (lambda: prox.NuclearNorm(1.0, (2, 2))(np.ones(5)), "NuclearNorm is made for 4 numbers, not for 5"),
-        (lambda: prox.NuclearNorm(1.0, (2, 2)).prox(np.ones(5), 1.0), "NuclearNorm is made for 4 numbers"),
         (lambda: prox.NuclearNorm(0.5, (2, 3)).prox(np.zeros((3, 2)), 1.0), "made for shape"),
         (lambda: prox.Consensus(2).prox(np.ones(5), 1.0), r"Consensus\(2\) cannot cut 5 numbers"),
         *((lambda groups=groups: prox.GroupL1(0.5, groups), "needs group sizes") for groups in NO_SIZES),
         (lambda: as_prox(np.abs), r"needs a method prox\(x, t\), which ufunc"),
-        (lambda: as_prox(3.0), "which float does not have"),
         (lambda: as_prox(prox.L1), r"the class L1 and not an operator; write L1\(\.\.\.\)"),
         (lambda: as_prox(type("NoValue", (), {"prox": lambda self, x, t: x})()), "NoValue cannot be called"),
     ],
@@ -301,43 +279,27 @@ def test_operators_are_values(name):
 
 
 # operators of others
+class Theirs:
+    """In the manner of pyproximal."""
 
-
-class HalfSquare:
-    """In the manner of pyproximal: its own precision, value a numpy scalar; x is seen in its own shape."""
+    def __init__(self, value, prox):
+        self.value, self.prox = value, prox
 
     def __call__(self, x):
-        assert x.shape == (2, 2)
-        return np.float32(np.sum(x**2) / 2)
+        return self.value(x)
 
-    def prox(self, x, tau):
+
+def test_operators_of_others_are_adapted():
+    """One with its own precision, which changes the x it is given; its value is a numpy scalar."""
+
+    def halve(x, tau):
         assert x.shape == (2, 2)
         x /= 1 + tau
         return x.astype(np.float32)
 
-
-class Ball:
-    """In the manner of pyproximal's indicators: the value is a bool."""
-
-    def __call__(self, x):
-        return np.linalg.norm(x) <= 1
-
-    def prox(self, x, tau):
-        return x / max(1, np.linalg.norm(x))
-
-
-class Wrong(Ball):
-    def __init__(self, answer):
-        self.answer = answer
-
-    def prox(self, x, tau):
-        return self.answer
-
-
-def test_operators_of_others_are_adapted():
     x = np.array([[1.0, -2.0], [3.0, 0.5]])
     before = x.copy()
-    psi = as_prox(HalfSquare())
+    psi = as_prox(Theirs(lambda x: np.float32(np.sum(x**2) / 2), halve))
     assert isinstance(psi, Adapted)
     assert as_prox(psi) is psi
     assert psi(x) == 7.125
@@ -348,26 +310,22 @@ def test_operators_of_others_are_adapted():
     np.testing.assert_allclose(conjugate_prox(psi, x, 1.0), x / 2)
     with pytest.raises(InputError, match="positive"):
         psi.prox(x, 0.0)
+    assert as_prox(None) is None
 
 
 def test_indicators_of_others_are_zero_or_infinite_and_their_answers_are_copied():
-    psi = as_prox(Ball())
+    buffer = np.zeros(2)
+    psi = as_prox(Theirs(lambda x: np.linalg.norm(x) <= 1, lambda x, tau: buffer))
     assert psi(np.array([0.6, 0.8])) == 0.0
     assert psi(np.array([0.6, 0.9])) == math.inf
-    np.testing.assert_allclose(psi.prox(np.array([3.0, 4.0]), 1.0), [0.6, 0.8])
-    buffer = np.zeros(3)
-    as_prox(Wrong(buffer)).prox(np.ones(3), 1.0)[0] = 5
+    psi.prox(np.ones(2), 1.0)[0] = 5
     assert buffer[0] == 0
 
 
 @pytest.mark.parametrize("answer", [np.zeros(3), 1.0, np.zeros((4, 1)), 1j * np.ones(4), None])
 def test_a_prox_of_another_shape_or_kind_is_refused(answer):
-    with pytest.raises(InputError, match="the prox of Wrong gave"):
-        as_prox(Wrong(answer)).prox(np.ones(4), 1.0)
-
-
-def test_none_is_no_operator_and_stays():
-    assert as_prox(None) is None
+    with pytest.raises(InputError, match="the prox of Theirs gave"):
+        as_prox(Theirs(lambda x: 0.0, lambda x, tau: answer)).prox(np.ones(4), 1.0)
 
 
 def test_numbers_that_are_whole_or_huge():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -21,7 +20,7 @@ import numpy as np
 import pytest
 
 import proxskip as ps
-from conftest import RAY_CPUS, RAY_WARNS
+from conftest import RAY_CPUS, RAY_WARNS, quadratics
 from proxskip.loop.loop import Loop
 from proxskip.types import EngineError
 
@@ -32,13 +31,9 @@ from proxskip.engines.ray import cluster as ray_cluster  # noqa: E402
 from proxskip.engines.ray import pool as ray_pool  # noqa: E402
 from proxskip.engines.ray.actor_session import ActorSession  # noqa: E402
 from proxskip.engines.ray.engine import RayEngine  # noqa: E402
-from test_ray import Watch, from_file  # noqa: E402
+from test_ray import Watch, from_file, kill  # noqa: E402
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.usefixtures("ray_here"),
-    RAY_WARNS,
-]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_here"), RAY_WARNS]
 
 
 @pytest.fixture
@@ -55,18 +50,9 @@ def make() -> Iterator[Any]:
         engine.shutdown()
 
 
-def quadratics(n: int = 4) -> ps.Problem:
-    return ps.Problem(ps.random_quadratics(n, 4, L=1.0, mu=0.05, seed=3))
-
-
 def shard(i: int, k: int = 1) -> Any:
     rows = np.random.default_rng(100 * k + i).standard_normal((20, 3))
     return ps.LeastSquares(rows, rows @ np.ones(3) * k + i, l2=0.1)
-
-
-def kill(engine: RayEngine, a: int) -> None:
-    pid, _ = ray.get(engine.pool.handles[a].where.remote(), timeout=60)
-    os.kill(pid, signal.SIGKILL)
 
 
 def script(code: str) -> str:
@@ -133,10 +119,9 @@ def test_a_shard_that_changed_is_not_taken_for_the_same(tmp_path: Path, make: An
         np.savez(tmp_path / "part-0.npz", A=-3 * A, b=b)
         kill(engine, 0)
 
+    watch = Watch(record=lambda step: step == 20 and change())
     with pytest.raises(EngineError, match=r"^the data of client 0 \(load_shard\(0\)\) have changed"):
-        ps.run(
-            method, problem, rounds=60, engine=engine, callbacks=(Watch(record=lambda step: step == 20 and change()),)
-        )
+        ps.run(method, problem, rounds=60, engine=engine, callbacks=(watch,))
     assert engine.pool is None  # nor is it used by the next run
     with pytest.raises(ps.InputError, match="load these shards again"):
         ps.run(method, problem, rounds=5, engine=engine)
@@ -169,7 +154,7 @@ def test_a_problem_is_judged_on_its_own_shards(make: Any) -> None:
 # -- one rule on every engine ------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("every", [1, 500])
 def test_gossip_that_overflows_ends_in_the_same_round(every: int, make: Any) -> None:
-    q = quadratics()
+    q = ps.Problem(quadratics())
     method = ps.DecentralizedScaffnew.theory(q, ps.graphs.graph("ring", 4))
     method = dataclasses.replace(method, gamma=method.gamma * 40, tau=method.tau / 40)
     with warnings.catch_warnings():
@@ -187,37 +172,29 @@ def test_gossip_that_overflows_ends_in_the_same_round(every: int, make: Any) -> 
         assert int(number) < 500
 
 
-@pytest.fixture
-def longest_log(monkeypatch: Any) -> list[int]:
-    """The most operations that a log held after a round."""
-    most, ask = [0], ActorSession.ask
+@pytest.mark.parametrize(
+    ("cohort", "longest"),
+    [
+        (2, 2 * 11),  # those who sit out have snapshots too: two operations a round, one of them every ten rounds
+        (None, 8),  # with gossip every client has a row of its own in the log: as many rows as the snapshot has
+    ],
+)
+def test_logs_are_bounded(cohort: int | None, longest: int, make: Any, monkeypatch: Any) -> None:
+    lengths, ask = [], ActorSession.ask
 
     def watched(self: ActorSession, *args: Any) -> Any:
         replies = ask(self, *args)
-        most[0] = max(most[0], *(len(log.done) for log in self.logs.values()))
+        lengths.extend(len(log.done) for log in self.logs.values())
         return replies
 
     monkeypatch.setattr(ActorSession, "ask", watched)
-    return most
-
-
-@pytest.mark.parametrize(
-    ("cohort", "log_bytes", "longest"),
-    [
-        (2, None, 2 * 11),  # those who sit out have snapshots too: two operations a round, one of them every ten rounds
-        (None, 0, 8),  # with gossip every client has a row of its own in the log: as many rows as the snapshot has
-    ],
-)
-def test_logs_are_bounded(
-    cohort: int | None, log_bytes: int | None, longest: int, make: Any, longest_log: list[int], monkeypatch: Any
-) -> None:
-    engine, q = make(6 if cohort else 2, snapshot_every=10 if cohort else 50), quadratics(6)
-    if log_bytes is not None:
-        monkeypatch.setattr(actor_session, "LOG_BYTES", log_bytes)
+    engine, q = make(6 if cohort else 2, snapshot_every=10 if cohort else 50), ps.Problem(quadratics(6))
+    if not cohort:
+        monkeypatch.setattr(actor_session, "LOG_BYTES", 0)
     gossip = ps.DecentralizedScaffnew.theory(q, ps.graphs.graph("ring", 6))
     method: Any = ps.Scaffnew.theory(q, cohort=cohort) if cohort else gossip
     ours, cpu = (ps.run(method, q, rounds=200, every=200, cohort=cohort, engine=e) for e in (engine, "cpu"))
-    assert 0 < longest_log[0] <= longest
+    assert 0 < max(lengths) <= longest
     assert ours.x.tobytes() == cpu.x.tobytes()
 
 
@@ -258,29 +235,6 @@ os._exit(0)
 
 
 # -- deaths ------------------------------------------------------------------------------------------------------------
-def test_many_actors_may_die_once(make: Any, monkeypatch: Any) -> None:
-    engine, q = make(6), quadratics(6)
-    method = ps.DecentralizedScaffnew.theory(q, ps.graphs.graph("ring", 6))
-    todo, real = [1, 2, 3, 4, 5], ActorSession.restore
-
-    def restore(self: ActorSession, *args: Any) -> Any:
-        if todo:
-            raise ray_pool.Died({todo.pop(): ray_pool.ENDED})
-        return real(self, *args)
-
-    monkeypatch.setattr(ActorSession, "restore", restore)
-    result = ps.run(
-        method,
-        q,
-        rounds=30,
-        every=10,
-        engine=engine,
-        callbacks=(Watch(record=lambda step: step == 20 and kill(engine, 0)),),
-    )
-    assert [r["actor"] for r in result.summary()["cluster"]["recoveries"]] == [0, 1, 2, 3, 4, 5]
-    assert result.x.tobytes() == ps.run(method, q, rounds=30, every=10).x.tobytes()
-
-
 def test_deaths_are_counted_by_actor() -> None:
     pool, deaths = ray_pool.Pool([0, 1, 2], 1, 10.0, None), Counter[int]()
     for _ in range(ray_pool.MAX_DEATHS):
@@ -365,31 +319,26 @@ def test_an_error_that_cannot_be_unpickled(make: Any) -> None:
 
 
 # -- nothing is left behind --------------------------------------------------------------------------------------------
-def failed() -> None:
+def failed(*args: Any) -> None:
     raise ZeroDivisionError("a callback's own")
 
 
 def test_a_run_that_fails_on_the_driver_leaves_no_actors(make: Any, monkeypatch: Any, tmp_path: Path) -> None:
-    q, engine = quadratics(), make(2)
+    q, engine = ps.Problem(quadratics()), make(2)
     method = ps.Scaffnew.theory(q)
     ps.run(method, q, rounds=3, engine=engine, out=tmp_path / "run")
 
-    def go() -> None:
-        ps.run(method, q, rounds=3, engine=engine)
-
-    def resume() -> None:
-        ps.resume(tmp_path / "run", q, engine=engine, rounds=6)
-
-    def watched() -> None:
+    with pytest.raises(ZeroDivisionError):
         ps.run(method, q, rounds=3, engine=engine, callbacks=(Watch(start=failed),))
-
-    for act, step in ((watched, None), (go, "_prepare_watch"), (go, "_result"), (resume, "_prepare_watch")):
-        with monkeypatch.context() as patched:
-            if step:
-                patched.setattr(Loop, step, lambda *args: failed())
-            with pytest.raises(ZeroDivisionError):
-                act()
+    assert engine.pool is None
+    for step in ("_result", "_prepare_watch"):
+        monkeypatch.setattr(Loop, step, failed)
+        with pytest.raises(ZeroDivisionError):
+            ps.run(method, q, rounds=3, engine=engine)
         assert engine.pool is None
+    with pytest.raises(ZeroDivisionError):
+        ps.resume(tmp_path / "run", q, engine=engine, rounds=6)
+    assert engine.pool is None
 
 
 def test_shards_that_do_not_fit_together_leave_no_actors(tmp_path: Path, make: Any) -> None:
@@ -398,20 +347,20 @@ def test_shards_that_do_not_fit_together_leave_no_actors(tmp_path: Path, make: A
     with pytest.raises(ps.InputError, match="every shard needs the same dimension"):
         engine.load(load_shard, n=4)
     assert engine.pool is None
-    with pytest.raises(ps.InputError, match="weights"):
-        engine.load(load_shard, n=1, weights=[1.0, 2.0])
-    assert engine.pool is None
-    with pytest.raises(ps.InputError, match="give a function load_shard"):
-        engine.load([tmp_path / "part-0.npz"])
-    with pytest.raises(ps.InputError, match="needs n, the number of clients"):
-        engine.load(load_shard)
-    with pytest.raises(ps.InputError, match='weights = "size" is not known'):
-        engine.load(load_shard, n=1, weights="size")
+    for given, options, said in (
+        (load_shard, {"n": 1, "weights": [1.0, 2.0]}, "weights"),
+        ([tmp_path / "part-0.npz"], {}, "give a function load_shard"),
+        (load_shard, {}, "needs n, the number of clients"),
+        (load_shard, {"n": 1, "weights": "size"}, 'weights = "size" is not known'),
+    ):
+        with pytest.raises(ps.InputError, match=said):
+            engine.load(given, **options)
+        assert engine.pool is None
 
 
 # -- which Ray ---------------------------------------------------------------------------------------------------------
 def test_another_cluster_than_the_one_in_use_is_refused(make: Any) -> None:
-    q, here = quadratics(), ray.get_runtime_context().gcs_address
+    q, here = ps.Problem(quadratics()), ray.get_runtime_context().gcs_address
     with pytest.raises(ps.InputError, match=rf'^this process already uses the Ray at "{here}", not "10\.255'):
         ps.run(ps.Scaffnew.theory(q), q, rounds=1, engine=make(1, "10.255.255.1:6379"))
     for same in (here, "auto"):

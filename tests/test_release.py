@@ -49,9 +49,3 @@ def test_every_extra_is_checked_before_a_release() -> None:
     assert set(project["optional-dependencies"]) - {"test", "dev", "bench"} == set(release_check.USES)
     supported = {c.split(" :: ")[-1] for c in project["classifiers"] if "Python :: 3." in c}
     assert supported == {"3.11", "3.12", "3.13"}  # those that were tested, see CONTRIBUTING.md
-
-
-def test_every_tier_is_in_the_workflow() -> None:
-    workflow = (ROOT / ".github" / "workflows" / "tests.yml").read_text("utf-8")
-    for command in ("make check", "make test", "make test-slow", "make docs", "tests/release_check.py"):
-        assert command in workflow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import copy
 import csv
 import hashlib
 import html
@@ -20,21 +21,9 @@ import numpy as np
 import pytest
 
 import chromium
-import proxskip as ps
-from conftest import model
-from proxskip.report import document, page, plots
+from proxskip.report import document, figures, page, plots
 from proxskip.report.document import LEVELS, MAX_POINTS, downsample, downsample_series, headline
-from proxskip.report.figures import (
-    Claim,
-    Experiment,
-    Panel,
-    ReproductionReport,
-    Series,
-    Table,
-    from_json,
-    to_csv,
-    to_json,
-)
+from proxskip.report.figures import Claim, Experiment, Panel, ReproductionReport, Series, Table, from_json, to_json
 from proxskip.report.method_styles import title
 from proxskip.report.safe_html import block, finite, number, sentence, text
 
@@ -42,29 +31,20 @@ AXES = ("rounds", "floats", "passes", "seconds")
 
 
 # -- reports -----------------------------------------------------------------------------------------------------------
-def series(label: str, traces: list[Any], method: str) -> Series:
-    columns = {x: np.sum([traces[0][c] for c in plots.X_AXES[x][0]], axis=0).tolist() for x in AXES}
-    gaps = np.stack([t["gap"] for t in traces])
-    band = len(traces) > 1
-    return Series(
-        label, columns, np.median(gaps, axis=0).tolist(), method,
-        gaps.min(axis=0).tolist() if band else None, gaps.max(axis=0).tolist() if band else None, about={"p": 0.1},
-    )  # fmt: skip
+def curve(method: str, rate: float, floats: float, band: bool = False) -> Series:
+    """exp(-rate r) in 80 rounds."""
+    r = np.arange(81.0)
+    columns = {"rounds": r, "floats": floats * r, "passes": 4 * r, "seconds": 0.01 * r}
+    y = np.exp(-rate * r)
+    low, high = ((y / 2).tolist(), (2 * y).tolist()) if band else (None, None)
+    x = {name: v.tolist() for name, v in columns.items()}
+    return Series(title(method), x, y.tolist(), method, low, high, about={"p": 0.1})
 
 
-def build() -> ReproductionReport:
-    """Real runs, a sweep with points and bounds, every verdict."""
-    problem = ps.split(model(), clients=4, by="label")
-    methods = {
-        "scaffnew": ps.Scaffnew.theory(problem),
-        "gd": ps.GD.theory(problem),
-        "fedlin": ps.FedLin.theory(problem, K=4),
-    }
-    runs = {
-        name: [ps.run(m, problem, rounds=80, seed=s).trace for s in range(3 if name == "scaffnew" else 1)]
-        for name, m in methods.items()
-    }
-    shown = [series(title(name), traces, name) for name, traces in runs.items()]
+@pytest.fixture(scope="module")
+def report() -> ReproductionReport:
+    """Curves, a sweep with points and bounds, every verdict."""
+    shown = [curve("scaffnew", 0.15, 480, band=True), curve("gd", 0.01, 480), curve("fedlin", 0.04, 960)]
     xs = {x: plots.X_AXES[x][1] for x in AXES}
     curves = Panel("a", "Error", shown, "rounds", xs, "f(x) - f*", y_floor=1e-7)
     kappa = [1e2, 1e3, 1e4]
@@ -93,21 +73,14 @@ def build() -> ReproductionReport:
         Experiment("fig1b", "Figure 1b: theoretical step sizes", "Scaffnew wins.", {"K": 100, "grid": [0.5, 1]}, "proxskip reproduce fig1b", [curves, many], notes=["The paper differs."], seconds=12.5),
         Experiment("table1", "Table 1", "Slopes.", {"eps": 1e-6}, "proxskip reproduce table1", [sweep], [table]),
     ]  # fmt: skip
-    about = {
-        "data": "digits",
-        "rows": 1797,
-        "kappa": 10001.0,
-        "versions": {"proxskip": "0.1.0"},
-        "seconds": 75.0,
-        "quick": True,
-        "command": "proxskip reproduce --quick",
-    }
+    about = {"data": "digits", "rows": 1797, "kappa": 10001.0, "versions": {"proxskip": "0.1.0"}, "seconds": 75.0}
+    about |= {"quick": True, "command": "proxskip reproduce --quick"}
     return ReproductionReport("A report", about, claims, experiments)
 
 
 @pytest.fixture(scope="module")
-def report() -> ReproductionReport:
-    return build()
+def source(report: ReproductionReport) -> str:
+    return page(report)
 
 
 @pytest.fixture(scope="module")
@@ -125,59 +98,45 @@ PIECES = (
 )  # fmt: skip
 
 
-def payloads(count: int) -> list[str]:
+def payloads() -> Iterator[str]:
+    """Each piece, then several hundred of three at random, over and over."""
     rng = np.random.Generator(np.random.Philox(7))
-    single = list(PIECES)
-    mixed = ("".join(PIECES[k] for k in rng.integers(0, len(PIECES), 3)) for _ in range(count - len(single)))
-    return single + list(mixed)
+    mixed = ["".join(PIECES[k] for k in rng.integers(0, len(PIECES), 3)) for _ in range(950)]
+    return itertools.cycle([*PIECES, *mixed])
 
 
 def dressed(names: Iterator[str]) -> ReproductionReport:
     """A report with a name from outside wherever there is text."""
 
-    def next_series(k: int) -> Series:
-        return Series(
-            next(names),
-            {"r": [1.0, 2.0], "s": [3.0, 4.0]},
-            [1.0, 0.1 + k],
-            next(names),
-            about={next(names): next(names)},
-        )
+    def curve(k: int) -> Series:
+        xs = {"r": [1.0, 2.0], "s": [3.0, 4.0]}
+        return Series(next(names), xs, [1.0, 0.1 + k], next(names), about={next(names): next(names)})
 
     def panel() -> Panel:
-        xs = {"r": next(names), "s": next(names)}
-        return Panel(
-            next(names), next(names), [next_series(k) for k in range(4)], "r", xs, next(names), note=next(names)
-        )
+        curves, xs = [curve(k) for k in range(4)], {"r": next(names), "s": next(names)}
+        return Panel(next(names), next(names), curves, "r", xs, next(names), note=next(names))
 
     def experiment(k: int) -> Experiment:
-        table = Table(
-            next(names), next(names), [next(names), next(names)], [[next(names), 1.0], [next(names), None]], next(names)
-        )
+        id, title, said, command, note = (next(names) for _ in range(5))
+        rows = [[next(names), 1.0], [next(names), None]]
+        table = Table(next(names), next(names), [next(names), next(names)], rows, next(names))
         parameters = {f"{k}{next(names)}": [next(names), {f"{next(names)}": next(names)}]}
-        return Experiment(
-            f"{k}{next(names)}",
-            next(names),
-            next(names),
-            parameters,
-            next(names),
-            [panel(), panel()],
-            [table],
-            [next(names)],
-        )
+        return Experiment(f"{k}{id}", title, said, parameters, command, [panel(), panel()], [table], [note])
 
     experiments = [experiment(k) for k in range(26)]
     claims = [
         Claim(next(names), e.id, next(names), verdict, next(names), {next(names): 1.0}, next(names))
         for e, verdict in zip(experiments, itertools.cycle(document.VERDICTS), strict=False)
     ]
-    about = {
-        "data": next(names),
-        f"k{next(names)}": next(names),
-        "command": next(names),
-        "versions": {"proxskip": next(names)},
-    }
-    return ReproductionReport(next(names), about, claims, experiments)
+    about = {"data": next(names), f"k{next(names)}": next(names), "command": next(names)}
+    return ReproductionReport(next(names), about | {"versions": {"proxskip": next(names)}}, claims, experiments)
+
+
+def without_pictures(report: ReproductionReport) -> str:
+    """The page; fifty figures take matplotlib half a minute, and test_plots draws strange names."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(document, "picture", lambda e: "")
+        return page(report)
 
 
 class Nodes(HTMLParser):
@@ -212,8 +171,7 @@ class Nodes(HTMLParser):
 
 
 # -- one safe file -----------------------------------------------------------------------------------------------------
-def test_the_page_asks_for_nothing(report: ReproductionReport) -> None:
-    source = page(report)
+def test_the_page_asks_for_nothing(source: str) -> None:
     links = {v for _, name, v in Nodes(source).attributes if name == "href" and v.startswith("https:")}
     assert all(re.match(r"https://(ar5iv\.labs\.)?arxiv\.org/(abs|html)/2202\.09357(#[\w.]+)?$", v) for v in links)
     for link in links:
@@ -230,8 +188,7 @@ def test_the_page_asks_for_nothing(report: ReproductionReport) -> None:
             assert value.startswith("#") or value == "data:,"
 
 
-def test_only_the_pages_own_script_and_style_may_run(report: ReproductionReport) -> None:
-    source = page(report)
+def test_only_the_pages_own_script_and_style_may_run(source: str) -> None:
     policy = html.unescape(re.search(r'Content-Security-Policy" content="([^"]*)"', source)[1])  # type: ignore[index]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
@@ -241,73 +198,36 @@ def test_only_the_pages_own_script_and_style_may_run(report: ReproductionReport)
         assert f"{kind} 'sha256-{digest}'" in policy
 
 
-def test_the_data_block_is_results_json(report: ReproductionReport, results: Any) -> None:
-    held = json.loads(Nodes(page(report)).blocks["results"])
-    assert held != results  # the long curve is thinned
-    short_held, short_results = (
-        {**r, "experiments": [{**e, "panels": [p for p in e["panels"] if p["id"] != "c"]} for e in r["experiments"]]}
-        for r in (held, results)
-    )
-    assert short_held == short_results
+def test_the_data_block_is_results_json(report: ReproductionReport, results: Any, source: str) -> None:
+    assert page(from_json(results)) == source
+    assert "Made by proxskip 0.1.0." in source
+    held, whole = json.loads(Nodes(source).blocks["results"]), copy.deepcopy(results)
     assert held == finite(to_json(downsample(report)))
-    again = from_json(held)
-    assert Nodes(page(again)).blocks["results"] == Nodes(page(report)).blocks["results"]
+    thinned, long = (r["experiments"][0]["panels"].pop() for r in (held, whole))
+    assert thinned["id"] == long["id"] == "c"
+    assert len(thinned["series"][0]["y"]) < len(long["series"][0]["y"])
+    assert held == whole
 
 
-def test_a_page_from_results_json_is_the_same_page(report: ReproductionReport, results: Any) -> None:
-    assert page(from_json(results)) == page(report)
-    assert "Made by proxskip 0.1.0." in page(report)
-
-
-@pytest.fixture
-def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fifty figures take matplotlib half a minute; test_plots draws strange names."""
-    monkeypatch.setattr(document, "picture", lambda e: "")
-
-
-@pytest.mark.usefixtures("without_pictures")
 def test_no_name_can_leave_its_place() -> None:
-    given = payloads(1000)
-    used: list[str] = []
-
-    def record(names: Iterator[str]) -> Iterator[str]:
-        for name in names:
-            used.append(name)
-            yield name
-
-    bad = Nodes(page(dressed(record(itertools.cycle(given)))))
-    good = Nodes(page(dressed(itertools.repeat("plain"))))
-    assert set(used) >= set(given)
+    report = dressed(payloads())
+    bad, good = Nodes(without_pictures(report)), Nodes(without_pictures(dressed(itertools.repeat("plain"))))
     assert bad.tags == good.tags
     assert "window.hacked" not in bad.blocks["code"]
-    shown = "".join(bad.words)
-    assert not re.search("[\u202a-\u202e\u2066-\u2069\u200e\u200f\x00\x1b]", shown)
-
-
-@pytest.mark.usefixtures("without_pictures")
-def test_the_data_block_keeps_every_character() -> None:
-    report = dressed(itertools.cycle(payloads(1000)))
-    source = page(report)
-    source.encode("utf-8")
-    held = Nodes(source).blocks["results"]
-    assert "<" not in held
-    assert ">" not in held
-    assert json.loads(held) == finite(to_json(report))
+    assert not re.search("[<>]", bad.blocks["results"])
+    assert json.loads(bad.blocks["results"]) == finite(to_json(report))
+    assert not re.search("[\u202a-\u202e\u2066-\u2069\u200e\u200f\x00\x1b]", "".join(bad.words))
 
 
 def test_text_is_escaped_once_and_invisible_characters_show() -> None:
     assert text("<a & 'b'>") == "&lt;a &amp; &#x27;b&#x27;&gt;"
     assert text("a\u202eb\x00c\nd") == "a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}c d"
-    assert json.loads(block({"x": [math.nan, math.inf, 1.5, 2.0, "</script>"]})) == {
-        "x": [None, None, 1.5, 2, "</script>"]
-    }
+    assert json.loads(block([math.nan, math.inf, 1.5, 2.0, "</script>"])) == [None, None, 1.5, 2, "</script>"]
 
 
 def test_a_report_with_nothing_in_it_is_a_page() -> None:
-    source = page(
-        ReproductionReport("empty", {}, [], [Experiment("e", "E", "", {}, "", [Panel("p", "", [], "x", {}, "y")])])
-    )
-    assert "<h1>empty</h1>" in source
+    nothing = Experiment("e", "E", "", {}, "", [Panel("p", "", [], "x", {}, "y")])
+    assert "<h1>empty</h1>" in page(ReproductionReport("empty", {}, [], [nothing]))
 
 
 # -- numbers, axes, thinning -------------------------------------------------------------------------------------------
@@ -329,9 +249,7 @@ def test_thinning_keeps_ends_extremes_and_only_measured_points(scale: Any) -> No
     out = downsample_series(s, scale == "log")
     assert 150 < len(out.y) <= MAX_POINTS
     at = [int(v) - 1 for v in out.x["t"]]
-    assert at == sorted(set(at))
-    assert at[0] == 0
-    assert at[-1] == len(x) - 1
+    assert at == sorted({0, *at, len(x) - 1})
     assert out.y == [s.y[k] for k in at]
     assert out.low == [s.low[k] for k in at]  # type: ignore[index]
     assert out.x["2t"] == [2 * v for v in out.x["t"]]
@@ -345,41 +263,18 @@ def test_thinning_keeps_ends_extremes_and_only_measured_points(scale: Any) -> No
         assert sum(v <= 100 for v in out.x["t"]) > 40
 
 
-@pytest.mark.slow
-def test_a_large_report_is_a_small_page(report: ReproductionReport) -> None:
-    t = np.arange(5000.0)
-    rng = np.random.Generator(np.random.Philox(2))
-
-    def curve(k: int) -> Series:
-        y = np.exp(-t / 300) * rng.lognormal(size=len(t), sigma=0.1)
-        xs = {
-            name: (t * (k + 1.37 + j) * 17.1).tolist()
-            for j, name in enumerate(("rounds", "floats", "bytes", "exchanges", "passes", "seconds"))
-        }
-        return Series(f"s{k}", xs, y.tolist(), low=(y * 0.9).tolist(), high=(y * 1.1).tolist())
-
-    panels = [
-        Panel(f"p{k}", "", [curve(j) for j in range(8)], "rounds", {"rounds": "r", "floats": "f"}, "y")
-        for k in range(3)
-    ]
-    experiments = [replace(report.experiments[0], id=f"e{k}", panels=panels) for k in range(5)]
-    assert len(page(replace(report, experiments=experiments)).encode()) < 3e6
-
-
 # -- in Chromium -------------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
-def file(report: ReproductionReport, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def file(source: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("report") / "index.html"
-    target.write_text(page(report), encoding="utf-8")
+    target.write_text(source, encoding="utf-8")
     return target
 
 
 @pytest.fixture(scope="module")
 def nasty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("nasty") / "index.html"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(document, "picture", lambda e: "")
-        target.write_text(page(dressed(itertools.cycle(payloads(1000)))), encoding="utf-8")
+    target.write_text(without_pictures(dressed(payloads())), encoding="utf-8")
     return target
 
 
@@ -394,9 +289,6 @@ def tab(browser: chromium.Browser, file: Path) -> Iterator[chromium.Page]:
 
 
 FIGURE = "document.querySelectorAll('figure.panel')[{}]"
-PATHS = (
-    "[...document.querySelectorAll('figure.panel')[{}].querySelectorAll('.series .line')].map(n => n.getAttribute('d'))"
-)
 
 
 def place(tab: chromium.Page, k: int) -> tuple[float, float, float, float]:
@@ -457,21 +349,6 @@ def test_claims_in_the_page_are_those_of_results_json(tab: chromium.Page, result
     assert cells == ["1", "0.998", "1", "\u2013"]
 
 
-def test_the_switch_changes_the_axis_and_the_curves(tab: chromium.Page, results: Any) -> None:
-    panel = results["experiments"][0]["panels"][0]
-    before = tab.js(PATHS.format(0))
-    assert len(before) == 3
-    seen = [before]
-    for x in AXES[1:]:
-        tab.js(f"{FIGURE.format(0)}.querySelector('input[value={x}]').click()")
-        assert tab.js(f"{FIGURE.format(0)}.querySelector('.x-label').textContent") == panel["xs"][x]
-        seen.append(tab.js(PATHS.format(0)))
-    assert all(a != b for a, b in itertools.combinations(seen, 2))
-    tab.js(f"{FIGURE.format(0)}.querySelector('input[value=rounds]').click()")
-    assert tab.js(PATHS.format(0)) == before
-    assert tab.js(f"{FIGURE.format(2)}.querySelector('.switch')") is None
-
-
 @pytest.mark.parametrize("axis", ["rounds", "floats"])
 def test_hovering_shows_the_values_of_results_json(axis: str, tab: chromium.Page, results: Any) -> None:
     panel = results["experiments"][0]["panels"][0]
@@ -529,20 +406,6 @@ def test_a_touch_reads_values_and_the_page_still_scrolls(browser: chromium.Brows
     tab.close()
 
 
-def test_the_legend_hides_and_shows(tab: chromium.Page) -> None:
-    key = f"{FIGURE.format(0)}.querySelectorAll('.key')[0]"
-    before = tab.js(PATHS.format(0))
-    tab.js(f"{key}.click()")
-    hidden = tab.js(PATHS.format(0))
-    assert len(hidden) == len(before) - 1
-    assert tab.js(f"{key}.getAttribute('aria-pressed')") == "false"
-    for _ in range(2):
-        tab.js(f"[...{FIGURE.format(0)}.querySelectorAll('.key[aria-pressed=true]')].forEach(b => b.click())")
-    assert tab.js(PATHS.format(0)) == []
-    tab.js(f"[...{FIGURE.format(0)}.querySelectorAll('.key')].forEach(b => b.click())")
-    assert tab.js(PATHS.format(0)) == before
-
-
 def contrast(a: str, b: str) -> float:
     def light(color: str) -> float:
         parts = [float(v) / 255 for v in re.findall(r"[\d.]+", color)[:3]]
@@ -581,19 +444,17 @@ def test_names_from_outside_add_no_node(browser: chromium.Browser, nasty: Path) 
     tab = browser.page()
     tab.open(nasty)
     tab.settle()
-    assert tab.js("typeof window.hacked") == "undefined"
-    assert tab.js("document.scripts.length") == 3
-    added = "main script, img, iframe, base, object, embed, form, svg svg, main style"
-    assert tab.js(f"document.querySelectorAll('{added}').length") == 0
-    listening = "[...n.attributes].some(a => a.name.startsWith('on'))"
-    assert tab.js(f"[...document.querySelectorAll('*')].filter(n => {listening}).length") == 0
     places = place(tab, 3)
     tab.point(places[0] + 0.9 * places[2], places[1] + 0.5 * places[3])
     tab.js("document.querySelectorAll('.switch input').forEach(i => i.click())")
     tab.js("document.querySelectorAll('.key').forEach(i => i.click())")
     tab.settle()
     assert tab.js("typeof window.hacked") == "undefined"
-    assert tab.js("document.querySelectorAll('main script, img, iframe').length") == 0
+    assert tab.js("document.scripts.length") == 3
+    added = "main script, img, iframe, base, object, embed, form, svg svg, main style"
+    assert tab.js(f"document.querySelectorAll('{added}').length") == 0
+    listening = "[...n.attributes].some(a => a.name.startsWith('on'))"
+    assert tab.js(f"[...document.querySelectorAll('*')].filter(n => {listening}).length") == 0
     label = tab.js("document.querySelector('figure.panel .x-label').textContent")
     assert label == tab.js("document.querySelectorAll('figure.panel .switch label')[1].title")
     assert tab.messages() == []
@@ -609,21 +470,6 @@ def test_without_scripts_the_figures_are_there(browser: chromium.Browser, file: 
     assert tab.js("document.querySelector('noscript img').alt").startswith("f(x) - f* (logarithmic) against ")
     assert tab.js("[...document.querySelectorAll('.panel')].every(n => n.getBoundingClientRect().height === 0)")
     assert tab.js("[...document.querySelectorAll('.switch, .copy, .theme')].every(n => n.hidden)")
-    tab.close()
-
-
-def test_paper_is_light(browser: chromium.Browser, file: Path, tmp_path: Path) -> None:
-    tab = browser.page(900, 700, dark=True)
-    tab.open(file)
-    tab.settle()
-    tab.js("document.querySelector('.theme').click(); document.querySelector('.theme').click()")
-    assert tab.js("document.documentElement.dataset.theme") == "dark"
-    tab.pdf(tmp_path / "a.pdf")
-    assert (tmp_path / "a.pdf").read_bytes().count(b"/Type /Page\n") >= 2
-    tab.call("Emulation.setEmulatedMedia", media="print", features=[{"name": "prefers-color-scheme", "value": "dark"}])
-    assert contrast(tab.js("getComputedStyle(document.body).color"), "rgb(255, 255, 255)") > 12
-    assert tab.js("getComputedStyle(document.querySelector('.bar')).display") == "none"
-    assert tab.js("[...document.querySelectorAll('.chart')].every(n => n.getBoundingClientRect().height > 100)")
     tab.close()
 
 
@@ -648,18 +494,6 @@ def test_ticks_are_round_and_inside(tab: chromium.Page) -> None:
     assert tab.js("domain([1, 10], false, true)[0]") == 0
 
 
-def test_a_figure_has_a_line_a_name_and_a_swatch_for_each_curve(tab: chromium.Page) -> None:
-    counts = "[...document.querySelectorAll('figure.panel')].map(f => f.querySelectorAll('{}').length)"
-    # in the last figure a value is missing, and a bound has no name at its end
-    assert [tab.js(counts.format(q)) for q in (".series .line", ".chart .end", ".swatch .line", ".swatch .mark")] == [
-        [3, 1, 4],
-        [3, 1, 2],
-        [3, 1, 3],
-        [3, 1, 2],
-    ]
-    assert tab.js("document.querySelectorAll('.everywhere .swatch .line').length") == 3
-
-
 # -- the top of the page, and what acts on all figures ------------------------------------------------------------------
 def test_the_headline_is_computed_from_the_run(report: ReproductionReport) -> None:
     panel = report.experiments[0].panels[0]
@@ -668,20 +502,8 @@ def test_the_headline_is_computed_from_the_run(report: ReproductionReport) -> No
     level = next(v for v in LEVELS if min(ours.y) <= v)
     first = next(x for x, y in zip(ours.x["rounds"], ours.y, strict=True) if y <= level)
     assert f"= {number(level)} after {number(first)} communication rounds" in told
-    slower = replace(ours, y=[10 * v for v in ours.y])
-    changed = replace(panel, series=[slower if s is ours else s for s in panel.series])
-    again = replace(report, experiments=[replace(report.experiments[0], panels=[changed]), *report.experiments[1:]])
-    assert headline(again) != told
-    assert (
-        headline(replace(report, experiments=[])) == "Of 4 claims, 1 pass, 1 fail, 1 are reported, 1 are inconclusive."
-    )
-
-
-def test_headline_score_and_figure_1b_are_above_the_fold(tab: chromium.Page) -> None:
-    bottom = "Math.round(document.querySelector('{}').getBoundingClientRect().bottom)"
-    assert tab.js(bottom.format(".headline")) < tab.js(bottom.format(".tally")) < 900
-    assert tab.js("document.querySelector('.hero .chart').getBoundingClientRect().top") < 450
-    assert tab.js("document.querySelectorAll('#fig1b figure').length") == 1  # the other panel
+    told = headline(replace(report, experiments=[]))
+    assert told == "Of 4 claims, 1 pass, 1 fail, 1 are reported, 1 are inconclusive."
 
 
 def test_claims_are_folded_by_figure_and_failures_are_open(tab: chromium.Page) -> None:
@@ -722,12 +544,12 @@ def test_axes_and_methods_are_switched_everywhere(
     tab.close()
 
 
-def test_a_figure_can_be_downloaded(report: ReproductionReport) -> None:
-    source = page(report, files_beside=True)
+def test_a_figure_can_be_downloaded(report: ReproductionReport, source: str) -> None:
+    beside = page(report, files_beside=True)
     for kind in ("svg", "pdf", "csv"):
-        assert f'href="figures/fig1b.{kind}" download' in source
-    assert "figures/" not in page(report)
-    rows = list(csv.DictReader(to_csv(report.experiments[0]).splitlines()))
+        assert f'href="figures/fig1b.{kind}" download' in beside
+    assert "figures/" not in source
+    rows = list(csv.DictReader(figures.to_csv(report.experiments[0]).splitlines()))
     ours = [r for r in rows if r["curve"] == "Scaffnew" and r["panel"] == "a"]
     series = next(s for s in report.experiments[0].panels[0].series if s.method == "scaffnew")
     assert [float(r["y"]) for r in ours] == series.y
@@ -736,13 +558,8 @@ def test_a_figure_can_be_downloaded(report: ReproductionReport) -> None:
 
 def test_letters_are_typeset() -> None:
     for words, told in {
-        "with gamma = 1/L the error f - f* falls <b>, eps too.": (
-            "with \N{GREEK SMALL LETTER GAMMA} = 1/L the error f - f\u22c6 falls <b>, \u03b5 too."
-        ),
-        "a gammaray and =1": "a gammaray and =1",
-        "with-kappa-in-it": "with-kappa-in-it",
-        "&mu;": "&mu;",
-        "1/p of gamma L": "1/p of \u03b3 L",
+        "with gamma = 1/L f - f* falls <b>, eps too.": "with \u03b3 = 1/L f - f\u22c6 falls <b>, \u03b5 too.",
+        "a gammaray and =1 with-kappa-in-it &mu;": "a gammaray and =1 with-kappa-in-it &mu;",
     }.items():
         assert html.unescape(sentence(words)) == told
     assert plots.mathtext("f(x) \N{MINUS SIGN} f*") == "$f$($x$) \N{MINUS SIGN} $f^\\star$"

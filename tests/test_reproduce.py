@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import io
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,19 +17,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-import chromium
 import proxskip as ps
-from conftest import Terminal
-from proxskip import cli, experiments
+from proxskip import experiments
 from proxskip.cli import flags as cli_flags
 from proxskip.experiments import claims, curves_from_runs, reproduce, successive_halving, toml_figures
 from proxskip.experiments import settings as build
 from proxskip.experiments import workspace as workspace_module
 from proxskip.experiments.reproduce import ReproductionOptions
 from proxskip.experiments.workspace import RunRequest, Workspace
-from proxskip.loop import progress
-from proxskip.report import figures, page
-from proxskip.report.figures import Claim, Experiment, Panel, ReproductionReport, Series
+from proxskip.report import figures
+from proxskip.report.figures import Claim, Experiment, Panel, Series
 from proxskip.results import description
 from proxskip.tuning import grid
 
@@ -69,61 +65,21 @@ def data(tmp_path: Path) -> str:
     return little(tmp_path)
 
 
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small presets, and nothing is drawn."""
-    use_small_presets(monkeypatch)
-    monkeypatch.setattr(reproduce, "draw", lambda *about: None)
-
-
-@dataclass
-class Made:
-    """A reproduction of all figures, and what was said meanwhile."""
-
-    options: ReproductionOptions
-    report: ReproductionReport
-    said: list[tuple[str, float]]
-
-
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A reproduction of all figures, and what was said meanwhile."""
     folder = tmp_path_factory.mktemp("made")
     options, said = ReproductionOptions(little(folder), folder / "report"), []
     with pytest.MonkeyPatch.context() as monkeypatch:
         use_small_presets(monkeypatch)
         report = reproduce.reproduce(FIGURES, options, lambda *what: said.append(what))
-    return Made(options, report, said)
-
-
-@pytest.mark.slow
-def test_a_phone_shows_a_whole_reproduction_in_a_third_of_its_first_height(
-    made: Made, browser: chromium.Browser, tmp_path: Path
-) -> None:
-    """With as many panels and claims as a page of all ten experiments has: 47,000 pixels in its first form."""
-    given = made.report
-    panels = [panel for e in given.experiments for panel in e.panels]
-    more = [
-        replace(given.experiments[k], id=f"more-{k}", panels=panels[:count]) for k, count in enumerate((4, 7, 4, 4))
-    ]
-    claims = [replace(c, id=f"{c.id}-again", experiment=f"more-{k % 4}") for k, c in enumerate(given.claims[:12])]
-    whole = replace(given, experiments=[*given.experiments, *more], claims=[*given.claims, *claims])
-    (tmp_path / "index.html").write_text(page(whole), encoding="utf-8")
-    tab = browser.page(390, 844, touch=True)
-    tab.open(tmp_path / "index.html")
-    tab.settle()
-    assert tab.js("document.querySelectorAll('figure.panel').length") >= 30
-    assert tab.js("document.documentElement.scrollHeight") < 47_000 / 3
-    assert tab.js("document.documentElement.scrollWidth") <= 390
-    tab.close()
-
-
-TIMES = ("seconds", "command", "jobs")
+    return SimpleNamespace(out=options.out, report=report, said=said)
 
 
 def without_times(found: Any) -> Any:
     """A JSON value without seconds and what follows from the command."""
     if isinstance(found, dict):
-        return {k: without_times(v) for k, v in found.items() if k not in TIMES}
+        return {k: without_times(v) for k, v in found.items() if k not in ("seconds", "command", "jobs")}
     return [without_times(v) for v in found] if isinstance(found, list) else found
 
 
@@ -132,8 +88,8 @@ def results(out: Path) -> Any:
 
 
 # -- the pipeline ------------------------------------------------------------------------------------------------------
-def test_every_figure_ends_in_a_report(made: Made) -> None:
-    report, said, out = made.report, made.said, made.options.out
+def test_every_figure_ends_in_a_report(made: Any) -> None:
+    report, said, out = made.report, made.said, made.out
     assert [e.id for e in report.experiments] == list(FIGURES)
     assert figures.from_json(results(out)) == figures.from_json(json.loads(json.dumps(figures.to_json(report))))
     for e in report.experiments:
@@ -156,27 +112,17 @@ def test_every_figure_ends_in_a_report(made: Made) -> None:
     assert all(part in words for part in ("fig1a: tuning FedLin", "fig1b: Scaffold (2 of 7)", "fig2c: M = 3 (3 of 3)"))
 
 
-def test_the_grid_and_the_winner_are_recorded(made: Made) -> None:
+def test_the_grid_and_the_winner_are_recorded(made: Any) -> None:
     report = made.report
     grid, winners = (next(t for t in report.experiments[0].tables if t.id == id) for id in ("tuned-grid", "tuned"))
     assert {"gamma L = 0.5", "gamma L = 2", "gamma L = 256"} <= set(grid.columns[2:])
     assert {2, 4} <= {row[1] for row in grid.rows if row[0] == "FedLin"}
     cells = [str(cell) for row in grid.rows for cell in row[2:]]
     assert sum("*" in cell for cell in cells) == len(winners.rows) == 7
+    assert not any(way in grid.note for way in ("larger steps", "smaller steps", "fewer local steps"))
     drawn = {s.label: s.about for s in report.experiments[0].panels[0].series}
     for row in winners.rows:
         assert row[1] == pytest.approx(drawn[str(row[0])]["gamma"])
-
-
-def test_no_winner_lies_at_an_end_of_its_grid(made: Made) -> None:
-    """Beyond every winner something was tried: a worse candidate, or one that diverges."""
-    table = next(t for t in made.report.experiments[0].tables if t.id == "tuned-grid")
-    for row in (row for row in table.rows if any("*" in str(cell) for cell in row[2:])):
-        cells = [k for k, cell in enumerate(row[2:]) if cell]
-        at = next(k for k, cell in enumerate(row[2:]) if "*" in str(cell))
-        assert cells[0] < at < cells[-1], row
-        steps = [int(str(r[1])) for r in table.rows if r[0] == row[0]]
-        assert min(steps) < int(str(row[1])) < max(steps) or row[1] in (1, 10), row  # 10: the preset's most
 
 
 def test_a_grid_grows_towards_its_winner() -> None:
@@ -199,7 +145,7 @@ def test_a_grid_grows_towards_its_winner() -> None:
     assert "The winner of Scaffold lies at an end of the grid, towards more local steps." in note
 
 
-def test_methods_with_coins_have_bands(made: Made) -> None:
+def test_methods_with_coins_have_bands(made: Any) -> None:
     fig1a, fig1c = made.report.experiments[0], made.report.experiments[2]
     for s in (*claims.panel_of(fig1a, "tuned").series, *claims.panel_of(fig1c, "p").series):
         drawn = s.method in ("scaffnew", "s-local-gd")
@@ -226,68 +172,11 @@ def test_a_seed_that_arrived_stays_there() -> None:
     assert curves_from_runs.series("s", stopped, axes=("rounds",)).x["rounds"] == list(range(7))
 
 
-def test_the_same_command_again_runs_nothing(made: Made, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = results(made.options.out)
-
-    def forbidden(*args: Any, **named: Any) -> None:
-        raise AssertionError("a run was made again")
-
-    for name in ("run", "resume"):
-        monkeypatch.setattr(f"proxskip.many_runs.{name}", forbidden)
-    reproduce.reproduce(FIGURES, made.options)
-    again = results(made.options.out)
-    assert without_times(again) == without_times(first)
-    assert [e["seconds"] for e in again["experiments"]] == [e["seconds"] for e in first["experiments"]]
-
-
-OTHERS: dict[str, dict[str, Any]] = {
-    "table1": {"kappa": [10.0, 30.0], "clients": 3, "d": 4, "seeds": 2,
-               "data": {"kappa": [5.0, 10.0], "eps": 0.3, "rounds": 30}},
-    "lyapunov": {"seeds": 12, "sampling_seeds": 3, "data_seeds": 3, "points": 5, "kappa": 10.0},
-    "decentralized": {"clients": 9, "d": 3, "candidates": 3, "seeds": 2, "kappa": [4.0, 30.0]},
-    "skipping": {"kappa": [10.0, 30.0], "d": 8, "seeds": 2, "cost_kappa": 10.0},
-}  # fmt: skip
-
-
-@pytest.mark.slow
-def test_the_number_of_processes_changes_no_bit(
-    made: Made, small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Figures, tables and claims; and what one process has left undone another finds."""
-    whole, said = experiments.preset, []
-    monkeypatch.setattr(experiments, "preset", lambda name, quick=False: whole(name, quick) | OTHERS.get(name, {}))
-    alone = replace(made.options, out=tmp_path / "1")
-    reproduce.reproduce([*OTHERS], alone)
-    shared = replace(made.options, out=tmp_path / "3", jobs=3)
-    reproduce.reproduce([], shared, lambda *what: said.append(what))
-    found, figures_alone, others_alone = (without_times(results(o.out)) for o in (shared, made.options, alone))
-    assert found["experiments"] == figures_alone["experiments"] + others_alone["experiments"]
-    assert found["claims"] == figures_alone["claims"] + others_alone["claims"]
-    shares = [done for _, done in said]
-    assert shares == sorted(shares)
-    assert shares[-1] == 1.0
-    assert results(shared.out)["about"]["seconds"] > 0
-
-
-def test_figures_share_runs(made: Made) -> None:
-    """The first seed of 1/p = 4 of Figure 1c is Figure 1b's Scaffnew."""
-    fig1b, fig1c = made.report.experiments[1:3]
-    one, other = fig1b.panels[0].series[-1], fig1c.panels[0].series[1]
-    assert (one.method, other.label) == ("scaffnew", "1/p = 4")
-    same = [
-        p
-        for p in (made.options.out / "runs").glob("scaffnew-*/summary.json")
-        if (s := json.loads(p.read_text()))["p"] == 0.25
-        and s["batch"] is None
-        and s["gamma"] == one.about["gamma"]
-        and s["seed"] == 0
-    ]
-    assert len(same) == 1
-
-
 def test_two_calls_on_one_folder_keep_each_others_experiments(
-    small: None, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    use_small_presets(monkeypatch)
+    monkeypatch.setattr(reproduce, "draw", lambda *about: None)
     options, whole, called = ReproductionOptions(data, tmp_path / "r"), experiments.function, []
 
     def function(name: str) -> Any:
@@ -357,8 +246,13 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(
 ) -> None:
     job = RunRequest("x", "scaffnew", {}, {}, {"rounds": 40})
     straight = Workspace(tmp_path / "a", data).runs([job])[0]
+
+    def interrupt(text: str) -> None:
+        if "round 17" in text:
+            os.kill(os.getpid(), signal.SIGINT)
+
     workspace = Workspace(tmp_path / "b", data)
-    workspace.say = interrupt_at("round 17")
+    workspace.say = interrupt
     with pytest.raises(KeyboardInterrupt):
         workspace.runs([job])
     (folder,) = (tmp_path / "b" / "runs").iterdir()
@@ -368,25 +262,6 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(
     resumed = again.runs([job])[0]
     np.testing.assert_array_equal(resumed.x, straight.x)
     np.testing.assert_array_equal(resumed.trace["gap"], straight.trace["gap"])
-
-
-def interrupt_at(words: str) -> Any:
-    def say(text: str) -> None:
-        if words in text:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    return say
-
-
-def test_runs_are_ordinary_run_folders(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = {"gamma": 0.01, "p": 0.2, "decay": 0.5}
-    (run,) = Workspace(tmp_path, data).runs([RunRequest("x", "scaffnew", flags, {"clients": 4}, {"rounds": 9})])
-    assert run.about["decay"] == 0.5
-    (folder,) = (tmp_path / "runs").glob("scaffnew-*")
-    assert cli.main(["plot", str(folder), "--x", "floats", "--out", str(tmp_path / "f.png"), "--quiet"]) == 0
-    assert cli.main(["resume", str(folder), "--rounds", "12", "--json"]) == 0
-    longer = json.loads(capsys.readouterr().out)
-    assert (longer["rounds"], longer["decay"]) == (12, 0.5)
 
 
 # -- the workspace ---------------------------------------------------------------------------------------------------------
@@ -431,27 +306,8 @@ def test_a_decaying_step_is_the_formulas() -> None:
     found = ps.run(falling, problem, rounds=6)
     np.testing.assert_allclose(found.x, x, rtol=1e-10)
     np.testing.assert_allclose(found.h, h, rtol=1e-8, atol=1e-12)
-    for bad in (-1.0, float("nan")):
-        with pytest.raises(ps.InputError, match=r"decay = .* must be zero or positive"):
-            ps.run(ps.Decaying(ps.GD(0.5), bad), problem, rounds=1)
     with pytest.raises(ps.InputError, match="already decays"):
         ps.Decaying(falling, 0.1)
-
-
-def test_a_value_is_computed_once_for_its_parameters(data: str, tmp_path: Path) -> None:
-    calls: list[int] = []
-
-    def compute(workspace: Workspace, about: Any) -> Any:
-        calls.append(about["k"])
-        return about | {"bad": float("nan")}
-
-    workspace = Workspace(tmp_path, data)
-    for k in (1, 2, 1):
-        assert workspace.cached_values("thing", [{"k": k}], compute) == [{"k": k, "bad": None}]
-    assert calls == [1, 2]
-    Path(data).write_text(Path(data).read_text().replace("1:", "1:1", 1))
-    assert Workspace(tmp_path, data).cached_values("thing", [{"k": 1}], compute) == [{"k": 1, "bad": None}]
-    assert calls == [1, 2, 1]  # other data under the same name
 
 
 def test_candidates_that_blow_up_are_cut(data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -467,48 +323,27 @@ def test_candidates_that_blow_up_are_cut(data: str, tmp_path: Path, monkeypatch:
     assert workspace.final_gaps({"loss": "squares"}, tried, 80, ["trying"] * 2) == [good, None]
 
 
-def test_a_gap_far_below_zero_has_not_arrived(data: str, tmp_path: Path) -> None:
-    (run,) = Workspace(tmp_path, data).runs([RunRequest("x", "gd", {}, {}, {"rounds": 5})])
-    assert workspace_module.first_below(run.trace, 1.0) is not None
-    columns: Any = {name: run.trace[name] for name in ("round", "gap")}
-    assert workspace_module.first_below(columns | {"gap": columns["gap"] - 9.0}, 1.0) is None
+def test_a_gap_far_below_zero_has_not_arrived() -> None:
+    trace: Any = {"round": np.arange(3), "gap": np.array([2.0, 0.5, 0.1])}
+    assert workspace_module.first_below(trace, 1.0) == 1
+    assert workspace_module.first_below(trace | {"gap": trace["gap"] - 9.0}, 1.0) is None
 
 
 def test_flags_default_as_on_the_command_line() -> None:
     top, _ = cli_flags.parser("0")
     parsed = vars(top.parse_args(["run", "gd", "--data", "digits", "--rounds", "1"]))
-    assert {k: v for k, v in build.DEFAULTS.items() if k != "rounds"} == {
-        k: parsed[k] for k in build.DEFAULTS if k != "rounds"
-    }
+    defaults = {k: v for k, v in build.DEFAULTS.items() if k != "rounds"}
+    assert defaults == {k: parsed[k] for k in defaults}
     with pytest.raises(ps.InputError, match="roundz is not a flag"):
         build.flags(roundz=3)
 
 
-def test_progress_says_what_runs_and_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    ticks = iter(range(0, 1000, 6))
-    monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(ticks)))
-    plain, quiet, screen = io.StringIO(), io.StringIO(), Terminal()
-    for stream, silent in ((plain, False), (quiet, True), (screen, False)):
-        with progress.OverallProgress(silent, stream) as overall:
-            overall("fig1b: Scaffold (2 of 7), round 10", 0.0)
-            overall("fig1b: FedLin (3 of 7), round 10", 0.5)
-    lines = plain.getvalue().splitlines()
-    assert lines[0] == "fig1b: Scaffold (2 of 7), round 10; 0 % done"
-    assert lines[1] == "fig1b: FedLin (3 of 7), round 10; 50 % done, 12 s left"  # half of it took two ticks
-    assert quiet.getvalue() == ""
-    assert "FedLin (3 of 7)" in screen.getvalue()
-
-
 # -- presets -----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", experiments.FUNCTIONS)
-def test_presets_say_what_they_show_and_have_a_quick_form(name: str) -> None:
+def test_a_quick_preset_is_a_smaller_one(name: str) -> None:
     full, quick = experiments.preset(name), experiments.preset(name, quick=True)
-    for key in ("title", "shows", "share"):
-        assert full[key], key
     assert set(quick) == set(full)
-    assert quick != full
     assert quick["share"] < full["share"]
-    assert callable(experiments.function(name))
 
 
 # -- claims ------------------------------------------------------------------------------------------------------------
@@ -522,14 +357,14 @@ def falling(
     return Series(method, x, [float(np.exp(-rate * k)) + floor for k in r], method, about={"status": "limit", **about})
 
 
-def of(id: str, parameters: dict[str, Any] | None = None, **panels: list[Series]) -> Experiment:
+def of(id: str, **panels: list[Series]) -> Experiment:
     drawn = [Panel(k, k, v, "rounds", {"rounds": "rounds"}, "f - f*") for k, v in panels.items()]
-    return Experiment(id, id, "", parameters or {}, "", drawn)
+    return Experiment(id, id, "", {}, "", drawn)
 
 
-def judged(e: Experiment, asserted: bool, quick: bool = False, **values: Any) -> list[Claim]:
+def judged(e: Experiment, asserted: bool, quick: bool = False) -> list[Claim]:
     """The claims of the experiment's file."""
-    entries = toml_figures.resolved(experiments.preset(e.id, quick) | values)["claims"]
+    entries = toml_figures.resolved(experiments.preset(e.id, quick))["claims"]
     return claims.judged(e, entries, "w8a" if asserted else "other")
 
 
@@ -543,82 +378,73 @@ def broken(s: Series) -> Series:
 
 
 SLOW = [falling(m, 2e-3) for m in ("local-gd", "scaffold", "fedlin", "s-local-gd")]
+SHORT = [falling(s.method, 2e-3, 300) for s in SLOW]
+FAST = falling("scaffnew", 0.05)
 
 
-def test_figure_1b_is_judged_by_its_curves() -> None:
-    good = of("fig1b", figure=[*SLOW, falling("scaffnew", 0.05)])
-    assert verdicts(judged(good, True)) == {"fig1b-fast": "PASS", "fig1b-slow": "PASS"}
-    assert set(verdicts(judged(good, False)).values()) == {"REPORTED"}
-    late = of("fig1b", figure=[*SLOW, falling("scaffnew", 0.03)])
-    assert verdicts(judged(late, True))["fig1b-fast"] == "FAIL"
-    quick = of("fig1b", figure=[falling("local-gd", 0.01), *SLOW[1:], falling("scaffnew", 0.05)])
-    assert verdicts(judged(quick, True))["fig1b-slow"] == "FAIL"
-    short = of("fig1b", figure=[falling(s.method, 2e-3, 300) for s in SLOW] + [falling("scaffnew", 0.03, 300)])
-    assert set(verdicts(judged(short, True)).values()) == {"INCONCLUSIVE"}
-    assert all("300 rounds" in c.note for c in judged(short, True))
-    stalled = of(
-        "fig1b", figure=[falling("local-gd", 0.1, 300, 1e-2, status="stalled"), *SLOW[1:], falling("scaffnew", 0.05)]
-    )
-    assert verdicts(judged(stalled, True))["fig1b-slow"] == "PASS"
-    for lost in (falling("local-gd", 2e-3, 300, status="diverged"), broken(SLOW[0])):
-        wrong = of("fig1b", figure=[lost, *SLOW[1:], falling("scaffnew", 0.05)])
-        assert verdicts(judged(wrong, True))["fig1b-slow"] == "FAIL"
-    # three curves are short and one of them is below 1e-3 to its end: more rounds cannot change that
-    few = [falling(s.method, 2e-3, 300) for s in SLOW[1:]]
-    for local, verdict in ((falling("local-gd", 0.1, 300), "FAIL"), (falling("local-gd", 0.023, 300), "INCONCLUSIVE")):
-        early = of("fig1b", figure=[local, *few, falling("scaffnew", 0.05)])
-        assert verdicts(judged(early, True))["fig1b-slow"] == verdict
-    shifted = of("fig1b", figure=[*SLOW, falling("scaffnew", 1e-4, floor=-2.0)])
-    assert verdicts(judged(shifted, True))["fig1b-fast"] == "FAIL"
+@pytest.mark.parametrize(
+    ("curves", "fast", "slow"),
+    [
+        ([FAST, *SLOW], "PASS", "PASS"),
+        ([falling("scaffnew", 0.03), *SLOW], "FAIL", "PASS"),
+        ([falling("scaffnew", 1e-4, floor=-2.0), *SLOW], "FAIL", "PASS"),
+        ([falling("scaffnew", 0.03, 300), *SHORT], "INCONCLUSIVE", "INCONCLUSIVE"),
+        ([FAST, falling("local-gd", 0.01), *SLOW[1:]], "PASS", "FAIL"),
+        ([FAST, falling("local-gd", 0.1, 300, 1e-2, status="stalled"), *SLOW[1:]], "PASS", "PASS"),
+        ([FAST, falling("local-gd", 2e-3, 300, status="diverged"), *SLOW[1:]], "PASS", "FAIL"),
+        ([FAST, broken(SLOW[0]), *SLOW[1:]], "PASS", "FAIL"),
+        # three curves are short and one of them is below 1e-3 to its end: more rounds cannot change that
+        ([FAST, falling("local-gd", 0.1, 300), *SHORT[1:]], "PASS", "FAIL"),
+        ([FAST, falling("local-gd", 0.023, 300), *SHORT[1:]], "PASS", "INCONCLUSIVE"),
+    ],
+)
+def test_figure_1b_is_judged_by_its_curves(curves: list[Series], fast: str, slow: str) -> None:
+    found = judged(of("fig1b", figure=curves), True)
+    assert verdicts(found) == {"fig1b-fast": fast, "fig1b-slow": slow}
+    assert all("300 rounds" in c.note for c in found if c.verdict == "INCONCLUSIVE")
 
 
-def test_figure_1c_is_judged_by_its_curves() -> None:
-    def found(*rates: float, rounds: int = 2000) -> dict[str, str]:
-        drawn = [replace(falling("scaffnew", r, rounds), label=f"1/p = {k}") for k, r in enumerate(rates)]
-        return verdicts(judged(of("fig1c", p=drawn), True))
+SHORT_2, SHORT_4 = (2000, 60, 2000, 2000), (2000, 2000, 2000, 60)
 
-    assert found(0.01, 0.05, 0.1, 0.02) == {"fig1c-best": "PASS", "fig1c-ends": "PASS"}
-    assert found(0.01, 0.05, 0.1, 0.2) == {"fig1c-best": "FAIL", "fig1c-ends": "FAIL"}
-    assert found(0.01, 0.05, 0.1, 0.07) == {"fig1c-best": "PASS", "fig1c-ends": "FAIL"}
-    assert found(0.004, 0.05, 0.1, 0.004, rounds=400) == {"fig1c-best": "PASS", "fig1c-ends": "PASS"}  # 400 are too few
-    assert found(0.004, 0.05, 0.1, 0.004, rounds=200) == {"fig1c-best": "PASS", "fig1c-ends": "INCONCLUSIVE"}
-    assert found(0.004, 0.05, 0.1, 0.004, rounds=50) == {"fig1c-best": "INCONCLUSIVE", "fig1c-ends": "INCONCLUSIVE"}
 
-    # an open curve decides nothing where the others have decided already
-    def with_short(at: int, *rates: float) -> dict[str, str]:
-        drawn = [falling("scaffnew", r, 60 if k == at else 2000) for k, r in enumerate(rates)]
-        return verdicts(judged(of("fig1c", p=drawn), True))
-
-    assert with_short(1, 0.01, 0.1, 0.1, 0.02) == {"fig1c-best": "PASS", "fig1c-ends": "PASS"}
-    assert with_short(3, 0.1, 0.01, 0.01, 0.1) == {"fig1c-best": "FAIL", "fig1c-ends": "INCONCLUSIVE"}
-    assert with_short(1, 0.1, 0.1, 0.05, 0.15) == {"fig1c-best": "INCONCLUSIVE", "fig1c-ends": "FAIL"}
-    assert with_short(3, 0.09, 0.05, 0.1, 0.1) == {"fig1c-best": "INCONCLUSIVE", "fig1c-ends": "INCONCLUSIVE"}
-    assert with_short(3, 0.2, 0.1, 0.12, 0.01) == {"fig1c-best": "FAIL", "fig1c-ends": "FAIL"}
-    drawn = [falling("scaffnew", r) for r in (0.01, 0.05, 0.1, 0.02)]
+@pytest.mark.parametrize(
+    ("rates", "rounds", "best", "ends"),
+    [
+        ((0.01, 0.05, 0.1, 0.02), 2000, "PASS", "PASS"),
+        ((0.01, 0.05, 0.1, 0.2), 2000, "FAIL", "FAIL"),
+        ((0.01, 0.05, 0.1, 0.07), 2000, "PASS", "FAIL"),
+        ((0.004, 0.05, 0.1, 0.004), 400, "PASS", "PASS"),  # 400 are too few
+        ((0.004, 0.05, 0.1, 0.004), 200, "PASS", "INCONCLUSIVE"),
+        ((0.004, 0.05, 0.1, 0.004), 50, "INCONCLUSIVE", "INCONCLUSIVE"),
+        # an open curve decides nothing where the others have decided already
+        ((0.01, 0.1, 0.1, 0.02), SHORT_2, "PASS", "PASS"),
+        ((0.1, 0.01, 0.01, 0.1), SHORT_4, "FAIL", "INCONCLUSIVE"),
+        ((0.1, 0.1, 0.05, 0.15), SHORT_2, "INCONCLUSIVE", "FAIL"),
+        ((0.09, 0.05, 0.1, 0.1), SHORT_4, "INCONCLUSIVE", "INCONCLUSIVE"),
+        ((0.2, 0.1, 0.12, 0.01), SHORT_4, "FAIL", "FAIL"),
+    ],
+)
+def test_figure_1c_is_judged_by_its_curves(rates: Any, rounds: Any, best: str, ends: str) -> None:
+    drawn = [falling("scaffnew", r, int(k)) for r, k in zip(rates, np.broadcast_to(rounds, 4), strict=True)]
+    assert verdicts(judged(of("fig1c", p=drawn), True)) == {"fig1c-best": best, "fig1c-ends": ends}
     for lost in (replace(drawn[-1], about={"status": "diverged"}), broken(drawn[-1])):
         wrong = of("fig1c", p=[*drawn[:-1], lost])
         assert verdicts(judged(wrong, True)) == {"fig1c-best": "FAIL", "fig1c-ends": "FAIL"}
 
 
-def fig1a(
-    scaffnew: float = 0.1, scaffold: float = 0.09, fedlin: float = 0.08, local: float = 1e-3, **more: Any
-) -> dict[str, str]:
-    tuned = [
-        falling("scaffnew", scaffnew),
-        falling("scaffold", scaffold),
-        falling("fedlin", fedlin, exchanges=2),
-        falling("s-local-gd", 0.05, exchanges=2),
-        falling("local-gd", local),
-    ]
-    tradeoff = more.get("tradeoff") or [falling("local-gd", g, floor=g, gamma_L=g) for g in (0.01, 0.02, 0.04)]
-    return verdicts(judged(of("fig1a", tuned=tuned, tradeoff=tradeoff), True, more.get("quick", False)))
+def fig1a(tradeoff: list[Series] | None = None, quick: bool = False, **given: float) -> dict[str, str]:
+    rates = {"scaffnew": 0.1, "scaffold": 0.09, "fedlin": 0.08, "s-local-gd": 0.05, "local-gd": 1e-3}
+    rates |= {name.replace("_", "-"): rate for name, rate in given.items()}
+    tuned = [falling(m, r, exchanges=2 if m in ("fedlin", "s-local-gd") else 1) for m, r in rates.items()]
+    biased = [falling("local-gd", g, floor=g, gamma_L=g) for g in (0.01, 0.02, 0.04)]
+    return verdicts(judged(of("fig1a", tuned=tuned, tradeoff=tradeoff or biased), True, quick))
 
 
 def test_figure_1a_is_judged_by_its_curves() -> None:
     assert set(fig1a().values()) == {"PASS"}
     assert fig1a(scaffold=0.05)["fig1a-alike"] == "FAIL"
     assert fig1a(scaffold=0.005)["fig1a-alike"] == "FAIL"  # never there, in far more rounds than Scaffnew needs
-    assert fig1a(local=0.2)["fig1a-ahead"] == "FAIL"
+    assert fig1a(local_gd=0.2)["fig1a-ahead"] == "FAIL"
     assert fig1a(fedlin=0.15)["fig1a-exchanges"] == "FAIL"
     # neither gets there, and FedLin does, at less than the cost that they had
     late = fig1a(scaffnew=1e-3, scaffold=1e-3, fedlin=0.1)
@@ -629,8 +455,7 @@ def test_figure_1a_is_judged_by_its_curves() -> None:
     assert fig1a(tradeoff=unbiased)["fig1a-biased"] != "PASS"
     upside_down = [falling("local-gd", 0.1, floor=0.1 - g, gamma_L=g) for g in (0.01, 0.02, 0.04)]
     assert fig1a(tradeoff=upside_down)["fig1a-biased"] == "FAIL"
-    loose = fig1a(quick=True)
-    assert loose["fig1a-alike"] == "REPORTED"  # nothing is promised at another accuracy
+    assert fig1a(quick=True)["fig1a-alike"] == "REPORTED"  # nothing is promised at another accuracy
 
 
 def test_figure_2c_is_judged_by_its_curves() -> None:
@@ -703,17 +528,9 @@ def test_a_p_that_does_not_get_there_is_drawn_where_its_rounds_end() -> None:
     assert short.label.startswith("not reached")
 
 
-def test_the_total_batch_is_compared_at_one_step_size(made: Made) -> None:
-    e = next(e for e in made.report.experiments if e.id == "fig2c")
-    steps = {s.about["gamma"] for s in claims.panel_of(e, "total").series}
-    assert len(steps) == 1
-    assert len({s.about["batch"] for s in claims.panel_of(e, "total").series}) > 1
-    assert len({s.about["gamma"] for s in claims.panel_of(e, "constant").series}) > 1
-
-
-def test_several_folders_need_a_file_to_be_drawn_into(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["plot", *[str(made.options.out / "runs")] * 2]) == 2
-    assert "several folders make one figure; say where it goes with --out FILE" in capsys.readouterr().err
+def test_several_folders_need_a_file_to_be_drawn_into(call: Any) -> None:
+    code, _, err = call("plot", "one", "other")
+    assert (code, "several folders make one figure; say where it goes with --out FILE" in err) == (2, True)
 
 
 def test_commands_that_are_shown_can_be_run(tmp_path: Path) -> None:
@@ -734,56 +551,53 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Any:
     return install
 
 
-def call(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
-    code = cli.main(["reproduce", *map(str, words)])
-    seen = capsys.readouterr()
-    return code, seen.out, seen.err
-
-
-def test_exit_codes(fake: Any, data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_exit_codes(fake: Any, data: str, tmp_path: Path, call: Any) -> None:
     fake("PASS", "FAIL", "REPORTED")
-    words = ("fig1b", "--data", data, "--out", tmp_path / "r")
-    code, text, _ = call(capsys, *words)
+    words = ("reproduce", "fig1b", "--data", data, "--out", tmp_path / "r")
+    code, text, _ = call(*words)
     assert code == 0
     assert all(word in text for word in ("passed", "FAILED", "measured, no claim", "It must.", "index.html"))
     assert text.index("passed") < text.index("FAILED") < text.index("measured, no claim")
-    code, _, err = call(capsys, *words, "--strict", "--quiet")
+    code, _, err = call(*words, "--strict", "--quiet")
     assert (code, err) == (6, "proxskip: 1 of 3 claims failed: c1.\n")
     fake("PASS", "INCONCLUSIVE")
-    assert call(capsys, *words, "--strict", "--quiet")[0] == 0
+    assert call(*words, "--strict", "--quiet")[0] == 0
 
 
-def test_a_folder_of_something_else_is_refused(
-    fake: Any, data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_of_something_else_is_refused(fake: Any, data: str, tmp_path: Path, call: Any) -> None:
     fake("PASS")
     out = tmp_path / "r"
-    assert call(capsys, "fig1b", "--data", data, "--out", out, "--quiet")[0] == 0
+    assert call("reproduce", "fig1b", "--data", data, "--out", out, "--quiet")[0] == 0
     before = results(out)
     for words in (("--data", "digits"), ("--data", data, "--quick"), ("--data", data, "--engine", "reference")):
-        code, _, err = call(capsys, "fig1b", *words, "--out", out)
+        code, _, err = call("reproduce", "fig1b", *words, "--out", out)
         assert code == 2
         assert "holds another reproduction" in err
     Path(data).write_text(Path(data).read_text().replace("1:", "1:1", 1))
-    code, _, err = call(capsys, "fig1b", "--data", data, "--out", out)
+    code, _, err = call("reproduce", "fig1b", "--data", data, "--out", out)
     assert (code, "data_sha256" in err) == (2, True)
     assert results(out) == before
     other = tmp_path / "other"
     (other / "runs").mkdir(parents=True)
-    code, _, err = call(capsys, "fig1b", "--data", data, "--out", other)
+    code, _, err = call("reproduce", "fig1b", "--data", data, "--out", other)
     assert (code, "no reproduction" in err) == (2, True)
-    code, _, err = call(capsys, "fig1b", "--data", data, "--out", data)
+    code, _, err = call("reproduce", "fig1b", "--data", data, "--out", data)
     assert (code, "is a file" in err) == (2, True)
 
 
-def test_bad_input_leaves_nothing_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = call(capsys, "fig9", "--out", tmp_path / "r")
-    assert (code, 'there is no experiment "fig9"' in err) == (2, True)
-    code, _, err = call(capsys, "fig1b", "--data", "nowhere", "--out", tmp_path / "r")
-    assert (code, "there is no data set 'nowhere'" in err) == (2, True)
-    if importlib.util.find_spec("cupy") is None:
-        code, _, err = call(capsys, "fig1b", "--engine", "gpu", "--out", tmp_path / "r")
-        assert (code, "needs CuPy" in err) == (2, True)
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["fig9"], 'there is no experiment "fig9"'),
+        (["fig1a", "--family"], "give no names"),
+        (["nowhere.toml"], "there is no file nowhere.toml."),
+        (["fig1b", "--data", "nowhere"], "there is no data set 'nowhere'"),
+        *([] if importlib.util.find_spec("cupy") else [(["fig1b", "--engine", "gpu"], "needs CuPy")]),
+    ],
+)
+def test_bad_input_leaves_nothing_behind(words: list[str], said: str, tmp_path: Path, call: Any) -> None:
+    code, _, err = call("reproduce", *words, "--out", tmp_path / "r")
+    assert (code, said in err) == (2, True)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -840,10 +654,10 @@ rounds = 10
 """
 
 
-def test_a_figure_is_a_file_and_no_program(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_figure_is_a_file_and_no_program(data: str, tmp_path: Path, call: Any) -> None:
     mine, out = tmp_path / "mine.toml", tmp_path / "r"
     mine.write_text(MINE)
-    code, text, _ = call(capsys, mine, "--data", data, "--out", out)
+    code, text, _ = call("reproduce", mine, "--data", data, "--out", out)
     assert code == 0
     assert "3 claims: 1 passed, 1 FAILED, 1 measured, with no claim for this data." in text
     found = results(out)
@@ -861,7 +675,7 @@ def test_a_figure_is_a_file_and_no_program(data: str, tmp_path: Path, capsys: py
     assert found["claims"][0]["text"] == "Scaffnew reaches 0.2 within 40 rounds."
     assert e["command"].startswith(f"proxskip reproduce {mine} --data")
     # an experiment of the package joins it in the same folder, and comes first
-    assert call(capsys, mine, "--data", data, "--out", tmp_path / "q", "--quick", "--quiet")[0] == 0
+    assert call("reproduce", mine, "--data", data, "--out", tmp_path / "q", "--quick", "--quiet")[0] == 0
     assert results(tmp_path / "q")["experiments"][0]["panels"][0]["title"] == "steps by theory, 10 rounds"
 
 
@@ -869,19 +683,10 @@ def test_a_figure_is_a_file_and_no_program(data: str, tmp_path: Path, capsys: py
     ("old", "new", "said"),
     [
         ("title =", "titel =", "the figure has no title"),
-        ("id = 'x'", "", ""),
-        ('"$rounds"', '"$rouns"', '"$rouns" is not a value of the figure, which has titel'),
+        ('"$rounds"', '"$rouns"', '"$rouns" is not a value of the figure, which has rounds'),
         ("within = 40", "", "claim mine-reaches: missing a required argument: 'within'; reaches takes curves"),
-        (
-            "within = 40",
-            "within = 40\ncolour = 3",
-            "claim mine-reaches: got an unexpected keyword argument 'colour'",
-        ),
-        (
-            'kind = "ends"',
-            'kind = "end"',
-            'claim mine-ends has the unknown kind "end"; choose one of reaches, stays_above',
-        ),
+        ("within = 40", "within = 40\ncolour = 3", "got an unexpected keyword argument 'colour'"),
+        ('kind = "ends"', 'kind = "end"', 'has the unknown kind "end"; choose one of reaches, stays_above'),
         ('"gd",', '"gd2",', "gd2"),
         ("target = 1e-8", "K_ = 3", "the curve of scaffnew has the unknown entry K_"),
         ('id = "theory"', 'id = "theory"\nx = "minutes"', 'has the unknown axis "minutes"; choose from rounds'),
@@ -894,19 +699,11 @@ def test_a_figure_is_a_file_and_no_program(data: str, tmp_path: Path, capsys: py
         ("Scaffold, K = {K}", "Scaffold", 'panel theory has two curves "Scaffold"; give each its own label'),
     ],
 )
-def test_a_wrong_file_is_refused_before_any_work(
-    old: str, new: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    if not said:
-        assert call(capsys, "nowhere.toml", "--out", tmp_path / "r")[::2] == (
-            2,
-            "proxskip: there is no file nowhere.toml.\n",
-        )
-        return
+def test_a_wrong_file_is_refused_before_any_work(old: str, new: str, said: str, tmp_path: Path, call: Any) -> None:
     (tmp_path / "mine.toml").write_text(MINE.replace(old, new, 1))
-    code, _, err = call(capsys, tmp_path / "mine.toml", "--out", tmp_path / "r")
+    code, _, err = call("reproduce", tmp_path / "mine.toml", "--out", tmp_path / "r")
     assert code == 2
-    assert said.replace("titel", "rounds") in err
+    assert said in err
     assert not (tmp_path / "r").exists()
 
 
@@ -933,12 +730,3 @@ def test_kinds_of_claims(kind: str, arguments: dict[str, Any], rates: tuple[floa
     (found,) = claims.judged(of("x", p=drawn), [entry], "any")
     assert found.holds is holds
     assert found.verdict == {True: "PASS", False: "FAIL", None: "INCONCLUSIVE"}[holds]
-
-
-def test_slopes_are_judged_by_points() -> None:
-    x = [1.0, 10.0, 100.0]
-    lines = {"one": list(x), "half": [v**0.5 for v in x], "short": [1.0, 10.0]}
-    drawn = [Series(name, {"k": x[: len(y)]}, y, kind="points") for name, y in lines.items()]
-    panel = Panel("p", "p", drawn, "k", {"k": "k"}, "y")
-    for expected, holds in (({"one": 1.0, "half": 0.5}, True), ({"half": 1.0}, False), ({"short": 1.0}, False)):
-        assert claims.slopes(panel, expected, 0.1).holds is holds

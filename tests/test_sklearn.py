@@ -13,7 +13,6 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Lasso, LogisticRegression
 from sklearn.model_selection import GridSearchCV, GroupKFold
-from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
@@ -24,13 +23,7 @@ from proxskip.sklearn import FederatedClassifier, ProxClassifier, ProxRegressor
 CANCER = StandardScaler().fit_transform(load_breast_cancer().data[:, :8]), load_breast_cancer().target
 IRIS = load_iris(return_X_y=True)
 DIABETES = load_diabetes(return_X_y=True)
-ESTIMATORS = [
-    ProxClassifier(tol=1e-5),
-    ProxRegressor(ps.prox.L1(1e-3)),
-    FederatedClassifier(),
-    ProxClassifier(ps.prox.ElasticNet(1e-3, 1e-3), fit_intercept=False),
-    ProxRegressor(ps.prox.TV1D(1e-3)),
-]
+ESTIMATORS = [ProxClassifier(tol=1e-5), ProxRegressor(ps.prox.L1(1e-3)), FederatedClassifier()]
 
 
 @pytest.mark.slow
@@ -40,21 +33,21 @@ def test_check_estimator(estimator: Any) -> None:
     check_estimator(estimator)
 
 
-def penalties() -> list[Any]:
+def penalties(weight: float) -> list[Any]:
     pyproximal = pytest.importorskip("pyproximal", reason="pyproximal is not installed")
-    return [ps.prox.L1(0.02), pyproximal.L1(0.02)]
+    return [ps.prox.L1(weight), pyproximal.L1(weight)]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sparse", [True, False])
 def test_the_classifier_solves_what_scikit_learn_solves(sparse: bool) -> None:
     X, y = CANCER
-    for penalty in penalties():
+    theirs = LogisticRegression(penalty="l1", C=1 / (0.02 * len(y)), solver="saga", tol=1e-8, max_iter=20_000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs.fit(X, y)
+    for penalty in penalties(0.02):
         ours = ProxClassifier(penalty, l2=0.0, tol=1e-9).fit(scipy.sparse.csr_matrix(X) if sparse else X, y)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            theirs = LogisticRegression(penalty="l1", C=1 / (0.02 * len(y)), solver="saga", tol=1e-8, max_iter=20_000)
-            theirs.fit(X, y)
         np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-4)
         np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), atol=1e-4)
         assert np.mean(ours.predict(X) == y) == ours.score(X, y)
@@ -64,9 +57,8 @@ def test_the_classifier_solves_what_scikit_learn_solves(sparse: bool) -> None:
 def test_the_regressor_is_the_lasso(sparse: bool) -> None:
     X, y = DIABETES
     theirs = Lasso(alpha=0.5, tol=1e-10, max_iter=100_000).fit(X, y)
-    for operator in (ps.prox.L1(0.5), *penalties()[1:]):
-        given = operator if isinstance(operator, ps.prox.L1) else type(operator)(0.5)
-        ours = ProxRegressor(given, tol=1e-10).fit(scipy.sparse.csr_matrix(X) if sparse else X, y)
+    for penalty in penalties(0.5):
+        ours = ProxRegressor(penalty, tol=1e-10).fit(scipy.sparse.csr_matrix(X) if sparse else X, y)
         np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-3)
         assert ours.intercept_ == pytest.approx(theirs.intercept_, abs=1e-3)
 
@@ -79,11 +71,9 @@ def test_several_classes_and_a_penalty_for_each() -> None:
     assert set(model.predict(X)) <= {"a", "b", "c"}
     # at the optimum each class meets the lasso's condition: the slope is at most the weight where a coefficient is zero
     x = np.hstack([model.coef_, model.intercept_[:, None]]).ravel()
-    slope = ps.Softmax(X, y, l2=1e-3, intercept=True).gradient(x).reshape(3, 5)
-    assert np.abs(slope[:, :4][model.coef_ == 0]).max() <= 0.05 + 1e-6
-    np.testing.assert_allclose(
-        slope[:, :4][model.coef_ != 0], -0.05 * np.sign(model.coef_[model.coef_ != 0]), atol=1e-6
-    )
+    slope, zero = ps.Softmax(X, y, l2=1e-3, intercept=True).gradient(x).reshape(3, 5), model.coef_ == 0
+    assert np.abs(slope[:, :4][zero]).max() <= 0.05 + 1e-6
+    np.testing.assert_allclose(slope[:, :4][~zero], -0.05 * np.sign(model.coef_[~zero]), atol=1e-6)
     np.testing.assert_allclose(slope[:, 4], 0.0, atol=1e-6)
 
 
@@ -116,14 +106,6 @@ def test_a_sparse_offset_is_warned_about() -> None:
         FederatedClassifier(tol=1e-2).fit(scipy.sparse.csr_matrix(X + 1000.0), y)
 
 
-def test_pipelines_and_grid_searches() -> None:
-    X, y = CANCER
-    pipeline = make_pipeline(StandardScaler(), ProxClassifier(tol=1e-4))
-    search = GridSearchCV(pipeline, {"proxclassifier__penalty": [ps.prox.L1(0.01), ps.prox.L1(10.0)]}, cv=3).fit(X, y)
-    assert search.best_params_ == {"proxclassifier__penalty": ps.prox.L1(0.01)}
-    assert search.score(X, y) > 0.9
-
-
 def test_a_grid_search_hands_on_the_groups() -> None:
     X, y = CANCER
     groups = np.arange(len(y)) % 6
@@ -147,11 +129,10 @@ def test_a_warm_start_needs_fewer_iterations(make: Any) -> None:
     assert cold.fit(X, y).n_iter_ == first
 
 
-def test_too_few_iterations_are_warned_about() -> None:
+@pytest.mark.parametrize("kind", [ProxClassifier, FederatedClassifier])
+def test_too_few_iterations_are_warned_about(kind: Any) -> None:
     with pytest.warns(ConvergenceWarning, match="Raise max_iter"):
-        ProxClassifier(max_iter=2).fit(*CANCER)
-    with pytest.warns(ConvergenceWarning, match="Raise max_iter"):
-        FederatedClassifier(max_iter=2).fit(*CANCER)
+        kind(max_iter=2).fit(*CANCER)
 
 
 def test_fit_leaves_the_penalty_alone() -> None:
@@ -160,8 +141,7 @@ def test_fit_leaves_the_penalty_alone() -> None:
     assert (penalty.calls, penalty.last) == (0, None)
 
 
-@pytest.mark.parametrize("penalty", [None, ps.prox.L1(0.1)])
-def test_constant_columns_leave_the_mean(penalty: Any) -> None:
-    fitted = ProxRegressor(penalty).fit(np.ones((5, 3)), np.arange(5.0))
+def test_constant_columns_leave_the_mean() -> None:
+    fitted = ProxRegressor(ps.prox.L1(0.1)).fit(np.ones((5, 3)), np.arange(5.0))
     assert np.array_equal(fitted.coef_, np.zeros(3))
     assert fitted.predict(np.ones((2, 3))).tolist() == [2.0, 2.0]

@@ -21,7 +21,7 @@ N, D, CLIENTS = 160, 9, 20
 def rows(labels: int = 2) -> tuple[Any, Any, Any]:
     rng = np.random.default_rng(3)
     A = scipy.sparse.csr_matrix(np.where(rng.random((N, D)) < 0.4, rng.standard_normal((N, D)), 0.0))
-    return A, rng.integers(0, labels, N), rng.permutation(np.arange(N) % CLIENTS)
+    return A, rng.integers(0, labels, N), rng.permutation(np.arange(N) % 23 % CLIENTS)  # 7 to 14 rows each
 
 
 def pieces(labels: int = 2, names: bool = False) -> list[tuple[Any, Any, Any]]:
@@ -35,25 +35,27 @@ def same(a: Any, b: Any) -> bool:
     return np.asarray(a).tobytes() == np.asarray(b).tobytes()
 
 
-@pytest.mark.parametrize("weights", ["rows", "equal"])
-@pytest.mark.parametrize("names", [False, True])
-def test_a_folder_of_clients_is_the_problem_of_its_rows(tmp_path: Path, names: bool, weights: Any) -> None:
+@pytest.mark.parametrize(
+    ("names", "weights", "batch"), [(False, "rows", None), (True, "equal", None), (True, "rows", 5)]
+)
+def test_a_folder_of_clients_is_the_problem_of_its_rows(tmp_path: Path, names: bool, weights: Any, batch: Any) -> None:
     ps.write_clients(tmp_path / "store", pieces(names=names))
-    stored = ps.open_clients(tmp_path / "store", l2=0.1, weights=weights)
+    stored = ps.open_clients(tmp_path / "store", l2=0.1, weights=weights, batch=batch)
     A, b, g = rows()
-    here = ps.split(ps.Logistic(A, b, l2=0.1), by="group", groups=g, weights=weights)
+    here = ps.split(ps.Logistic(A, b, l2=0.1), by="group", groups=g, weights=weights, batch=batch)
     assert isinstance(stored.clients, Stored)
     x = np.random.default_rng(0).standard_normal(D)
     for name in ("weights", "sizes", "N"):
         assert same(getattr(stored, name), getattr(here, name)), name
-    for name in ("L_i", "mu_i"):  # LAPACK has several ways to an eigenvalue
+    for name in ("L_i", "mu_i", "L_global"):  # LAPACK has several ways to an eigenvalue
         assert np.allclose(getattr(stored, name), getattr(here, name), rtol=1e-12), name
     assert same(stored.client_gradients(x), here.client_gradients(x))
     assert np.isclose(stored.value(x), here.value(x), rtol=1e-14)
-    assert np.isclose(stored.L_global, here.L_global, rtol=1e-12)
     assert same(stored.clients[7].A.toarray(), here.clients[7].A.toarray())  # type: ignore[attr-defined]
-    runs = [ps.run(ps.Scaffnew(gamma=0.2, p=0.4), p, rounds=5, seed=1, engine="cpu") for p in (stored, here)]
-    assert np.allclose(runs[0].x, runs[1].x, rtol=1e-12)
+    assert batch is None or stored.es_A == pytest.approx(here.es_A, rel=1e-12)
+    method = ps.Scaffnew(gamma=0.1, p=0.4)
+    runs = [ps.run(method, p, rounds=5, seed=1, engine=e).x for p in (stored, here) for e in ("cpu", "reference")]
+    assert all(np.allclose(x, runs[0], rtol=1e-11) for x in runs)
 
 
 @pytest.mark.parametrize("batch", [None, 2])
@@ -69,17 +71,6 @@ def test_nothing_is_copied_into_memory(tmp_path: Path, batch: int | None) -> Non
     assert all(isinstance(v, np.memmap) for v in clients.files.arrays.values())
     with pytest.raises(ValueError, match="read-only"):
         clients.store.A.data[0] += 1.0
-
-
-def test_minibatches_of_rows_on_disk_are_those_of_rows_in_memory(tmp_path: Path) -> None:
-    A, b, g = rows()
-    ps.write_clients(tmp_path / "store", [(A, b, g % 9)])  # 9 to 25 rows each
-    stored = ps.open_clients(tmp_path / "store", l2=0.1, batch=8)
-    here = ps.split(ps.Logistic(A, b, l2=0.1), by="group", groups=g % 9, batch=8)
-    assert stored.es_A == pytest.approx(here.es_A, rel=1e-12)
-    method = ps.Scaffnew(0.3 / here.es_A, p=0.4)
-    runs = [ps.run(method, p, rounds=5, seed=1, engine=e).x for p in (stored, here) for e in ("cpu", "reference")]
-    assert all(np.allclose(x, runs[0], rtol=1e-11) for x in runs)
 
 
 def test_pieces_and_places_do_not_matter(tmp_path: Path) -> None:
@@ -100,8 +91,6 @@ def test_softmax_and_least_squares_read_the_same_folder(tmp_path: Path) -> None:
     assert ps.open_clients(tmp_path / "store", ps.LeastSquares, l2=0.1, batch=2).batch == 2
     with pytest.raises(ps.InputError, match="two classes"):
         ps.open_clients(tmp_path / "store", l2=0.1)
-    with pytest.raises(ps.InputError, match="l2"):
-        ps.open_clients(tmp_path / "store", ps.Softmax, l2=-1.0)
 
 
 def test_what_cannot_be_written_or_read_is_one_sentence(tmp_path: Path) -> None:
@@ -109,10 +98,8 @@ def test_what_cannot_be_written_or_read_is_one_sentence(tmp_path: Path) -> None:
     twice = scipy.sparse.csr_matrix((np.ones(2), [3, 3], np.append(0, np.full(N, 2))), shape=(N, D))
     for wrong, match in (
         ([], "no rows"),
-        ([tmp_path / "rows.npz"], r"piece 0 is not \(A, b, clients\)"),
-        ([(A.toarray(), b, g)], "piece 0 is not"),
+        ([(A.toarray(), b, g)], r"piece 0 is not \(A, b, clients\)"),
         ([(A, np.where(b, np.nan, b), g)], "a label that is not a finite number"),
-        ([(A, b.astype(str), g)], "a label that is not a finite number"),
         ([(A, b, g * 0.5)], "use whole numbers or text"),
         ([(A, b[1:], g)], "160 rows"),
         ([(A, b, g), (A * np.inf, b, g)], "piece 1 has a value that is not finite"),
@@ -130,13 +117,11 @@ def test_what_cannot_be_written_or_read_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(ps.InputError, match="already"):
         ps.write_clients(tmp_path / "f", pieces())
     about = tmp_path / "f" / "store.json"
-    for change in ({"rows": "160"}, {"labels": 3}, {"sha256": None}):
-        about.write_text(json.dumps(json.loads(about.read_text()) | change))
-        with pytest.raises(ps.InputError, match=r"another version|is damaged \(store.json lacks"):
+    wrong_count = json.dumps(json.loads(about.read_text()) | {"rows": "160"})
+    for text, match in ((wrong_count, r"is damaged \(store.json lacks rows"), ("[]", "another version")):
+        about.write_text(text)
+        with pytest.raises(ps.InputError, match=match):
             ps.open_clients(tmp_path / "f")
-    about.write_text("[]")
-    with pytest.raises(ps.InputError, match="another version"):
-        ps.open_clients(tmp_path / "f")
 
 
 def with_entry(name: str, at: int, value: int) -> Any:
@@ -149,21 +134,16 @@ def with_entry(name: str, at: int, value: int) -> Any:
 
 DAMAGE = {
     "index too large": with_entry("indices", 5, D),
-    "index far away": with_entry("indices", -1, 2**31 - 1),
     "index negative": with_entry("indices", 0, -1),
     "rows that overlap": with_entry("indptr", 7, 0),
-    "rows outside": with_entry("indptr", 7, 10**6),
     "rows before": with_entry("indptr", 0, -4),
     "last row outside": with_entry("indptr", -1, 10**6),
-    "clients that overlap": with_entry("row0", 3, 0),
     "clients outside": with_entry("row0", 3, 10**6),
     "an empty client": ("row0", lambda v: np.concatenate([v[:1], v[:-2], v[-1:]])),
-    "indices of 16 bits": ("indices", lambda v: v.astype(np.int16)),
     "indices with fractions": ("indices", lambda v: v.astype(float)),
     "rows with fractions": ("indptr", lambda v: v.astype(float)),
     "values of 32 bits": ("data", lambda v: v.astype(np.float32)),
     "values cut off": ("data", lambda v: v[:-1]),
-    "labels cut off": ("b", lambda v: v[:-1]),
     "labels as a table": ("b", lambda v: v[:, None]),
 }
 
@@ -177,17 +157,10 @@ def test_a_damaged_folder_is_refused(damage: str, tmp_path: Path) -> None:
     np.save(path, change(np.load(path)))
     with pytest.raises(ps.InputError, match=r"store is damaged \(.*\.npy .*\); write it again"):
         ps.open_clients(tmp_path / "store", l2=0.1)
-
-
-@pytest.mark.parametrize("content", [b"", b"no array", b"\x93NUMPY\x01\x00\x76\x00{", None])
-def test_a_file_that_is_no_array_is_refused(content: bytes | None, tmp_path: Path) -> None:
-    ps.write_clients(tmp_path / "store", pieces())
-    path = tmp_path / "store" / "indices.npy"
-    path.unlink()
-    if content is not None:
+    for content in (b"", b"no array", b"\x93NUMPY\x01\x00\x76\x00{"):
         path.write_bytes(content)
-    with pytest.raises(ps.InputError, match="store is damaged"):
-        ps.open_clients(tmp_path / "store")
+        with pytest.raises(ps.InputError, match="store is damaged"):
+            ps.open_clients(tmp_path / "store")
 
 
 def test_a_part_of_a_folder_is_checked_for_itself(tmp_path: Path) -> None:

@@ -89,28 +89,10 @@ def test_metrics_on_rows_held_out() -> None:
         ps.run(METHOD, ps.Problem(clients(metrics={"grad_norm": accuracy})), rounds=1)
 
 
-@pytest.mark.parametrize(
-    "act",
-    [
-        lambda p: ps.Scaffnew.theory(p),
-        lambda p: ps.Scaffnew.theory(p.with_batch(3)),
-        lambda p: ps.GD.theory(p),
-        lambda p: ps.run("scaffnew", p, rounds=1),
-        lambda p: ps.run(ps.FedLin, p, rounds=1),
-        lambda p: p.L,
-    ],
-)
+@pytest.mark.parametrize("act", [ps.Scaffnew.theory, lambda p: ps.run("scaffnew", p, rounds=1), lambda p: p.L])
 def test_steps_of_theorems_are_refused_with_a_sentence(act: Any) -> None:
     with pytest.raises(ps.InputError, match="the L of this module is unknown"):
         act(ps.Problem(clients()))
-
-
-def test_with_its_L_a_model_is_like_any_other_oracle() -> None:
-    problem = ps.Problem(clients(L=5.0))
-    assert ps.run("gd", problem, rounds=3).summary()["L"] == 5.0
-    with pytest.raises(ps.InputError, match="gamma"):
-        ps.run(ps.GD(1.0), problem, rounds=1)
-    assert ps.run(METHOD, problem.with_batch(3), rounds=2).summary()["L_max"] == 5.0
 
 
 @pytest.mark.parametrize(("batch", "dropout"), [(None, 0.3), pytest.param(4, 0.0, marks=pytest.mark.slow), (4, 0.3)])
@@ -146,16 +128,10 @@ class Odd(nn.Module):  # type: ignore[misc]
 
 
 def test_dropout_is_keyed() -> None:
-    problem = ps.Problem(clients(dropout=0.5))
-    runs = []
-    for seed in (1, 1, 2):
-        torch.manual_seed(len(runs))  # the state of PyTorch's generator does not matter
-        runs.append(ps.run(ps.LocalGD(0.1, 5), problem, rounds=2, seed=seed).x)
-    assert runs[0].tobytes() == runs[1].tobytes()
-    assert not np.array_equal(runs[0], runs[2])
+    dropping = clients(dropout=0.5)[0]
     net = Odd(lambda self, x: self.a(nn.functional.dropout(x, 0.5, self.training)))
     no_module = Model(net, loss, torch.ones(4, 3), torch.arange(4) % 3)
-    for f in (problem.clients[0], no_module):
+    for f in (dropping, no_module):
         x = f.start()
         keys = [(0, 0, 0, 1), (1, 0, 0, 1), (0, 1, 0, 1), (0, 0, 1, 1), (0, 0, 0, 2)]
         found = [f.random_gradient(x, None, key).tobytes() for key in (*keys, *keys)]
@@ -164,7 +140,7 @@ def test_dropout_is_keyed() -> None:
         assert f.is_random
     assert not Model(net.eval(), loss, no_module.inputs, no_module.targets).is_random
     plain, x = clients()[0], clients()[0].start()
-    assert problem.clients[0].value(x) == plain.value(x)  # where f is evaluated there is none
+    assert dropping.value(x) == plain.value(x)  # where f is evaluated there is none
 
 
 def test_masks_have_the_right_share() -> None:
@@ -191,7 +167,6 @@ X, Y, NET = torch.ones(4, 3), torch.zeros(4, dtype=torch.long), nn.Linear(3, 3)
         ((nn.Sequential(NET, nn.Linear(3, 3).double()),), "dtypes"),
         ((Odd(reassigned),), "changes its buffer seen"),
         ((Odd(lambda self, x: self.a(x) + self.seen.add_(1)),), "changes its buffer seen"),
-        ((nn.Sequential(NET, nn.InstanceNorm1d(2, track_running_stats=True)),), "changes its buffer 1"),
         ((Odd(lambda self, x: self.a(x + torch.randn_like(x))),), "draws random numbers"),
         ((nn.Linear(3, 3).double(),), "cannot be computed"),
         ((nn.LazyLinear(3),), "not initialized"),
@@ -233,22 +208,6 @@ def test_parameters_that_are_shared_or_unused_and_compiled_modules() -> None:
     made = f.module_at(f.start() + 1.0)
     assert made.a.weight is made.b.weight
     assert type(made) is Odd
-
-
-@pytest.mark.filterwarnings("ignore:mkldnn_matmul")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_parameters_keep_their_dtype(dtype: Any) -> None:
-    seen = []
-
-    def watched(outputs: Any, targets: Any) -> Any:
-        seen.append(outputs.dtype)
-        return loss(outputs, targets)
-
-    net = module(dtype=dtype)
-    f = Model(net, watched, torch.randn(6, 4).to(dtype), torch.zeros(6, dtype=torch.long))
-    result = ps.run(ps.GD(0.1), ps.Problem([f]), rounds=2)
-    assert set(seen) == {dtype}
-    assert {p.dtype for p in f.module_at(result.x).parameters()} == {dtype}
 
 
 def test_it_resumes_and_knows_its_data(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from proxskip.results import trace as trace_module
 from proxskip.results.trace import Trace
 from proxskip.types import InputError
 
@@ -33,9 +32,7 @@ def same(a: Trace, b: Trace, nan_bits: bool = True) -> bool:
     return a.columns == b.columns and len(a) == len(b) and all(bits(a[c]) == bits(b[c]) for c in a.columns)
 
 
-# ------------------------------------------------------------------------------------------------ the table
-
-
+# -- the table ---------------------------------------------------------------------------------------------------------
 def test_append_and_read() -> None:
     trace = Trace(("round", "gap"))
     assert len(trace) == 0
@@ -52,7 +49,6 @@ def test_append_and_read() -> None:
     assert list(trace.last()) == ["round", "gap"]
     assert "gap" in trace
     assert "f" not in trace
-    assert repr(trace).startswith("Trace: 3 records, 2 columns\n")
 
 
 @pytest.mark.parametrize("bad", [{"a": 1, "f": 2}, {"a": "1"}, {"a": None}, {"a": b"1"}, {"a": 1j}, {"a": 10**400}])
@@ -79,20 +75,9 @@ def test_columns_read_are_history_and_read_only() -> None:
     for _ in range(100):
         trace.append({"a": 3.0})
     assert before.tolist() == [1.0] * 16
-    assert trace["a"][16] == 3.0
-    copy = trace.to_arrays()["a"]
-    copy[:] = 9
+    assert trace["a"].tolist() == [1.0] * 16 + [3.0] * 100
+    trace.to_arrays()["a"][:] = 9
     assert trace["a"][0] == 1.0
-
-
-def test_append_is_amortised_constant(monkeypatch: pytest.MonkeyPatch) -> None:
-    grown, real = [], np.hstack
-    monkeypatch.setattr(trace_module.np, "hstack", lambda tables: grown.append(1) or real(tables))  # type: ignore[func-returns-value]
-    trace = Trace(("a",))
-    for k in range(20_000):
-        trace.append({"a": k})
-    assert len(grown) < 16
-    assert trace["a"].tolist() == list(range(20_000))
 
 
 NO_NAMES = ["", "a b", "=a", "'a", "a/b", "../a", "a\n", "ä", "1", 1, "a" * 65]
@@ -104,63 +89,26 @@ def test_refused_columns(columns: Any) -> None:
         Trace(columns)
 
 
-# -------------------------------------------------------------------------------------------------- formats
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "trace"
-
-
-def round_trips(trace: Trace, path: Path) -> None:
-    trace.to_csv(path)
-    lines = list(csv.reader(path.read_text().splitlines()))
-    assert lines[0] == list(trace.columns)
-    columns = {name: np.array([float(line[k]) for line in lines[1:]]) for k, name in enumerate(trace.columns)}
-    assert same(Trace.from_arrays(columns), trace, nan_bits=False)
-    assert same(Trace.from_arrays({"x": np.ones((2, 2))} | trace.to_arrays("t."), "t."), trace)
-    assert [p.name for p in path.parent.iterdir()] == [path.name]
-
-
-def test_special_values_and_bit_patterns_round_trip(path: Path) -> None:
+# -- formats -----------------------------------------------------------------------------------------------------------
+def test_special_values_and_bit_patterns_round_trip(tmp_path: Path) -> None:
     patterns = np.random.default_rng(0).integers(0, 2**64, 10_000, dtype=np.uint64).view(np.float64)
     for trace in (filled(SPECIAL), Trace(("a", "b")), filled([1.0], ("a.b-c", "_")), filled(patterns.tolist())):
-        round_trips(trace, path)
+        trace.to_csv(tmp_path / "trace")
+        lines = list(csv.reader((tmp_path / "trace").read_text().splitlines()))
+        assert lines[0] == list(trace.columns)
+        columns = {name: np.array([float(line[k]) for line in lines[1:]]) for k, name in enumerate(trace.columns)}
+        assert same(Trace.from_arrays(columns), trace, nan_bits=False)
+        assert same(Trace.from_arrays({"x": np.ones((2, 2))} | trace.to_arrays("t."), "t."), trace)
 
 
-def test_a_loaded_trace_goes_on() -> None:
-    for length in (0, 20):
-        trace = filled([1.0] * length)
-        again = Trace.from_arrays(trace.to_arrays())
-        again.append({"a": 2.0})
-        assert again["a"].tolist() == [1.0] * length + [2.0]
-        assert len(trace) == length
-
-
-def test_csv_text(path: Path) -> None:
-    trace = Trace(("round", "gap"))
-    for row in (
-        {"round": 3, "gap": -0.1},
-        {"round": -0.0},
-        {"round": 1e300, "gap": -math.inf},
-        {"round": -1, "gap": 5},
-    ):
-        trace.append(row)
-    trace.to_csv(path)
-    assert path.read_bytes() == b"round,gap\n3,-0.1\n-0.0,nan\n1e+300,-inf\n-1,5\n"
+def test_csv_text(tmp_path: Path) -> None:
+    filled([3, -0.0, 1e300, -math.inf, math.nan, -0.1]).to_csv(tmp_path / "trace")
+    assert (tmp_path / "trace").read_bytes() == b"a,b\n3,-0.1\n-0.0,nan\n1e+300,-inf\n-inf,1e+300\nnan,-0.0\n-0.1,3\n"
 
 
 @pytest.mark.parametrize(
     "arrays",
-    [
-        {},
-        {"a": np.zeros(2, dtype=np.float32)},
-        {"a": np.zeros(2, dtype=int)},
-        {"a": np.zeros((2, 1))},
-        {"a": np.array(1.0)},
-        {"a": np.zeros(2), "b": np.zeros(3)},
-        {"a b": np.zeros(2)},
-    ],
+    [{}, {"a": np.zeros(2, dtype=int)}, {"a": np.zeros((2, 1))}, {"a": np.zeros(2), "b": np.zeros(3)}],
 )
 def test_refused_arrays(arrays: dict[str, np.ndarray]) -> None:
     with pytest.raises(InputError):

@@ -3,7 +3,6 @@
 Each case writes what it returns, nothing if all is well, or how it failed as ``FOLDER/CASE.RANK.json``.
 """
 
-import contextlib
 import copy
 import datetime
 import json
@@ -103,32 +102,39 @@ def settings(rank, n, folder):
         assert optimizer.bytes_sent == 120 * sent, name
 
 
+def made(state=None, inner=SGD, lr=0.12, outer=False, group=None, start=0.0, dtype=torch.float64, **settings):
+    """A point and its optimizer, new or as they were saved."""
+    point = Point(dtype)
+    point.a.data += start
+    both = [point.a, point.b]
+    outer_sgd = SGD(both, 0.7, momentum=0.5) if outer else None
+    optimizer = Scaffnew(inner(both, lr), group=group, outer=outer_sgd, **({"p": 0.2, "seed": 1} | settings))
+    if state is not None:
+        point.load_state_dict(state[0])
+        optimizer.load_state_dict(copy.deepcopy(state[1]))  # PyTorch keeps its tensors
+    return point, optimizer
+
+
+def saved(point, optimizer):
+    return copy.deepcopy((point.state_dict(), optimizer.state_dict()))
+
+
 def resume(rank, n, folder):
     """A run that is saved in the middle of a round and loaded into new objects goes on bit by bit."""
     H, c = quadratic(rank, torch.float32)
-    for control, codec in (("step", "float32"), ("gradient", "natural")):
-
-        def make(control=control, codec=codec):
-            point = Point(torch.float32)
-            both = [point.a, point.b]
-            inner = SGD(both, 0.05) if control == "step" else ADAMW(both, 0.02)
-            return point, Scaffnew(inner, p=0.15, control=control, outer=SGD(both, 0.8, momentum=0.5), codec=codec)
-
-        point, optimizer = make()
+    for given in (
+        {"lr": 0.05, "control": "step", "codec": "float32"},
+        {"inner": ADAMW, "lr": 0.02, "control": "gradient", "codec": "natural"},
+    ):
+        given |= {"p": 0.15, "outer": True, "dtype": torch.float32}
+        point, optimizer = made(**given)
         descend(point, optimizer, H, c, steps=37)
         file = Path(folder) / f"saved.{rank}.pt"
-        torch.save(copy.deepcopy((point.state_dict(), optimizer.state_dict())), file)
+        torch.save(saved(point, optimizer), file)
         end = descend(point, optimizer, H, c, steps=40)
-        weights, state = torch.load(file, weights_only=True)
-        point, optimizer = make()
-        point.load_state_dict(weights)
-        optimizer.load_state_dict(state)
-        assert torch.equal(end, descend(point, optimizer, H, c, steps=40))
+        again = made(torch.load(file, weights_only=True), **given)
+        assert torch.equal(end, descend(*again, H, c, steps=40))
         assert end.abs().sum() > 0
-
-
-def sgd(point, group=None, **settings):
-    return Scaffnew(SGD([point.a, point.b], 0.12), group=group, **({"p": 0.2, "seed": 1} | settings))
 
 
 def meets(optimizer, said):
@@ -151,16 +157,9 @@ def lands(optimizer, point, ranks, rank, said=False, rounds=150, group=None):
 
 def rejoin(rank, n, folder):
     """A rank that lost everything re-enters: the sum of h is zero again, and the answer the same."""
-    point = Point()
-    optimizer = sgd(point)
-    descend(point, optimizer, *quadratic(rank), rounds=30)
-    before = point.x().detach().clone()
-    state = (copy.deepcopy(point.state_dict()), copy.deepcopy(optimizer.state_dict()))
-    point = Point()
-    optimizer = sgd(point)
-    if rank != 1:
-        point.load_state_dict(state[0])
-        optimizer.load_state_dict(state[1])
+    point, optimizer = made()
+    before = descend(point, optimizer, *quadratic(rank), rounds=30)
+    point, optimizer = made(None if rank == 1 else saved(point, optimizer))
     meets(optimizer, said=rank == 1)
     assert optimizer.rounds == 30
     assert torch.equal(point.x().detach(), before)
@@ -175,80 +174,58 @@ def fewer(rank, n, folder):
     if rank > 2:
         return
     for outer in (False, True):
-
-        def make(group, outer=outer):
-            point = Point()
-            outer_sgd = SGD([point.a, point.b], 0.7, momentum=0.5) if outer else None
-            return point, sgd(point, group, period=7, p=None, outer=outer_sgd)
-
-        point, optimizer = make(three)
+        given = {"period": 7, "p": None, "outer": outer}
+        point, optimizer = made(group=three, **given)
         descend(point, optimizer, *quadratic(rank), steps=38)
         assert not optimizer.synchronized
-        saved = copy.deepcopy((point.state_dict(), optimizer.state_dict()))
+        state = saved(point, optimizer)
         for group, ranks in ((two, 2), (three, 3)):
             if rank >= ranks:
                 continue
-            point, optimizer = make(group)
-            if (rank, ranks) != (2, 3):
-                point.load_state_dict(saved[0])
-                optimizer.load_state_dict(copy.deepcopy(saved[1]))  # PyTorch keeps its tensors
+            point, optimizer = made(None if (rank, ranks) == (2, 3) else state, group=group, **given)
             lands(optimizer, point, ranks, rank, said=rank == (2 if ranks == 3 else 0), group=group)
 
 
 def one_file(rank, n, folder):
     """All ranks load what rank 0 saved; also without the numbers of the ranks, as 0.2 saved it."""
     for name in ("now", "0.2"):
-        point = Point()
-        optimizer = sgd(point, period=5, p=None)
+        point, optimizer = made(period=5, p=None)
         descend(point, optimizer, *quadratic(rank), steps=33)
         file = Path(folder) / f"one_file {name}.pt"
         if rank == 0:
-            state = optimizer.state_dict()
+            weights, state = saved(point, optimizer)
             if name == "0.2":
-                state = {k: v for k, v in state.items() if k not in ("rank", "ranks")}
+                del state["rank"], state["ranks"]
                 state["fragments"][0].pop("saved_at", None)
-            torch.save((point.state_dict(), state), file)
+            torch.save((weights, state), file)
         dist.barrier()
-        weights, state = torch.load(file, weights_only=True)
-        point = Point()
-        optimizer = sgd(point, period=5, p=None)
-        point.load_state_dict(weights)
-        optimizer.load_state_dict(state)
+        point, optimizer = made(torch.load(file, weights_only=True), period=5, p=None)
         lands(optimizer, point, n, rank, said=rank == 0)
 
 
 def starts(rank, n, folder):
     """Ranks begin at the parameters of the first, also of those that were set after the optimizer was made."""
-    point, again = Point(), Point()
-    with torch.no_grad():
-        point.a += 5 * rank
-        again.a += 5 * rank
-    optimizer = sgd(point)
+    point, optimizer = made(start=5 * rank)
     with torch.no_grad():
         point.b += 3 + rank
     lands(optimizer, point, n, rank)
-    optimizer = sgd(again)
+    point, optimizer = made(start=5 * rank)
     with torch.no_grad():
-        again.a.fill_(2.0)  # as weights that are loaded later: they are kept
+        point.a.fill_(2.0)  # as weights that are loaded later: they are kept
     optimizer.meet()
-    assert (again.a == 2.0).all()
+    assert (point.a == 2.0).all()
 
 
 def without_parameters(rank, n, folder):
     """A state of the middle of a round whose parameters were not loaded on one rank is refused on all of them."""
-    point = Point()
-    optimizer = sgd(point, period=5, p=None)
+    point, optimizer = made(period=5, p=None)
     descend(point, optimizer, *quadratic(rank), steps=33)
-    state, weights = copy.deepcopy(optimizer.state_dict()), copy.deepcopy(point.state_dict())
-    point = Point()
-    optimizer = sgd(point, period=5, p=None)
-    if rank != 2:
-        point.load_state_dict(weights)
-    optimizer.load_state_dict(state)
+    state = saved(point, optimizer)
+    point, optimizer = made((Point().state_dict(), state[1]) if rank == 2 else state, period=5, p=None)
     with pytest.raises(ValueError, match=r"load the model.s state of the same rank"):
         descend(point, optimizer, *quadratic(rank), steps=1)
-    point.load_state_dict(weights)
-    optimizer.load_state_dict(state)
+    point.load_state_dict(state[0])
+    optimizer.load_state_dict(state[1])
     lands(optimizer, point, n, rank)
 
 
@@ -273,8 +250,7 @@ def refuse(rank, n, folder):
 def scaler(rank, n, folder):
     """Gradients of rank 1 overflow once: it leaves the step out, still comes to the average, and the end is the same."""
     H, c = quadratic(rank, torch.float32)
-    point = Point(torch.float32)
-    optimizer = Scaffnew(SGD([point.a, point.b], 0.1), period=4)
+    point, optimizer = made(p=None, period=4, lr=0.1, dtype=torch.float32)
     scale = torch.amp.GradScaler("cpu", init_scale=2.0**10)
     for k in range(500):
         optimizer.zero_grad()
@@ -366,41 +342,18 @@ def nodes(rank, n, folder):
     inside = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     across = [dist.new_group([0, 2]), dist.new_group([1, 3])]
     H, c = quadratic(rank)
-    point = Point()
+    point, optimizer = made(group=across[rank % 2])
     point.forward = point.x
     wrapped = torch.nn.parallel.DistributedDataParallel(point, process_group=inside[rank // 2])
-    optimizer = Scaffnew(torch.optim.SGD([point.a, point.b], 0.1), p=0.25, group=across[rank % 2])
     while optimizer.rounds < 20:
         optimizer.zero_grad()
         e = wrapped() - c
         (0.5 * e @ (H @ e)).backward()
         optimizer.step()
-    x = point.x().tolist()
-    mates = [quadratic(r) for r in (2 * (rank // 2), 2 * (rank // 2) + 1)]
-    point = Point()
-    optimizer = Scaffnew(torch.optim.SGD([point.a, point.b], 0.1), p=0.25, group=across[rank % 2])
-    while optimizer.rounds < 20:
-        optimizer.zero_grad()
-        sum(0.25 * (point.x() - c) @ (H @ (point.x() - c)) for H, c in mates).backward()
-        optimizer.step()
-    assert x == pytest.approx(point.x().tolist(), rel=1e-12)
-    assert apart(rank, True) == apart(rank, False), "with no_sync DDP changes nothing"
-
-
-def apart(rank, wrap):
-    """The end of a run with DDP over all ranks, whose own all-reduce is kept out of the local steps; or without DDP."""
-    H, c = quadratic(rank)
-    point = Point()
-    point.forward = point.x
-    model = torch.nn.parallel.DistributedDataParallel(point) if wrap else point
-    optimizer = Scaffnew(torch.optim.SGD([point.a, point.b], 0.1), p=0.25)
-    while optimizer.rounds < 20:
-        optimizer.zero_grad()
-        with model.no_sync() if wrap else contextlib.nullcontext():
-            e = model() - c
-            (0.5 * e @ (H @ e)).backward()
-        optimizer.step()
-    return point.x().tolist()
+    pair = [quadratic(r) for r in (2 * (rank // 2), 2 * (rank // 2) + 1)]
+    H, Hc = sum(H for H, _ in pair) / 2, sum(H @ c for H, c in pair) / 2
+    x = descend(*made(group=across[rank % 2]), H, torch.linalg.solve(H, Hc), rounds=20)
+    assert point.x().tolist() == pytest.approx(x.tolist(), rel=1e-11)
 
 
 def sharded(rank, n, folder):
@@ -433,8 +386,7 @@ def sharded(rank, n, folder):
 def death(rank, n, folder):
     """Rank 1 dies in the middle: the others raise a sentence, and x and h are those of the last communication."""
     H, c = quadratic(rank)
-    point = Point()
-    optimizer = Scaffnew(torch.optim.SGD([point.a, point.b], 0.1), period=4)
+    point, optimizer = made(p=None, period=4)
     descend(point, optimizer, H, c, rounds=3)
     kept = copy.deepcopy(optimizer.flat.state())
     if rank == 1:

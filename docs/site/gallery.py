@@ -163,7 +163,7 @@ def write_pages(folder: Path, out: Path, only: list[str] | None) -> None:
 def write_notebooks(folder: Path, out: Path, only: list[str] | None) -> None:
     """The notebooks, likewise."""
     found = build(sorted(folder.glob("*.ipynb")), cells_of_notebook, out, only)
-    write_index(found, out, "Notebooks", "Three notebooks of `examples/notebooks`, to read here or to run yourself.")
+    write_index(found, out, "Notebooks", "Notebooks of `examples/notebooks`, to read here or to run yourself.")
 
 
 def write_index(found: list[tuple[str, str, str]], out: Path, title: str, text: str) -> None:
