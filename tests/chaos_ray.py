@@ -49,8 +49,8 @@ ROWS = 40_000
 RECORD_EVERY = 40
 SNAPSHOT_EVERY = 20
 """Far more often than records, which are snapshots too, so that most recoveries redo some rounds."""
-LONGEST = 15.0
-"""Seconds that a recovery may take."""
+LONGEST = 60.0
+"""Seconds that a recovery may take; Ray notices a dead machine only after some 15, and starts no actor elsewhere before."""
 
 
 class Watcher:
