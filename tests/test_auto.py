@@ -27,6 +27,20 @@ def quadratic(kappa: float = 1e3, d: int = 40, seed: int = 0) -> Any:
     return ps.Quadratic((H + H.T) / 2, H @ np.where(rng.random(d) < 0.3, 1.0, 0.0) + 0.01 * rng.standard_normal(d))
 
 
+SPENT = [0.0]
+"""Seconds on the clock of the tests below that take ``virtual_time``."""
+
+
+def spend(seconds: float) -> None:
+    SPENT[0] += seconds
+
+
+@pytest.fixture
+def virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time passes only where it is spent, so that a busy machine changes no choice."""
+    monkeypatch.setattr(time, "perf_counter", lambda: SPENT[0])
+
+
 class Slow(ps.prox.Operator):
     """psi whose prox takes this many seconds."""
 
@@ -37,7 +51,7 @@ class Slow(ps.prox.Operator):
         return float(self.psi(x))
 
     def prox(self, x: Array, t: float) -> Array:
-        time.sleep(self.seconds)
+        spend(self.seconds)
         return np.asarray(self.psi.prox(x, t))
 
 
@@ -208,13 +222,13 @@ def test_a_solution_of_zero_is_no_stall(method: str) -> None:
 
 
 # -- the choice --------------------------------------------------------------------------------------------------------
-def test_an_expensive_prox_is_skipped_and_a_cheap_one_is_not() -> None:
+def test_an_expensive_prox_is_skipped_and_a_cheap_one_is_not(virtual_time: None) -> None:
     dear = ps.minimize(F, Slow(PSI, 2e-3), tol=1e-7)
     assert dear.success
     assert [name for _, name in dear.choices] == ["fista-restart", "apda", "end"]
 
     def gradient(x: Array) -> Array:
-        time.sleep(2e-3)
+        spend(2e-3)
         return np.asarray(F.gradient(x))
 
     cheap = ps.minimize((F.value, gradient), PSI, np.zeros(F.d), L=F.L, mu=F.mu, tol=1e-5)
@@ -271,7 +285,7 @@ def test_with_d_it_converges_where_a_fixed_method_does(seed: int) -> None:
     assert found.fun <= f.value(x0) + psi(D @ x0)
 
 
-def test_with_d_an_expensive_prox_lets_apda_go_first() -> None:
+def test_with_d_an_expensive_prox_lets_apda_go_first(virtual_time: None) -> None:
     f, D = quadratic(1e3, 12), difference(12)
     dear = ps.minimize(f, Slow(ps.prox.L1(0.02), 5e-3), D=D, tol=1e-4)
     assert dear.success
@@ -315,7 +329,7 @@ def test_a_change_of_method_starts_its_watch_anew() -> None:
 
 
 # -- choices that are taken back ---------------------------------------------------------------------------------------
-def test_a_prox_that_becomes_cheap_is_no_longer_skipped() -> None:
+def test_a_prox_that_becomes_cheap_is_no_longer_skipped(virtual_time: None) -> None:
     class Warm(Slow):
         """Slow in its first calls alone, as after a slow moment of the machine."""
 
@@ -326,7 +340,7 @@ def test_a_prox_that_becomes_cheap_is_no_longer_skipped() -> None:
             return super().prox(x, t) if self.calls < 20 else self.psi.prox(x, t)
 
     def gradient(x: Array) -> Array:
-        time.sleep(2e-4)
+        spend(2e-4)
         return np.asarray(F.gradient(x))
 
     found = ps.minimize((F.value, gradient), Warm(PSI, 3e-3), np.zeros(F.d), L=F.L, mu=F.mu, tol=1e-7)
@@ -335,14 +349,14 @@ def test_a_prox_that_becomes_cheap_is_no_longer_skipped() -> None:
 
 
 @pytest.mark.slow
-def test_an_inner_solver_for_which_large_steps_are_hard_stays_with_fista() -> None:
+def test_an_inner_solver_for_which_large_steps_are_hard_stays_with_fista(virtual_time: None) -> None:
     class Hard(ps.prox.TV2D):
         """Its iterations at the large steps of APDA are many."""
 
         def prox(self, x: Array, t: float) -> Array:
             out = super().prox(x, t)
             assert self.last is not None
-            time.sleep(2e-3)
+            spend(2e-3)
             self._record(self.last.accuracy, 5 if t <= 1.01 / F.L else 500)
             return out
 
@@ -350,3 +364,22 @@ def test_an_inner_solver_for_which_large_steps_are_hard_stays_with_fista() -> No
     assert found.success
     assert [name for _, name in found.choices][:3] == ["fista-restart", "apda", "fista-restart"]
     assert [name for _, name in found.choices].count("apda") == 1
+
+
+def test_a_k_that_diverges_is_refused() -> None:
+    problem = ps.Problem([F], psi=PSI)
+    with pytest.raises(ps.InputError, match="is too small"):
+        ps.APDA(1000 / F.L, K=8).check(problem)
+    assert ps.APDA(1000 / F.L, K=8).check(problem, insist=True)
+    assert not ps.APDA(1000 / F.L, K=40).check(problem)
+
+
+def test_the_default_of_apda_is_stable_at_a_fixed_gamma() -> None:
+    """And 86 steps at gamma L = 1e4, where the mode in the middle grows, are refused."""
+    f = ps.Quadratic(np.array([1.0, 1.515e-3, 1e-8]), np.array([1.0, 1.515e-3, 0.0]))
+    with pytest.raises(ps.InputError, match="is too small"):
+        ps.run(ps.APDA(1e4, 86), ps.Problem([f]), rounds=1, x0=[2, 2, 0.5])
+    for size in (1e3, 1e4, 1.0001e4, 1e5, 1e6, 1e7):
+        assert theory.local_radius(size, 0.0, 1.0, 1 / size, enough_steps(size, 1.0)) <= 1 + 1e-9
+    found = ps.run(ps.APDA(1e4, balance=False), ps.Problem([f]), rounds=100, x0=[2, 2, 0.5])
+    assert np.abs(found.x[:2] - 1).max() < 1e-3
