@@ -371,7 +371,8 @@ def head(fixed: tuple[str, ...]) -> str:
 def line(row: dict[str, Any], fixed: tuple[str, ...]) -> str:
     best = min(row["times"].values())
     cells = [f"{row['times'][m]:.3g}" if row["times"][m] < math.inf else "-" for m in fixed]
-    shown = f"{row['auto'] / best:.2f}" + ("" if SHORTEST <= best < math.inf else " (short)")
+    short = "" if best >= SHORTEST else " (short)"
+    shown = f"{row['auto'] / best:.2f}{short}" if best < math.inf else "-"
     label = row["name"] + ("" if row["tuned"] else " *")
     return f"| {label} | " + " | ".join(cells) + f" | {row['auto']:.3g} | {shown} | {row['choices']} |"
 
@@ -385,7 +386,7 @@ def summary(rows: list[dict[str, Any]]) -> str:
     for label, some in (("tuned", ratios[True]), ("not tuned", ratios[False]), ("all", ratios[True] + ratios[False])):
         if some:
             said += (
-                f"\n{label}: {len(some)} problems of {SHORTEST} s or more, auto / best: median "
+                f"\n\n{label}: {len(some)} problems of {SHORTEST} s or more, auto / best: median "
                 f"{statistics.median(some):.3f}, worst {max(some):.3f}, {sum(r <= 1.1 for r in some)} at most 1.1."
             )
     return said

@@ -15,11 +15,12 @@ import importlib.util
 import os
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -326,9 +327,9 @@ def main() -> None:
     o = options.parse_args()
     print(f"## Ray {ray.__version__} and Flower\n")
     for name in o.only or PARTS:
-        start = time.perf_counter()
-        print(PARTS[name](o.quick), flush=True)
-        print(f"({name}: {time.perf_counter() - start:.0f} s)\n", flush=True)
+        with redirect_stdout(sys.stderr):  # where Ray's warnings and the federation's messages go
+            part = PARTS[name](o.quick)
+        print(part, flush=True)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ class Phases:
         self.taken: dict[str, tuple[float, float, float, float]] = {}
         self.anonymous = 0.0
         threading.Thread(target=self._look, daemon=True).start()
-        print(f"{'phase':<24}{'seconds':>10}{'CPU s':>10}{'peak GB':>10}{'anon GB':>10}")
+        print("| phase | seconds | CPU s | peak GB | anonymous GB |\n|---|---|---|---|---|")
 
     def _look(self) -> None:
         while True:
@@ -56,8 +56,7 @@ class Phases:
         out = work()
         seconds, busy = time.perf_counter() - wall, time.process_time() - cpu
         self.taken[name] = seconds, busy, memory("VmHWM"), max(self.anonymous, memory("RssAnon"))
-        peak, anonymous = self.taken[name][2:]
-        print(f"{name:<24}{seconds:>10.2f}{busy:>10.2f}{peak:>10.2f}{anonymous:>10.2f}", flush=True)
+        print(f"| {name} | " + " | ".join(f"{v:.2f}" for v in self.taken[name]) + " |", flush=True)
         return out
 
 
@@ -95,7 +94,7 @@ def in_memory(o: argparse.Namespace) -> None:
         phase("solution", lambda: problem.solution)
     seconds = sum(phase.taken[k][0] for k in COUNTED)
     peak = max(phase.taken[k][2] for k in ("input", "model", *COUNTED))
-    print(f"\nsplit, weights, L_i, theory: {seconds:.1f} s ({seconds / BARS['seconds']:.2f} of the bar)")
+    print(f"\nsplit, weights, L_i, theory: {seconds:.1f} s ({seconds / BARS['seconds']:.2f} of the bar)\n")
     print(f"peak with the input: {peak:.2f} GB ({peak / BARS['GB']:.2f} of the bar)")
 
 
