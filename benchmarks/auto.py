@@ -415,6 +415,7 @@ if __name__ == "__main__":
     elif asked.cpu:
         time.perf_counter = time.process_time
     with ProcessPoolExecutor(asked.jobs, initializer=own_core, initargs=(available,)) as pool:
+        print("## `minimize`" + (" with psi(D x)" if asked.split else "") + ': "auto" against every fixed method\n')
         print(head(fixed), flush=True)
         rows = []
         for row in pool.map(judge, chosen, [asked.runs] * len(chosen)):

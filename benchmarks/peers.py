@@ -124,6 +124,7 @@ def main():
     options.add_argument("--limit", type=float, default=60.0, help="seconds that a run may take")
     options.add_argument("--solver", default="", help="solvers whose name contains this, beside minimize")
     asked = options.parse_args()
+    print("## `minimize` against other libraries\n")
     print(f"| problem | solver | CPU seconds | over the first | gap, at most {GOAL:g} |\n|---|---|---|---|---|")
     for make in CASES:
         case = make()

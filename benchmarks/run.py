@@ -58,7 +58,7 @@ def sections_of(page: str) -> dict[str, dict[str, str]]:
     sections: dict[str, dict[str, str]] = {}
     for where, name, text in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True):
         # the heading of the next machine belongs to no part
-        sections.setdefault(where, {})[name] = re.split(r"^# ", text, flags=re.MULTILINE)[0].strip()
+        sections.setdefault(where, {})[name] = re.split(r"^## ", text, flags=re.MULTILINE)[0].strip()
     return sections
 
 
@@ -70,7 +70,7 @@ def page_of(sections: dict[str, dict[str, str]]) -> str:
     )
     lines = ["# Results", "", head, ""]
     for where, parts in sections.items():
-        lines += [f"# {where}", ""]
+        lines += [f"## {where}", ""]
         for name in [*(k for k in PARTS if k in parts), *(k for k in parts if k not in PARTS)]:
             lines += [f"<!-- {where}: {name} -->", parts[name], ""]
     return "\n".join(lines)
@@ -95,13 +95,14 @@ def measured(name: str, quick: bool) -> str:
     )
     if not done.stdout.strip():
         raise SystemExit(f"{script} ended with status {done.returncode} and printed nothing.")
+    text = re.sub("^#", "##", done.stdout.strip(), flags=re.MULTILINE)  # below the heading of the machine
     made = f"`python benchmarks/{' '.join([script, *arguments])}`"
     import numpy
 
     import proxskip
 
     versions = f"proxskip {proxskip.__version__}, Python {platform.python_version()}, numpy {numpy.__version__}"
-    return f"{done.stdout.strip()}\n\n{made}, {time.perf_counter() - start:.0f} seconds; {versions}."
+    return f"{text}\n\n{made}, {time.perf_counter() - start:.0f} seconds; {versions}."
 
 
 def main() -> None:

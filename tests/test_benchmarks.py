@@ -35,14 +35,14 @@ def test_a_script_finds_all_that_it_imports(name: str, monkeypatch: pytest.Monke
 
 def test_a_run_replaces_its_own_part_and_loses_no_other(tmp_path: Path) -> None:
     runner, page = _runner(), tmp_path / "new" / "RESULTS.md"
-    runner.put(page, "machine A, 2 cores", "engine", "## Steps\n\n| a |\n|---|\n| 1 |")
-    runner.put(page, "machine B, 16 cores", "engine", "## Steps\n\n| b |")
-    runner.put(page, "machine A, 2 cores", "noise", "## Noise")
-    runner.put(page, "machine A, 2 cores", "engine", "## Steps\n\n| c |")
+    runner.put(page, "machine A, 2 cores", "engine", "### Steps\n\n| a |\n|---|\n| 1 |")
+    runner.put(page, "machine B, 16 cores", "engine", "### Steps\n\n| b |")
+    runner.put(page, "machine A, 2 cores", "noise", "### Noise")
+    runner.put(page, "machine A, 2 cores", "engine", "### Steps\n\n| c |")
     sections = runner.sections_of(page.read_text(encoding="utf-8"))
-    assert sections["machine B, 16 cores"] == {"engine": "## Steps\n\n| b |"}
-    assert sections["machine A, 2 cores"]["engine"] == "## Steps\n\n| c |"
-    assert "## Noise" in sections["machine A, 2 cores"]["noise"]
+    assert sections["machine B, 16 cores"] == {"engine": "### Steps\n\n| b |"}
+    assert sections["machine A, 2 cores"]["engine"] == "### Steps\n\n| c |"
+    assert "### Noise" in sections["machine A, 2 cores"]["noise"]
 
 
 def test_the_page_that_is_here_is_read_and_written_whole() -> None:
