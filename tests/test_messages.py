@@ -96,7 +96,7 @@ def table(folder: Path, text: str) -> str:
         (lambda d: ps.Logistic(A + 1j, B), "A is complex"),
         (lambda d: ps.split(MODEL, 3, "iid", seed=None), "seed = None must be a whole number"),
         (lambda d: ps.random_quadratics(3, 2, seed=1.5), "seed = 1.5 must be a whole number"),
-        (lambda d: ps.random_quadratics(3, 2, mu=2.0), "mu = 2 must not exceed L = 1."),
+        (lambda d: ps.random_quadratics(3, 2, mu=2.0), "mu = 2 is larger than L = 1"),
         (lambda d: ps.random_quadratics(3, 2, mu=0), "mu = 0 must be"),
         (lambda d: [ps.sweep(["gd"], PROBLEM, rounds=k, out=d / "s") for k in (9, 3)], "holds a run of more than 3 "
          "rounds; choose another folder, or overwrite it."),
@@ -107,7 +107,7 @@ def table(folder: Path, text: str) -> str:
         (lambda d: ps.sweep(["gd"], PROBLEM, rounds=1, out=table(d, ID)), "data.csv: File exists"),
         # arguments of another kind
         (lambda d: ps.run("gd", PROBLEM, rounds=1, x0="abc"), "x0 must be real numbers"),
-        (lambda d: ps.run("gd", PROBLEM, rounds=1, x0=[1j, 0, 0]), "x0 must be real numbers, not complex128."),
+        (lambda d: ps.run("gd", PROBLEM, rounds=1, x0=[1j, 0, 0]), "x0 must be real numbers, not [1j, 0, 0]."),
         (lambda d: ps.run("scaffnew", PROBLEM, rounds=1, h0="abc"), "h0 must be real numbers"),
         (lambda d: ps.run("gd", PROBLEM, rounds=1, warm="x"), "warm must be a result of run."),
         (lambda d: ps.run("gd", PROBLEM, rounds=1, threads="2"), "threads = '2' must be a whole number"),

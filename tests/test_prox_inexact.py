@@ -261,7 +261,7 @@ def test_the_active_rows_give_the_projection(seed):
         assert psi.last.accuracy <= 1e-9
         assert psi(y) == 0
         # the multipliers have the right signs, and the row of each is on its bound: the conditions of the projection
-        solver = psi._solver
+        solver = psi._kept
         v = solver.P.T @ (y - x)
         np.testing.assert_allclose(x + solver.N_active.T @ v, y, atol=1e-9 * (1 + np.linalg.norm(x)))
         assert np.all(v >= -1e-12 * (1 + np.linalg.norm(x)))

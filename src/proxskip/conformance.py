@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -124,18 +125,16 @@ class _RoundChecker:
         self.x, self.h = self.problem.solution.x, self.problem.solution.h
         self.scale = 1.0 + float(np.abs(self.h).max())
 
+    def gradient(self, i: int, y: Array) -> Array:
+        """The gradient of client i, counted."""
+        self.calls[i] += 1
+        return self.problem.clients[i].gradient(np.array(y, dtype=np.float64))
+
     def play(self, x: Array, state: Any, cohort: Indices | list[int], gamma: float, K: int) -> tuple[Array, Any]:
-
-        def of(i: int) -> Callable[[Array], Array]:
-            def gradient(y: Array) -> Array:
-                self.calls[i] += 1
-                return self.problem.clients[i].gradient(np.array(y, dtype=np.float64))
-
-            return gradient
-
-        # copies and fresh closures, so that the function under test cannot change its judge
+        # copies and a fresh list, so that the function under test cannot change its judge
         self.calls[:] = 0
-        x, state = self.round(np.copy(x), state, [of(i) for i in range(6)], np.array(cohort), gamma, K)
+        gradients = [partial(self.gradient, i) for i in range(6)]
+        x, state = self.round(np.copy(x), state, gradients, np.array(cohort), gamma, K)
         x = np.asarray(x, dtype=np.float64)
         if x.shape != (5,):
             raise InputError(f"the round returned an x of shape {x.shape}; it must be (5,).")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -79,16 +79,13 @@ class Minimum:
     choices: tuple[Choice, ...] = ()
 
     def __getitem__(self, key: str) -> Any:
-        if key not in self.keys():
-            raise KeyError(key)
         return vars(self)[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return self.keys()
 
     def keys(self) -> Iterator[str]:
         """The names of the fields."""
-        return iter([f.name for f in fields(self)])
+        return iter(vars(self))
+
+    __iter__ = keys
 
     def _repr_html_(self) -> str:
         title, *rows = [line.partition(": ")[::2] for line in str(self).splitlines()]

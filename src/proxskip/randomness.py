@@ -123,10 +123,9 @@ def stream(seed: int, round: int, name: str, into: np.random.Generator | None = 
         name: a purpose, one of ``STREAMS``.
         into: an earlier generator of this function to reuse, five times faster than a new one.
     """
-    if into is None:
-        return np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, round, STREAMS[name]]))
-    _reset(into.bit_generator, seed, [0, 0, round, STREAMS[name]])
-    return into
+    rng = into or np.random.Generator(np.random.Philox(key=0))
+    _reset(rng.bit_generator, seed, [0, 0, round, STREAMS[name]])
+    return rng
 
 
 def subset(rng: np.random.Generator, n: int, c: int) -> Indices:

@@ -15,7 +15,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, cached_property
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -45,8 +45,8 @@ Kind = TypeVar("Kind", bound=type[Method])
 class Methods(Mapping[str, type[Method]]):
     """All known methods by name, in the order they became known."""
 
-    def __init__(self) -> None:
-        self._looked = False
+    _looked = False
+    """Whether installed packages were searched."""
 
     @cached_property
     def _known(self) -> dict[str, type[Method]]:
@@ -59,16 +59,12 @@ class Methods(Mapping[str, type[Method]]):
         if not self._looked:
             self._looked = True
             for point in entry_points(group=GROUP):
-                self._load(point)
+                try:
+                    self.add(point.load())
+                except (Exception, SystemExit) as error:  # a broken package only loses its own methods
+                    why = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}."
+                    warnings.warn(f"skipped the method {point.name} from {point.value}: {why}", stacklevel=1)
         return self._known
-
-    def _load(self, point: EntryPoint) -> None:
-        """Load one entry point; a broken package only loses its own methods."""
-        try:
-            self.add(point.load())
-        except (Exception, SystemExit) as error:
-            why = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}."
-            warnings.warn(f"skipped the method {point.name} from {point.value}: {why}", stacklevel=2)
 
     def __getitem__(self, name: str) -> type[Method]:
         # built-in names cannot be taken, so entry points need not be loaded to find one

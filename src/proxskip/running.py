@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from importlib import import_module
+from contextlib import suppress
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
 
-from proxskip.engines.reference import ReferenceEngine
 from proxskip.interfaces import Engine, Method
 from proxskip.keywords import check_keywords, refuse_unknown
 from proxskip.links.cohorts import Everyone, Participation
@@ -27,7 +27,7 @@ from proxskip.results import description, folder
 from proxskip.results.result import Result
 from proxskip.types import Array, InputError, NoTheoremWarning, Oracle, Vectors
 
-__all__ = ["as_method", "as_problem", "checked_x0", "make_engine", "resume", "run", "starting_point"]
+__all__ = ["as_method", "as_problem", "checked_x0", "make_engine", "real_numbers", "resume", "run", "starting_point"]
 
 
 @check_keywords
@@ -156,8 +156,14 @@ def _saved(
     return described
 
 
-ENGINES = {"cpu": "CpuEngine", "gpu": "GpuEngine", "ray": "RayEngine", "torch": "TorchEngine"}
-"""Engines whose modules are imported on first use."""
+ENGINES = {
+    "cpu": "cpu.engine:CpuEngine",
+    "gpu": "gpu.engine:GpuEngine",
+    "ray": "ray.engine:RayEngine",
+    "reference": "reference:ReferenceEngine",
+    "torch": "torch.engine:TorchEngine",
+}
+"""Where each engine is in ``proxskip.engines``; its module is imported on first use."""
 
 
 def make_engine(engine: Any, threads: int | None = None) -> Engine:
@@ -169,12 +175,10 @@ def make_engine(engine: Any, threads: int | None = None) -> Engine:
         raise InputError(
             f'{name} is not an engine; pass a name such as "cpu", or an object derived from proxskip.interfaces.Engine.'
         )
-    if engine == "reference":
-        return ReferenceEngine()
     if engine not in ENGINES:
         raise InputError(f'engine "{engine}" is not known; use "cpu", "gpu", "ray", "reference" or "torch".')
     try:
-        kind: Callable[..., Engine] = getattr(import_module(f"proxskip.engines.{engine}.engine"), ENGINES[engine])
+        kind: Callable[..., Engine] = resolve_name(f"proxskip.engines.{ENGINES[engine]}")
     except ImportError:
         if engine != "torch":
             raise
@@ -203,7 +207,7 @@ def starting_point(
     x = checked_x0(problem, warm.x if warm is not None and x0 is None else x0)
     if h0 is None:
         return x, None, dual
-    h = np.atleast_2d(_numbers("h0", h0))
+    h = np.atleast_2d(real_numbers("h0", h0))
     if h.shape != (problem.n, problem.d) or not np.isfinite(h).all():
         raise InputError(f"h0 must be a finite array of shape ({problem.n}, {problem.d}), not {h.shape}.")
     if h.any() and "h" not in method.remembers:
@@ -218,15 +222,16 @@ def starting_point(
 def checked_x0(problem: Problem, x0: Any) -> Array:
     """x0 as d finite numbers; by default the clients' own starting point, or zeros."""
     start = problem.own_start() if x0 is None else x0  # such as a network's weights
-    x = np.zeros(problem.d) if start is None else _numbers("x0", start)
+    x = np.zeros(problem.d) if start is None else real_numbers("x0", start)
     if x.shape != (problem.d,) or not np.isfinite(x).all():
         raise InputError(f"x0 must be {problem.d} finite numbers, not an array of shape {x.shape}.")
     return x
 
 
-def _numbers(name: str, values: Any) -> Array:
+def real_numbers(name: str, values: Any) -> Array:
     """A copy in float64, refused unless it holds real numbers."""
-    array = np.array(values)
-    if array.dtype.kind not in "biuf":
-        raise InputError(f"{name} must be real numbers, not {array.dtype}.")
-    return array.astype(np.float64)
+    with suppress(TypeError, ValueError):  # rows of unequal length, or objects that are no numbers
+        array = np.array(values)
+        if array.dtype.kind in "biufO":
+            return array.astype(np.float64)
+    raise InputError(f"{name} must be real numbers, not {values!r:.40}.")

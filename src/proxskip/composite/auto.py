@@ -48,19 +48,15 @@ class AutoDescent(Descent):
     """The methods to choose from."""
 
     def __init__(self, task: Task, x0: Array, **settings: Any) -> None:
-        self.arm = self._first(settings.get("dual"))
+        # without a D, a dual variable to start from is of use to APDA alone
+        self.arm = self.arms[0] if task.D is not None or settings.get("dual") is None else self.arms[1]
         self.apda_step: float | None = None
         super().__init__(task, self._maker(self.arm), x0, **settings)
         self.choices: list[Choice] = [(0, self.arm)]
-        self.solo.prox_times = []
         self.effort: dict[str, float] = {}  # iterations of a prox's inner solver
         self.last_effort = (0, 0)
         self.next_choice: float = WARM_UP
         self._measure_anew()
-
-    def _first(self, dual: Array | None) -> str:
-        # a dual variable to start from is of use to APDA alone
-        return self.arms[0] if dual is None else self.arms[1]
 
     def _maker(self, name: str) -> Callable[[Problem, Smooth], Method]:
         if name == "apda":
@@ -86,8 +82,7 @@ class AutoDescent(Descent):
 
     def _measure_anew(self) -> None:
         self.measured = (self.spent, self.client.calls)
-        if self.solo.prox_times is not None:
-            self.solo.prox_times.clear()
+        self.solo.prox_times = []
 
     def _reconsider(self) -> None:
         if self.task.psi is None:  # there is no prox to skip

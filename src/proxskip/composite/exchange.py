@@ -85,11 +85,7 @@ class SoloClient:
         self.rows += f.rows
         often = calls < CHECKED_FIRST or calls % CHECK_PERIOD < 2 or self.backtrack or not hold
         if often and self.at is not None:
-            try:
-                self._steep(self.at, self.g, x, g)
-            except TooSteep:
-                if hold:
-                    raise
+            self._steep(self.at, self.g, x, g, hold)
         self.g, self.at = g, x
         return g
 
@@ -132,14 +128,14 @@ class SoloClient:
         self._count(K)
         return x
 
-    def _steep(self, x: Array, g: Array, y: Array, k: Array) -> None:
+    def _steep(self, x: Array, g: Array, y: Array, k: Array, hold: bool = True) -> None:
         if not self.backtrack:
             self.farthest = max(self.farthest, float(np.linalg.norm(x)), float(np.linalg.norm(y)))
             if np.linalg.norm(x - y) <= SHORT_STEP * self.farthest:
                 return
         # a lower bound on L; above the current L, backtracking has to raise it
         self.steepest = max(self.steepest, curvature(x, g, y, k, self.f.L or 0.0, self.eps))
-        if self.backtrack and self.f.L is not None and self.steepest > self.f.L * (1 + CURVATURE_SLACK):
+        if hold and self.backtrack and self.f.L is not None and self.steepest > self.f.L * (1 + CURVATURE_SLACK):
             raise TooSteep
 
     def send(self, v: Array, codec: Any = None) -> Array:
@@ -293,9 +289,7 @@ class SoloExchange:
         new = self._plain(self.checked, x, t)
         self.inner_failures += self.inner.failures - missed
         last = self.inner.last
-        if last is None:
-            self.spoiled = self.call_error = 0.0
-        else:
+        if last is not None:
             self.spoiled, self.call_error = spoils * last.accuracy, last.accuracy
             self.inner_iterations += last.iterations
         return new

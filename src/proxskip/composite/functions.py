@@ -12,12 +12,11 @@ import numpy as np
 from proxskip import theory
 from proxskip.problems import operators, oracles, spectrum
 from proxskip.problems.glm import LeastSquares, LinearModel
-from proxskip.problems.spectrum import is_matrix
+from proxskip.problems.spectrum import EPS, is_matrix
 from proxskip.types import Array, Indices, InputError
 
 MAX_WRITTEN_OUT = 500
 """Rows and columns up to which a linear operator is written out as a matrix where that helps."""
-EPS = float(np.finfo(np.float64).eps)
 CURVATURE_ULPS = 1e4
 """A difference of gradients counts where it is this many times their rounding."""
 CURVATURE_SLACK = 1e-3
@@ -64,9 +63,9 @@ def as_smooth(
         raise InputError(f"f is the class {f.__name__}; give an object of it, with its data.")
     if isinstance(f, (tuple, list)) and len(f) == 2 and all(callable(part) for part in f):
         value, gradient = f
-    elif pair := oracles.value_and_gradient(f):
-        value, gradient = pair
     else:
+        value, gradient = oracles.attribute(f, "value"), oracles.attribute(f, "gradient")
+    if not (callable(value) and callable(gradient)):
         raise InputError(f"{type(f).__name__} has no value(x) and gradient(x); give both, or a pair of callables.")
     d = math.prod(shape)
     known = oracles.dimension_of(f)
@@ -86,7 +85,7 @@ def as_smooth(
     mu = None if mu is None or theory.nonnegative("mu", mu) == 0 else float(mu)
     if L is not None and mu is not None:
         L, mu = theory.ordered(L, mu)
-    of_rows = oracles.minibatch_gradient_of(f)
+    of_rows = oracles.attribute(f, "minibatch_gradient")
     sampled = None if of_rows is None else _gradient(of_rows, shape, flat)
     rows = oracles.rows_of(f) if sampled else 1
     return Smooth(f, _value(value, shape, flat), _gradient(gradient, shape, flat), d, L, mu, rows, sampled)

@@ -19,6 +19,7 @@ from proxskip.methods.apda import SplitAPDA
 from proxskip.problems import operators, oracles
 from proxskip.problems.federated import Problem
 from proxskip.prox import as_prox
+from proxskip.running import real_numbers
 from proxskip.types import Array, InputError, is_sparse
 
 METHODS = {
@@ -70,19 +71,10 @@ def _start(f: Any, x0: Any) -> Array:
         x0 = np.zeros(d)
     if is_sparse(x0):
         raise InputError("x0 is sparse; give an array.")
-    start = _numbers("x0", x0)
+    start = real_numbers("x0", x0)
     if not np.isfinite(start).all() or start.size == 0:
         raise InputError("x0 must hold finite numbers, one at least.")
     return start
-
-
-def _numbers(name: str, values: Any) -> Array:
-    try:
-        if not np.iscomplexobj(values):
-            return np.array(values, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InputError(f"{name} is no array of numbers but {values!r:.40}.") from None
-    raise InputError(f"{name} is complex; it must be real.")
 
 
 def _check_name(name: str, psi: Any, D: Any, batch: Any) -> None:
@@ -126,7 +118,7 @@ def checked_dual(dual: Any, task: Task) -> Array | None:
     """h or y to start from, as a flat vector of the right length."""
     if dual is None:
         return None
-    v = _numbers("dual", dual).ravel()
+    v = real_numbers("dual", dual).ravel()
     want = task.f.d if task.D is None else task.D.shape[0]
     if v.shape != (want,) or not np.isfinite(v).all():
         raise InputError(f"dual must be {want} finite numbers; it has shape {np.shape(dual)}.")

@@ -38,9 +38,6 @@ class TurnsDescent(AutoDescent):
         self.past: dict[str, list[tuple[float, float]]] = {name: [] for name in self.arms}  # both, now and then
         super().__init__(task, x0, **settings)
 
-    def _first(self, dual: Array | None) -> str:
-        return self.arms[0]
-
     def advance(self) -> bool:
         """One round, after which the other method's turn may begin."""
         known = Descent.advance(self)

@@ -86,7 +86,7 @@ class _Extra:
 
 def _is_ours(part: Any) -> bool:
     """Whether f or psi, and all that psi is made of, are the library's own."""
-    parts = part._parts() if isinstance(part, Operator) else ()
+    parts = part.psis if isinstance(part, Operator) else ()
     ours = type(part).__module__.startswith("proxskip.") and not isinstance(part, Adapted)
     return ours and all(map(_is_ours, parts))
 
@@ -104,8 +104,6 @@ def _wrong_gradient(
     extra: _Extra, value: Callable[[Array], float], x: Array, g: Array, at: float | None, L: float, single: bool
 ) -> str:
     """What contradicts the gradient g at x; values in single precision need a larger h."""
-    if extra.left < (2 if at is not None else 3):
-        return ""
     at = extra.of(value, x) if at is None else at
     # g finds a wrong sign or scale, x a term in |x|^2, and random numbers a coordinate that was forgotten
     v = generator(0).standard_normal(len(x))

@@ -167,8 +167,8 @@ def load(
     named = Named(label, None if columns is None else tuple(columns), group)
     if is_table(name) and os.path.isfile(name):
         return read_table(name, named)
-    if options := named.options():
-        raise InputError(f"{options[0]} belongs to a CSV or NPZ file, which {name} is not.")
+    if named.label or named.columns or named.group:
+        raise InputError(f"label, columns and group belong to a CSV or NPZ file, which {name} is not.")
     if name in _EMBEDDED:
         return _EMBEDDED[name][2]()
     if name in KNOWN:
@@ -211,7 +211,6 @@ def _download_idx(name: str, target: Path, progress: Progress | None) -> None:
         content = gzip.decompress(path.read_bytes())
         return None if hashlib.sha256(content).hexdigest() == MNIST[name] else "its checksum is another one"
 
-    target.parent.mkdir(parents=True, exist_ok=True)
     download(MNIST_URL + target.name, target, fault, progress)
 
 

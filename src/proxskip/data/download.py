@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 from urllib.parse import urljoin, urlsplit
 
 import pooch
@@ -48,10 +48,13 @@ def download(
         with open(file, "wb") as raw:
             sink = _Sink(raw, size or MAX_BYTES, progress)
             headers = {"User-Agent": "proxskip", "Accept-Encoding": "identity"}
-            options: dict[str, Any] = {"timeout": TIMEOUT, "headers": headers, "hooks": {"response": _check_answer}}
-            if url.startswith("http:"):  # a proxy would not find a server on this machine
-                options["proxies"] = {"http": ""}
-            pooch.HTTPDownloader(progressbar=sink, chunk_size=2**16, **options)(url, sink, None)
+            # http is of this machine, on which a proxy would not find a server
+            proxies = {"http": ""} if url.startswith("http:") else None
+            fetch = pooch.HTTPDownloader(
+                progressbar=sink, chunk_size=2**16, timeout=TIMEOUT, headers=headers, proxies=proxies,
+                hooks={"response": _check_answer},
+            )  # fmt: skip
+            fetch(url, sink, None)
         if wrong := fault(Path(file)):
             raise _Refused(f"what {url} sent is not {target.name} and was thrown away: {wrong}.")
         os.chmod(file, 0o644)  # temporary files are private, data sets are not

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import math
 import os
 import struct
-import zlib
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from proxskip.data.svmlight import Unreadable, decompressed
 from proxskip.types import InputError
 
 MAX_BYTES = 1 << 30
@@ -25,12 +23,9 @@ def read_idx(path: str | os.PathLike[str], sha256: str | None = None) -> npt.NDA
         sha256: of the decompressed file, where it is known.
     """
     try:
-        with gzip.open(path) if Path(path).suffix == ".gz" else open(path, "rb") as file:
-            content = file.read(MAX_BYTES + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"{path} cannot be read ({getattr(error, 'strerror', None) or error}).") from None
-    if len(content) > MAX_BYTES:
-        raise InputError(f"{path} has more than {MAX_BYTES:,} bytes; that is no IDX file of a known data set.")
+        content = b"".join(decompressed(os.fspath(path), MAX_BYTES))
+    except Unreadable as error:
+        raise InputError(f"{path} cannot be read: {error}") from None
     # two zeros, 8 for unsigned bytes, the number of axes, and the length of each as a big-endian word
     axes = content[3] if len(content) > 3 else 0
     first = 4 + 4 * axes

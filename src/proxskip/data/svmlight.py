@@ -132,7 +132,7 @@ def read_svmlight(
 def whole_lines(file: str, max_bytes: int, digest: Any) -> Iterator[bytes]:
     """The decompressed text in blocks of whole lines."""
     pending: list[bytes] = []
-    for block in _decompressed(file, max_bytes):
+    for block in decompressed(file, max_bytes):
         digest.update(block)
         cut = block.rfind(b"\n") + 1  # what follows the last line end waits for the next block
         if cut:
@@ -144,7 +144,8 @@ def whole_lines(file: str, max_bytes: int, digest: Any) -> Iterator[bytes]:
     yield b"".join(pending)
 
 
-def _decompressed(file: str, max_bytes: int) -> Iterator[bytes]:
+def decompressed(file: str, max_bytes: int) -> Iterator[bytes]:
+    """The bytes of a plain, gzip or bzip2 file, block by block."""
     if not os.path.isfile(file):
         raise InputError(f"there is no file {file}; check the path.")
     if not os.access(file, os.R_OK):

@@ -56,18 +56,13 @@ class Named:
     columns: tuple[str, ...] | None = None
     group: str | None = None
 
-    def options(self) -> list[str]:
-        """The names of the options that are set."""
-        return [name for name, v in (("label", self.label), ("columns", self.columns), ("group", self.group)) if v]
-
     def chosen(self, names: Sequence[str], file: str) -> tuple[str, list[str]]:
         """The column of labels and those of the features, among these."""
         known = set(names)
         if len(known) < len(names):
             twice, _ = Counter(names).most_common(1)[0]
             raise InputError(f"{file} has two columns with the name {twice!r}; rename one of them.")
-        usual = [name for name in LABELS if name in names]
-        label = self.label or (usual[0] if usual else None)
+        label = self.label or next((name for name in LABELS if name in known), None)
         if label is None:
             raise InputError(f"{file} has no column {', '.join(LABELS)}; say which has the labels with label=.")
         left = [name for name in names if name not in (label, self.group)]
@@ -100,13 +95,8 @@ def read_table(path: str | os.PathLike[str], named: Named = Named(), *, max_byte
         max_bytes: refuse a file with more text, or more numbers, than this.
     """
     file = os.fspath(path)
-    kind = SUFFIXES.search(file)
-    if kind is None:
-        raise InputError(f"{file} is not a .csv or .npz file.")
-    if not os.path.isfile(file):
-        raise InputError(f"there is no file {file}; check the path.")
     try:
-        if kind[1].lower() == "csv":
+        if file.lower().endswith((".csv", ".csv.gz", ".csv.bz2")):
             digest = hashlib.sha256()  # of the text, however it is compressed
             A, b, group = _csv(file, named, max_bytes, digest)
         else:
@@ -234,21 +224,16 @@ def _npz(file: str, named: Named, max_bytes: int) -> Columns:
             if 8 * values.size > max_bytes:
                 raise InputError(f"{file}: {name!r} holds more than {max_bytes} bytes of numbers; split the file.")
             is_feature = len(parts) < len(features)
-            parts.append(_real(values, name, file) if is_feature else _real_or_text(values, name, file))
+            is_text = values.dtype.kind == "U" and not is_feature
+            parts.append(values if is_text else _real(values, name, file))
             if parts[-1].shape[:1] != parts[0].shape[:1] or (not is_feature and parts[-1].ndim > 1):
                 raise InputError(f"{file}: {name!r} has shape {parts[-1].shape}, not {len(parts[0])} rows.")
         d = len(features)
         return np.column_stack(parts[:d]), parts[d], parts[d + 1] if named.group else None
 
 
-def _real_or_text(values: Any, name: str, file: str) -> Any:
-    """Labels or groups; a column of objects counts as text if every one of them is."""
-    is_text = values.dtype.kind == "U" or (values.dtype.kind == "O" and all(isinstance(v, str) for v in values))
-    return values.astype(str) if is_text else _real(values, name, file)
-
-
 def _real(values: Any, name: str, file: str) -> Array:
-    if values.dtype.kind in "UO":
+    if values.dtype.kind == "U":
         raise InputError(f"{file}: {name!r} is not a number; features must be numbers, choose them with columns=.")
     if values.dtype.kind not in "fiub" or values.ndim not in (1, 2) or not values.size:
         raise InputError(f"{file}: {name!r} is {values.ndim}-D {values.dtype}; give numbers in one or two dimensions.")

@@ -15,9 +15,6 @@ from proxskip.problems.glm import LinearModel
 from proxskip.problems.quadratic import Quadratic
 from proxskip.types import Array, Indices, InputError, Oracle
 
-NUMBERS_AT_ONCE = 1 << 22
-"""Numbers of the stacks in which things are computed for many clients."""
-
 
 class Clients(Sequence[Oracle]):
     """A sequence of oracles."""
@@ -72,17 +69,14 @@ class Clients(Sequence[Oracle]):
 
     def L_rows(self) -> Array:
         """The largest smoothness of the function of one row of each client."""
-        largest = np.empty(len(self))
-        for i, f in enumerate(self):
-            if (rows := oracles.row_smoothness_of(f)) is not None:
-                largest[i] = rows
-            else:
-                _ = f.L  # raises its own error where it is unknown
-                raise InputError(
-                    f"client {i} has no L_rows, the largest smoothness of one row; add it for minibatches, or pass a "
-                    "gamma."
-                )
-        return largest
+        largest = [oracles.row_smoothness_of(f) for f in self]
+        if None in largest:
+            i = largest.index(None)
+            _ = self[i].L  # raises its own error where it is unknown
+            raise InputError(
+                f"client {i} has no L_rows, the largest smoothness of one row; add it for minibatches, or pass a gamma."
+            )
+        return np.array(largest, dtype=np.float64)
 
     def spreads(self, x: Array) -> Array:
         """mean_j |grad f_ij(x) - grad f_i(x)|^2  over the rows j of each client; nan where it is unknown."""
@@ -96,7 +90,7 @@ class Clients(Sequence[Oracle]):
 
     def gradient_blocks(self, x: Array) -> Iterator[tuple[slice, Array]]:
         """The gradients of all clients, some at a time: which ones, and one row each."""
-        step = max(1, NUMBERS_AT_ONCE // len(x))
+        step = max(1, spectrum.NUMBERS_AT_ONCE // len(x))
         for lo in range(0, len(self), step):
             hi = min(lo + step, len(self))
             yield slice(lo, hi), self.gradients(x, lo, hi)
@@ -134,7 +128,7 @@ def value_and_gradient(f: Oracle, x: Array, i: int) -> tuple[float, Array]:
 
 def checked_dimension(clients: Clients, d: int) -> int:
     """The number of unknowns, from ``d`` if it is given; refuses clients that do not fit together."""
-    classes = oracles.classes_of(clients.distinct()[0])
+    classes = oracles.attribute(clients.distinct()[0], "classes")
     for i, f in enumerate(clients.distinct()):
         if not oracles.is_oracle(f):
             raise InputError(f"a {type(f).__name__} is not an oracle; it needs value(x), gradient(x), L and mu.")
@@ -142,8 +136,10 @@ def checked_dimension(clients: Clients, d: int) -> int:
         d = d or own or 0
         if own not in (None, d):
             raise InputError(f"client {i} has {own} unknowns, not {d}; every shard needs the same dimension.")
-        if oracles.classes_of(f) != classes:
-            raise InputError(f"client {i} has the classes {oracles.classes_of(f)} and client 0 has {classes}.")
+        if oracles.attribute(f, "classes") != classes:
+            raise InputError(
+                f"client {i} has the classes {oracles.attribute(f, 'classes')} and client 0 has {classes}."
+            )
         if isinstance(f, LinearModel) or not oracles.knows_L(f):
             continue  # its constants are right and may be expensive, or whoever needs them is refused
         if not (isinstance(f.L, int | float | np.number) and np.isfinite(f.L) and f.L > 0):

@@ -8,12 +8,11 @@ from functools import cached_property, partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from proxskip import display, theory
 from proxskip.problems import oracles, solve
 from proxskip.problems.clients import Clients, Listed, checked_dimension
-from proxskip.problems.glm import LinearModel
+from proxskip.problems.glm import LinearModel, shares
 from proxskip.problems.operators import as_operator
 from proxskip.prox import as_prox
 from proxskip.types import Array, Indices, InputError, Oracle, Prox
@@ -69,7 +68,8 @@ class Problem:
         put("clients", self.clients if isinstance(self.clients, Clients) else Listed(self.clients))
         if not self.clients:
             raise InputError("a problem needs at least one client.")
-        put("weights", _weights(self.weights, len(self.clients)))
+        put("weights", shares("weights", self.weights, len(self.clients), zeros=False))
+        self.weights.setflags(write=False)
         put("d", checked_dimension(self._clients, self.d))
         if self.L_kind not in ("max", "global"):
             raise InputError(f'L = "{self.L_kind}" is not known; use "max" (the theorems) or "global" (the figures).')
@@ -79,22 +79,20 @@ class Problem:
         if self.D is not None:
             put("D", as_operator(self.D, self.d))
         if self.batch is not None:
-            self._check_batch()
+            self._check_batch(self.batch)
         if self.whole is None:
             put("whole", self._clients.whole(self.weights))
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k != "layout"}
 
-    def _check_batch(self) -> None:
+    def _check_batch(self, batch: int) -> None:
         sizes = self._clients.sizes()
         if sizes is None:
             raise InputError("minibatches need linear models, or functions with N and minibatch_gradient(x, rows).")
-        assert self.batch is not None
-        theory.whole("batch", self.batch)
-        if self.batch > sizes.min():
-            i = int(np.argmin(sizes))
-            raise InputError(f"batch = {self.batch} is larger than client {i}'s {sizes[i]} rows.")
+        i = int(np.argmin(sizes))
+        if theory.whole("batch", batch) > sizes[i]:
+            raise InputError(f"batch = {batch} is larger than client {i}'s {sizes[i]} rows.")
 
     # -- how it looks --------------------------------------------------------------------------------------------------
     def __repr__(self) -> str:
@@ -386,13 +384,3 @@ def _positive_L(L: float) -> float:
     if not L > 0:
         raise InputError("L is zero: the data are all zero, or so small that their squares are; rescale them.")
     return L
-
-
-def _weights(weights: npt.ArrayLike | None, n: int) -> Array:
-    """n positive weights that sum to one, read-only."""
-    w = np.full(n, 1.0) if weights is None else np.asarray(weights, dtype=np.float64)
-    if w.shape != (n,) or not np.isfinite(w).all() or w.min() <= 0:
-        raise InputError(f"weights must be {n} positive finite numbers, one per client.")
-    w = np.asarray(w / w.sum())  # so that f is a weighted mean, whatever the scale of the given weights
-    w.setflags(write=False)
-    return w

@@ -62,7 +62,7 @@ class LinearModel:
         self.intercept = intercept
         N = self.A.shape[0]
         self.b = self._encode(_labels(b, N), classes)
-        self.s = _row_weights(row_weights, N)
+        self.s = shares("row_weights", row_weights, N, zeros=True)
         self.l2 = float(l2)
         self.l2_relative = l2_relative
         if l2_relative:  # last, since L0 needs the data
@@ -128,8 +128,7 @@ class LinearModel:
     @property
     def constants_are_costly(self) -> bool:
         """Whether L is not known yet, and takes as long to compute as many gradients."""
-        known = {"L", "L0"} & vars(self).keys()
-        return not known and min(self.A.shape) > CHEAP_UP_TO
+        return not {"L", "L0"} & vars(self).keys() and min(self.A.shape) > CHEAP_UP_TO
 
     @cached_property
     def mu(self) -> float:
@@ -476,10 +475,13 @@ def _matrix(A: Any, intercept: bool, dtype: np.dtype[Any]) -> Any:
         raise InputError(f"A is empty ({M.shape[0]} rows, {M.shape[1]} columns); there is nothing to fit.")
     if not finite:
         raise InputError("A holds NaN or infinite values; remove or repair those rows.")
-    if intercept:
-        ones = np.ones((M.shape[0], 1), dtype=dtype)
-        M = scipy.sparse.hstack([M, ones], format="csr") if is_sparse(M) else np.hstack([M, ones])
-    return M
+    return with_ones(M) if intercept else M
+
+
+def with_ones(M: Any) -> Any:
+    """A dense or sparse matrix with a column of ones behind its own."""
+    ones = np.ones((M.shape[0], 1), dtype=M.dtype)
+    return scipy.sparse.hstack([M, ones], format="csr") if is_sparse(M) else np.hstack([M, ones])
 
 
 def _rows_between(A: Any, lo: int, hi: int) -> Any:
@@ -527,10 +529,10 @@ def label_values(labels: npt.NDArray[Any], classes: npt.ArrayLike | None) -> npt
     return values
 
 
-def _row_weights(weights: npt.ArrayLike | None, N: int) -> Array:
-    if weights is None:
-        return np.full(N, 1.0 / N)
-    s = np.asarray(weights, dtype=np.float64)
-    if s.shape != (N,) or not np.isfinite(s).all() or s.min() < 0 or s.sum() <= 0:
-        raise InputError(f"row_weights must be {N} nonnegative finite numbers with a positive sum.")
-    return np.asarray(s / s.sum())
+def shares(name: str, weights: npt.ArrayLike | None, n: int, zeros: bool) -> Array:
+    """Weights scaled to sum to one, equal if not given; some of them may be zero only where ``zeros`` are allowed."""
+    w = np.ones(n) if weights is None else np.asarray(weights, dtype=np.float64)
+    if w.shape != (n,) or not np.isfinite(w).all() or w.min() < 0 or w.sum() <= 0 or not (zeros or w.all()):
+        kind = "nonnegative finite numbers with a positive sum" if zeros else "positive finite numbers, one per client"
+        raise InputError(f"{name} must be {n} {kind}.")
+    return np.asarray(w / w.sum())

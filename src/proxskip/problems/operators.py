@@ -80,20 +80,20 @@ def operator_norm2(D: Any) -> float:
     return spectrum.lanczos_bound(lambda v: D.T @ (D @ v), D.shape[1])
 
 
+def _eigenvalues(D: Any) -> Any:
+    """Those of D D' or D'D, whichever is smaller, in increasing order; None if D is too large to compute them."""
+    M = as_matrix(D) if min(D.shape) <= spectrum.EXACT_UP_TO else None
+    return None if M is None else scipy.linalg.eigvalsh(M @ M.T if M.shape[0] <= M.shape[1] else M.T @ M)
+
+
 def full_row_rank(D: Any) -> bool:
     """Whether D is known to have full row rank, so that its range holds every subgradient (Theorem D.1)."""
     # more rows than columns cannot be independent
-    M = as_matrix(D) if D.shape[0] <= min(D.shape[1], spectrum.EXACT_UP_TO) else None
-    if M is None:
-        return False
-    w = scipy.linalg.eigvalsh(M @ M.T)  # in increasing order
-    return bool(w[0] > 1e-10 * w[-1])
+    w = _eigenvalues(D) if D.shape[0] <= D.shape[1] else None
+    return w is not None and bool(w[0] > 1e-10 * w[-1])
 
 
 def smallest_positive(D: Any) -> float | None:
     """The smallest positive eigenvalue of D D'; None if D is too large to compute it."""
-    M = as_matrix(D) if min(D.shape) <= spectrum.EXACT_UP_TO else None
-    if M is None:
-        return None
-    w = scipy.linalg.eigvalsh(M @ M.T if M.shape[0] <= M.shape[1] else M.T @ M)  # both have the same positive ones
-    return float(w[w > 1e-10 * w[-1]][0])
+    w = _eigenvalues(D)  # both products have the same positive ones
+    return None if w is None else float(w[w > 1e-10 * w[-1]][0])

@@ -23,14 +23,14 @@ Attribute                               Effect
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.quadratic import Quadratic
-from proxskip.types import Array, Indices, Oracle
+from proxskip.types import Array, Oracle
 
 BUILT_IN = (LinearModel, Quadratic)
 
@@ -72,19 +72,11 @@ def measured(clients: Sequence[Any], weights: Array, x: Array) -> dict[str, floa
     total: dict[str, float] = {}
     shared: dict[int, dict[str, float]] = {}
     for w, f in zip(weights, clients, strict=True):
-        if not metrics_of(f):
-            continue
         test = attribute(f, "test")
         measures = f.measure(x) if test is None else shared.get(id(test)) or shared.setdefault(id(test), f.measure(x))
         for name, v in measures.items():
             total[name] = total.get(name, 0.0) + float(w) * v
     return total
-
-
-def value_and_gradient(f: object) -> tuple[Callable[..., Any], Callable[..., Any]] | None:
-    """The two methods of f, or None where one is missing."""
-    value, gradient = attribute(f, "value"), attribute(f, "gradient")
-    return (value, gradient) if callable(value) and callable(gradient) else None
 
 
 def dimension_of(f: object) -> int | None:
@@ -101,11 +93,6 @@ def dtype_of(f: object) -> np.dtype[Any]:
 def in_double(f: Any) -> Any:
     """f with its data in double precision: a certificate must not depend on the rounding of single precision."""
     return f.double() if isinstance(f, LinearModel) and f.dtype != np.dtype(np.float64) else f
-
-
-def classes_of(f: object) -> tuple[Any, ...] | None:
-    """The labels, where f is a classifier."""
-    return getattr(f, "classes", None)
 
 
 def is_thread_safe(f: object) -> bool:
@@ -129,14 +116,9 @@ def has_rows(f: object) -> bool:
     return bool(attribute(f, "has_rows", True))
 
 
-def minibatch_gradient_of(f: object) -> Callable[[Array, Indices], Array] | None:
-    """``minibatch_gradient(x, rows)``, where f has it."""
-    return getattr(f, "minibatch_gradient", None)
-
-
 def can_sample(f: object) -> bool:
     """Whether gradients of some rows of f can be computed."""
-    return minibatch_gradient_of(f) is not None and hasattr(f, "N") and has_rows(f)
+    return attribute(f, "minibatch_gradient") is not None and hasattr(f, "N") and has_rows(f)
 
 
 def row_smoothness_of(f: object) -> float | None:

@@ -10,16 +10,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import scipy
 
 from proxskip.problems import oracles
-from proxskip.problems.clients import NUMBERS_AT_ONCE, Clients, Listed
+from proxskip.problems.clients import Clients, Listed
 from proxskip.problems.glm import LeastSquares, LinearModel, Softmax, times
-from proxskip.problems.spectrum import apart, by_size, largest_each, rows_of, smallest_each
-from proxskip.types import Array, Indices, InputError, Oracle
+from proxskip.problems.spectrum import NUMBERS_AT_ONCE, apart, by_size, largest_each, rows_of, smallest_each
+from proxskip.types import Array, Indices
 
 PACKED_FROM = 256
 """Clients from which a split packs them."""
@@ -46,8 +46,6 @@ class Packed(Clients):
     def of(model: LinearModel, order: Indices, row0: Indices) -> Packed:
         """Client i has rows order[row0[i]] to order[row0[i + 1] - 1] of the model."""
         store, sizes = model.ordered(order), np.diff(row0)
-        if not len(sizes) or not sizes.all():
-            raise InputError("a shard needs at least one row; this one has none.")
         # Equal row weights stay exactly equal in a shard; others are rescaled to sum to one.
         even = np.ptp(model.s) == 0
         store.s = np.repeat(1.0 / sizes, sizes) if even else store.s / np.repeat(sums(store.s, row0), sizes)
@@ -57,11 +55,8 @@ class Packed(Clients):
     def __len__(self) -> int:
         return len(self.row0) - 1
 
-    @overload
-    def __getitem__(self, i: int) -> LinearModel: ...
-    @overload
-    def __getitem__(self, i: slice) -> Clients: ...
-    def __getitem__(self, i: int | slice) -> LinearModel | Clients:
+    def __getitem__(self, i: Any) -> Any:
+        """Client i, or with a slice some of them."""
         if isinstance(i, slice):
             lo, hi, step = i.indices(len(self))
             if step != 1:
@@ -78,9 +73,6 @@ class Packed(Clients):
             if self._L is not None:
                 self._views[k].__dict__["L"] = float(self._L[k])  # a cached property
         return self._views[k]
-
-    def __iter__(self) -> Iterator[Oracle]:
-        return (self[i] for i in range(len(self)))
 
     # -- what they are -------------------------------------------------------------------------------------------------
     def distinct(self) -> Sequence[Any]:

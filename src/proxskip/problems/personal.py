@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from proxskip.problems import oracles
 from proxskip.problems.federated import Problem
-from proxskip.types import Array, InputError, Oracle
+from proxskip.types import Array, InputError
 
 
 class Personal:
@@ -21,7 +21,7 @@ class Personal:
         own: the client's own model.
     """
 
-    def __init__(self, f: Oracle, alpha: float, own: Array) -> None:
+    def __init__(self, f: Any, alpha: float, own: Array) -> None:
         self.f, self.alpha, self.own = f, alpha, own
         self.d = len(own)
         self.L = alpha**2 * float(f.L)
@@ -39,8 +39,7 @@ class Personal:
         return np.asarray(self.alpha * self.f.gradient(self.model(x)))
 
     def hessp(self, x: Array, v: Array) -> Array:
-        f: Any = self.f
-        return np.asarray(self.alpha**2 * f.hessp(self.model(x), v))
+        return np.asarray(self.alpha**2 * self.f.hessp(self.model(x), v))
 
 
 def scafflix(problem: Problem, alpha: npt.ArrayLike, own: npt.ArrayLike | None = None) -> Problem:

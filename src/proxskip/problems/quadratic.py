@@ -121,9 +121,8 @@ def random_quadratics(
         heterogeneity: the standard deviation of the coordinates of the minimizers.
         diagonal: make every H diagonal.
     """
-    n, d, L, mu = theory.whole("n", n), theory.whole("d", d), theory.positive("L", L), theory.positive("mu", mu)
-    if mu > L:
-        raise InputError(f"mu = {mu:g} must not exceed L = {L:g}.")
+    n, d = theory.whole("n", n), theory.whole("d", d)
+    L, mu = theory.ordered(L, theory.positive("mu", mu))
     rng = generator(theory.whole_seed(seed))
     quadratics = []
     for _ in range(n):

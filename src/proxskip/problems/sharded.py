@@ -79,15 +79,16 @@ def loaded(source: Shards, i: int) -> tuple[Any, RemoteClient]:
         add_client(digest, f, d)
         N, L_rows = (f.N, float(f.L_rows)) if linear else (1, None)
         loss, dtype, l2 = (f.loss, f.dtype, f.l2) if linear else (type(f).__name__, np.dtype(np.float64), None)
-        classes, name = oracles.classes_of(f), source.name(i)
+        classes, name = oracles.attribute(f, "classes"), source.name(i)
         known = RemoteClient(name, d, N, linear, float(f.L), mu, L_rows, loss, dtype, l2, classes, digest.hexdigest())
         return f, known
     except Exception as error:
         # an OSError repeats the path
-        reason = f"{type(error).__name__}: {error}".rstrip(".") + "."
+        reason = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}".rstrip(".") + "."
         reason = f"{error.strerror or error}." if isinstance(error, OSError) else reason
-        reason = " ".join((str(error) if isinstance(error, InputError) else reason).split())
-        raise InputError(f"the shard of client {i} ({source.name(i)}) cannot be loaded: {reason}") from None
+        raise InputError(
+            f"the shard of client {i} ({source.name(i)}) cannot be loaded: {' '.join(reason.split())}"
+        ) from None
 
 
 def add_client(digest: Any, f: Any, d: int) -> None:

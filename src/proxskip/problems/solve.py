@@ -156,7 +156,6 @@ def _accelerated(problem: Problem, steps: int = 100_000) -> Array:
 def _papc(problem: Problem, steps: int = 200_000) -> tuple[Array, Array, float]:
     """The primal-dual method of Loris and Verhoeven (SplitSkip with p = 1), until the residual no longer falls."""
     D, psi = problem.D, problem.psi
-    assert psi is not None
     gamma, gradient = 1.0 / problem.L_global, _fast_gradient(problem)
     tau = 1.0 / (gamma * operator_norm2(D))
     x, y = np.zeros(problem.d), np.zeros(D.shape[0])

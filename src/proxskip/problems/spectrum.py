@@ -146,17 +146,16 @@ def _eigenvalue(S: Array, k: int) -> float:
         return float(scipy.linalg.eigh(S, eigvals_only=True, driver="ev")[k])
 
 
-def lanczos_bound(matvec: Callable[[Array], Any], d: int, seed: int = 0) -> float:
+def lanczos_bound(matvec: Callable[[Array], Any], d: int) -> float:
     """An upper bound on the largest eigenvalue of a PSD operator; it fails with probability ``LANCZOS_FAILURE``."""
     # P[(lmax - estimate) / lmax > slack] <= 1.648 sqrt(d) exp(-sqrt(slack) (2 k - 1))
     need = np.log(1.648 * np.sqrt(d) / LANCZOS_FAILURE) / np.sqrt(LANCZOS_SLACK)
-    return lanczos(matvec, d, min(d, int(np.ceil((need + 1) / 2))), seed) / (1.0 - LANCZOS_SLACK)
+    return lanczos(matvec, d, min(d, int(np.ceil((need + 1) / 2)))) / (1.0 - LANCZOS_SLACK)
 
 
-def lanczos(matvec: Callable[[Array], Any], d: int, k: int, seed: int = 0) -> float:
+def lanczos(matvec: Callable[[Array], Any], d: int, k: int) -> float:
     """The largest eigenvalue of a PSD operator as k products with it show it, from below."""
-    rng = generator(seed)
-    v = rng.standard_normal(d)
+    v = generator(0).standard_normal(d)
     Q = [v / np.linalg.norm(v)]
     alpha: list[float] = []
     beta: list[float] = []

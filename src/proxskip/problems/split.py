@@ -97,9 +97,7 @@ def arrangement(
         raise InputError(f'groups= needs by="group", but by is "{by}".')
     if clients is None and by != "group":
         raise InputError("the number of clients is missing; give clients=.")
-    if clients is not None and (isinstance(clients, bool) or not isinstance(clients, (int, np.integer))):
-        raise InputError(f"clients = {clients!r} must be a whole number.")
-    if clients is not None and not 1 <= clients <= N:
+    if clients is not None and theory.whole("clients", clients) > N:
         raise InputError(f"{clients} clients cannot share {N} rows; choose from 1 to {N} clients.")
     rng = generator(theory.whole_seed(seed))
     if by == "group":

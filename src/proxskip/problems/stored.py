@@ -205,7 +205,7 @@ class Stored(Packed):
         """Clients lo to hi - 1, without their data: a function that opens the folder, for another process."""
         f, about = self.store, self.files.about
         folder = str(self.files.folder.absolute())
-        return partial(_open_part, folder, about["sha256"], type(f), f.l2, oracles.classes_of(f), lo, hi)
+        return partial(_open_part, folder, about["sha256"], type(f), f.l2, oracles.attribute(f, "classes"), lo, hi)
 
     def add_to(self, digest: Any) -> None:
         """The digest that was taken when the folder was written, and what the folder does not hold."""

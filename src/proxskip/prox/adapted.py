@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from proxskip.prox.contract import Inexact, ProxWarning
-from proxskip.prox.parts import Operator, as_point, max_abs
+from proxskip.prox.parts import Operator, as_point, max_abs, name_of
 from proxskip.types import Array, InputError, Prox
 
 NOT_CONVEX = frozenset({
@@ -30,9 +30,6 @@ class Adapted(Operator):
     _exact: ClassVar[bool] = False
     operator: Any
 
-    def _name(self) -> str:
-        return type(self.operator).__name__
-
     def _seen(self, x: Array) -> Array:
         x = np.array(x, dtype=np.float64)
         return x.ravel() if _is_pyproximal(self.operator) else x
@@ -46,7 +43,7 @@ class Adapted(Operator):
         result = np.asarray(self.operator.prox(flat.copy(), t))
         if result.shape != flat.shape or (np.iscomplexobj(result) and max_abs(result.imag) > 1e-9 * max_abs(result)):
             kind = f"{result.dtype} of shape {result.shape}"
-            raise InputError(f"the prox of {self._name()} gave {kind}; it must give {flat.size} real numbers.")
+            raise InputError(f"the prox of {name_of(self)} gave {kind}; it must give {flat.size} real numbers.")
         return result.real.astype(np.float64).reshape(np.shape(x))
 
 
@@ -77,12 +74,10 @@ def as_prox(obj: Any) -> Prox | None:
     >>> as_prox(L1(0.5)).prox(np.array([2.0, -0.1]), 1.0)
     array([1.5, 0. ])
     """
-    if obj is None or isinstance(obj, Operator):
-        return obj
-    if not isinstance(obj, type) and isinstance(obj, Inexact):
-        return obj
     if isinstance(obj, type):
         raise InputError(f"psi is the class {obj.__name__} and not an operator; write {obj.__name__}(...).")
+    if obj is None or isinstance(obj, (Operator, Inexact)):
+        return obj
     if not callable(getattr(obj, "prox", None)):
         raise InputError(f"psi needs a method prox(x, t), which {type(obj).__name__} does not have.")
     if not callable(obj):

@@ -45,9 +45,6 @@ class Blocks(Iterative):
         self._inner: list[Inexact] = [psi for psi in self.psis if isinstance(psi, Inexact)]
         self.reset()
 
-    def _parts(self) -> tuple[Prox, ...]:
-        return self.psis
-
     def __repr__(self) -> str:
         return f"Blocks({list(self.psis)}, {list(self.sizes)})"
 
@@ -87,10 +84,6 @@ class Blocks(Iterative):
             # the squares of the errors of the blocks add up
             psi.tolerance = value / math.sqrt(len(self._inner))
 
-    def _forget(self) -> None:
-        for psi in self._inner:
-            psi.reset()
-
 
 class Sum(Iterative):
     """``psi_1(x) + ... + psi_m(x)``, of sets their intersection, by Dykstra's algorithm; inexact.
@@ -121,9 +114,6 @@ class Sum(Iterative):
         self._begin(tolerance, max_iterations, warm)
         self._share()
 
-    def _parts(self) -> tuple[Prox, ...]:
-        return self.psis
-
     def _share(self) -> None:
         """Set the tolerances of inexact parts so that their errors fit into the tolerance of the sum."""
         for psi in self.psis:
@@ -133,12 +123,6 @@ class Sum(Iterative):
     def __repr__(self) -> str:
         return f"{self.name}({', '.join(map(repr, self.psis))}, tolerance={self.tolerance})"
 
-    def _forget(self) -> None:
-        self._dual: Array | None = None
-        for psi in self.psis:
-            if isinstance(psi, Inexact):
-                psi.reset()
-
     def __call__(self, x: Array) -> float:
         return float(sum(psi(x) for psi in self.psis))
 
@@ -147,8 +131,9 @@ class Sum(Iterative):
         if not np.isfinite(x).all():
             raise InputError(f"{self.name} was given a point with numbers that are not finite.")
         m = len(self.psis)
-        use = self.warm and self._dual is not None and self._dual.shape == (m, *x.shape)
-        z = t * self._dual if use and self._dual is not None else np.zeros((m, *x.shape))
+        # the changes of the last call, for points of this shape
+        known = self.warm and self._kept is not None and self._kept.shape == (m, *x.shape)
+        z = t * self._kept if known else np.zeros((m, *x.shape))
         seen = np.empty_like(z)
         y, rule = x - z.sum(axis=0), StoppingRule(self.tolerance, self.max_iterations)
         self._share()  # the tolerance may have been set since the last call
@@ -161,7 +146,7 @@ class Sum(Iterative):
             y = x - z.sum(axis=0)  # equal to the last y up to rounding, which would accumulate
             rule.iterations += 1
             done = rule.done(self._accuracy(y, seen, z, t), seen[-1])
-        self._dual = z / t if self.warm else None
+        self._kept = z / t if self.warm else None
         self._record(rule.accuracy, rule.iterations)
         return rule.y
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -64,11 +64,13 @@ class Inexact(Protocol):
     def prox(self, x: Array, t: float) -> Array: ...
     def reset(self) -> None:
         """Forget the warm start and the record, as if no call had been made."""
-        ...
 
 
 class Iterative(Operator):
-    """The base of inexact operators: a record and a warm start. A subclass calls ``_record`` at the end of a prox."""
+    """The base of inexact operators: a record and a warm start.
+
+    A subclass calls ``_record`` at the end of a prox, and keeps in ``_kept`` what its next call starts from.
+    """
 
     tolerance: float
     max_iterations: int
@@ -87,11 +89,10 @@ class Iterative(Operator):
         self.last: Inner | None = None
         self.worst: Inner | None = None
         self.calls = self.failures = 0
-        self._forget()
-
-    def _forget(self) -> None:
-        """Drop the warm start."""
-        raise NotImplementedError
+        self._kept: Any = None
+        for part in self.psis:
+            if isinstance(part, Inexact):
+                part.reset()
 
     def _record(self, accuracy: float, iterations: int, reached: bool | None = None) -> None:
         self.last = Inner(float(accuracy), self.tolerance, int(iterations))
@@ -182,24 +183,22 @@ class Checked(Operator):
                 error = v / (2 * norm(2 * dP - dx))
                 self.error = max(self.error, error)
                 if error > ROUNDING * (norm(x) + norm(y)) + certified + also and not self.said:
-                    self._warn(error, t)
+                    self.said = (
+                        f"{name_of(self.psi)} is not firmly nonexpansive as a prox must be: at step {t:.3g} one of its "
+                        f"last two values is off by {error:.2g} at least, because its formula is wrong or its inner "
+                        "solver stops early."
+                    )
+                    warnings.warn(self.said, ProxWarning, stacklevel=3)
         # the oldest step goes; a step that is used again moved to the end
         elif len(self._earlier) >= self.MAX_STEPS_KEPT:
             del self._earlier[next(iter(self._earlier))]
         self._earlier[t] = (x, P.copy(), certified)
 
-    def _warn(self, error: float, t: float) -> None:
-        self.said = (
-            f"{name_of(self.psi)} is not firmly nonexpansive as a prox must be: at step {t:.3g} one of its last two "
-            f"values is off by {error:.2g} at least, because its formula is wrong or its inner solver stops early."
-        )
-        warnings.warn(self.said, ProxWarning, stacklevel=4)
-
 
 def accuracy_of(psi: Prox | None) -> float:
     """The largest certified error of the prox of psi so far: 0 for a closed form, NaN if nothing is known."""
     psi = psi.psi if isinstance(psi, Checked) else psi
-    if isinstance(psi, Operator) and any(math.isnan(accuracy_of(part)) for part in psi._parts()):
+    if isinstance(psi, Operator) and any(math.isnan(accuracy_of(part)) for part in psi.psis):
         return math.nan
     if isinstance(psi, Inexact):
         return 0.0 if psi.worst is None else psi.worst.accuracy

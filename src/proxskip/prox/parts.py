@@ -23,6 +23,8 @@ class Operator:
     __slots__ = ()
     _exact: ClassVar[bool] = True
     """False if nothing is known about the error of the prox."""
+    psis: tuple[Prox, ...] = ()
+    """The operators that this one is made of."""
 
     def __post_init__(self) -> None:
         """Check the fields of an operator that is a dataclass: weights may be zero, sizes may not."""
@@ -37,14 +39,6 @@ class Operator:
         """``argmin_y psi(y) + |y - x|^2 / (2 t)``."""
         raise NotImplementedError
 
-    def _name(self) -> str:
-        """The name in messages."""
-        return type(self).__name__
-
-    def _parts(self) -> tuple[Prox, ...]:
-        """The operators that this one is made of."""
-        return ()
-
 
 def conjugate_prox(psi: Prox, y: Array, t: float) -> Array:
     """``prox_{t psi*}(y) = y - t prox_{psi/t}(y/t)``, Moreau's identity."""
@@ -54,7 +48,7 @@ def conjugate_prox(psi: Prox, y: Array, t: float) -> Array:
 
 def name_of(psi: Prox) -> str:
     """The name of an operator in messages: its class, or the class of what was adapted."""
-    return psi._name() if isinstance(psi, Operator) else type(psi).__name__
+    return type(getattr(psi, "operator", psi)).__name__
 
 
 def as_point(x: npt.ArrayLike, t: float) -> Array:

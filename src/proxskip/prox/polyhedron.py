@@ -56,7 +56,6 @@ class Polyhedron(Iterative):
     ):
         self.A, self.l, self.u = _stacked(G, l, u, E, e)
         self.d = self.A.shape[1]
-        self._solver: _ActiveRows | None = None
         self._begin(tolerance, max_iterations, warm)
 
     def __repr__(self) -> str:
@@ -67,10 +66,7 @@ class Polyhedron(Iterative):
         return f"Polyhedron({rows} rows, d={self.d}, sha256 {digest.hexdigest()[:16]}, tolerance={self.tolerance})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_solver": None}
-
-    def _forget(self) -> None:
-        self._solver = None
+        return self.__dict__ | {"_kept": None}
 
     def __call__(self, x: Array) -> float:
         sized(self, x, self.d)
@@ -84,11 +80,9 @@ class Polyhedron(Iterative):
         flat = np.ravel(x)
         if not np.isfinite(flat).all():
             raise InputError("Polyhedron was given a point with numbers that are not finite.")
-        if self._solver is None:
-            self._solver = _ActiveRows(self.A, self.l, self.u)
-        y, accuracy, count = self._solver.project(flat, self.max_iterations)
-        if not self.warm:
-            self._solver = None
+        solver = self._kept or _ActiveRows(self.A, self.l, self.u)
+        y, accuracy, count = solver.project(flat, self.max_iterations)
+        self._kept = solver if self.warm else None
         self._record(accuracy, count)
         return y.reshape(x.shape)
 

@@ -123,19 +123,14 @@ class TV2D(Iterative):
         more = "".join(f", {name}={value}" for name, value, default in extras if value != default)
         return f"TV2D({self.lam}, {self.shape}, {kind}{more}, tolerance={self.tolerance})"
 
-    def _forget(self) -> None:
-        self._dual: tuple[Array, ...] | None = None
-
     def __call__(self, x: Array) -> float:
         shaped(self, x, self.shape)
         image = np.reshape(x, self.shape)
-        down, right = np.diff(image, axis=0), np.diff(image, axis=1)
-        if self.isotropic:
-            both = np.zeros((2, *self.shape))  # the differences, zero in the last row and the last column
-            both[0, :-1], both[1, :, :-1] = down, right
-            variation = float(np.hypot(*both).sum())
+        if self.isotropic:  # with differences of zero in the last row and the last column
+            down, right = np.diff(image, axis=0, append=image[-1:]), np.diff(image, axis=1, append=image[:, -1:])
+            variation = float(np.hypot(down, right).sum())
         else:
-            variation = float(np.abs(down).sum() + np.abs(right).sum())
+            variation = float(np.abs(np.diff(image, axis=0)).sum() + np.abs(np.diff(image, axis=1)).sum())
         return self.lam * variation + _pointwise(self, x)
 
     def prox(self, x: Array, t: float) -> Array:
@@ -184,8 +179,8 @@ class TV2D(Iterative):
 
     def _started(self, count: int, t: float) -> tuple[Array, ...]:
         """The dual variables to start from: those of the last call, scaled to this step t, or zero."""
-        if self.warm and self._dual is not None:
-            return tuple(t * p for p in self._dual)
+        if self.warm and self._kept is not None:
+            return tuple(t * p for p in self._kept)
         return tuple(np.zeros(self.shape) for _ in range(count))
 
     def _turned(self, turn: Array, pairs: tuple[tuple[Array, Array], ...], k: int) -> int:
@@ -197,7 +192,7 @@ class TV2D(Iterative):
         return 0
 
     def _ended(self, rule: StoppingRule, dual: tuple[Array, ...], t: float) -> Array:
-        self._dual = tuple(p / t for p in dual) if self.warm else None
+        self._kept = tuple(p / t for p in dual) if self.warm else None
         self._record(rule.accuracy, rule.iterations)
         return rule.y
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from proxskip.problems.glm import Logistic, Softmax
+from proxskip.problems.glm import Logistic, Softmax, with_ones
 from proxskip.problems.split import split
 from proxskip.results.result import Result
 from proxskip.running import run
@@ -90,7 +90,7 @@ class FederatedClassifier(LinearClassifier):
         # two classes share one row of coefficients, otherwise each class has its own
         rows = 1 if kind is Logistic else len(self.classes_)
         means = self._means(X)
-        columns = _with_ones(X - means if means.any() else X) if self.fit_intercept else X
+        columns = with_ones(X - means if means.any() else X) if self.fit_intercept else X
         model: Any = kind(columns, codes, l2=self.l2, l2_relative=self.l2_relative)
         owners = np.zeros(len(codes), dtype=int) if groups is None else np.asarray(groups)
         if owners.shape != codes.shape:
@@ -135,8 +135,3 @@ class FederatedClassifier(LinearClassifier):
         if coef is None or coef.shape != (rows, len(means)):
             return None
         return (np.column_stack([coef, self.intercept_ + coef @ means]) if self.fit_intercept else coef).ravel()
-
-
-def _with_ones(X: Any) -> Any:
-    ones = np.ones((X.shape[0], 1))
-    return scipy.sparse.hstack([X, ones], format="csr") if scipy.sparse.issparse(X) else np.hstack([X, ones])
