@@ -9,10 +9,10 @@ import pytest
 
 import proxskip as ps
 from proxskip import registry
-from proxskip.registry import METHODS
+from proxskip.registry import METHODS, title
 from proxskip.report import plots
 from proxskip.report.figures import Panel, Series
-from proxskip.report.method_styles import CYCLE, style, title
+from proxskip.report.method_styles import CYCLE, style
 from proxskip.report.plots import Curve
 from proxskip.results.trace import Trace
 from proxskip.types import InputError

@@ -21,10 +21,10 @@ import numpy as np
 import pytest
 
 import chromium
-from proxskip.report import document, figures, page, plots
-from proxskip.report.document import LEVELS, MAX_POINTS, downsample, downsample_series, headline
+from proxskip.registry import title
+from proxskip.report import document, figures, plots
+from proxskip.report.document import LEVELS, MAX_POINTS, downsample, downsample_series, headline, page
 from proxskip.report.figures import Claim, Experiment, Panel, ReproductionReport, Series, Table, from_json, to_json
-from proxskip.report.method_styles import title
 from proxskip.report.safe_html import block, finite, number, sentence, text
 
 AXES = ("rounds", "floats", "passes", "seconds")

@@ -24,11 +24,12 @@ from proxskip.experiments import claims, curves_from_runs, reproduce, successive
 from proxskip.experiments import settings as build
 from proxskip.experiments import workspace as workspace_module
 from proxskip.experiments.reproduce import ReproductionOptions
+from proxskip.experiments.successive_halving import final_gaps
 from proxskip.experiments.workspace import RunRequest, Workspace
 from proxskip.report import figures
 from proxskip.report.figures import Claim, Experiment, Panel, Series
 from proxskip.results import description
-from proxskip.tuning import grid
+from proxskip.tuning import Candidate, grid
 
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("reproduce")]
 
@@ -313,20 +314,20 @@ def test_a_decaying_step_is_the_formulas() -> None:
 def test_candidates_that_blow_up_are_cut(data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     workspace = Workspace(tmp_path, data)
     problem = workspace.problem(loss="squares")
-    tried = [("gd", {"gamma": g / problem.L_global}) for g in (1.0, 1e6)]
-    good, bad = workspace.final_gaps({"loss": "squares"}, tried, 80, ["trying"] * 2)
+    tried = [("gd", Candidate(g, 1, {"gamma": g / problem.L_global})) for g in (1.0, 1e6)]
+    good, bad = final_gaps(workspace, {"loss": "squares"}, tried, 80)
     assert bad is None
     assert good is not None
-    method = workspace.method("gd", problem, **tried[0][1])
+    method = workspace.method("gd", problem, **tried[0][1].flags)
     assert good == pytest.approx(ps.run(method, problem, rounds=80).summary()["gap"])
     monkeypatch.setattr(workspace_module, "run_task", None)
-    assert workspace.final_gaps({"loss": "squares"}, tried, 80, ["trying"] * 2) == [good, None]
+    assert final_gaps(workspace, {"loss": "squares"}, tried, 80) == [good, None]
 
 
 def test_a_gap_far_below_zero_has_not_arrived() -> None:
-    trace: Any = {"round": np.arange(3), "gap": np.array([2.0, 0.5, 0.1])}
-    assert workspace_module.first_below(trace, 1.0) == 1
-    assert workspace_module.first_below(trace | {"gap": trace["gap"] - 9.0}, 1.0) is None
+    gap = np.array([2.0, 0.5, 0.1])
+    assert figures.first_below(range(3), gap, 1.0) == 1
+    assert figures.first_below(range(3), gap - 9.0, 1.0) is None
 
 
 def test_flags_default_as_on_the_command_line() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import Any
 
 
@@ -16,24 +17,21 @@ def within(
     Args:
         meanwhile: called every second while waiting; it may raise.
     """
-    outcome: list[tuple[Any, BaseException | None]] = []
+    outcome: Future[Any] = Future()
 
     def go() -> None:
         try:
-            outcome.append((act(), None))
+            outcome.set_result(act())
         except BaseException as error:
-            outcome.append((None, error))
+            outcome.set_exception(error)
 
-    thread = threading.Thread(target=go, daemon=True)
-    thread.start()
+    # not in a pool: Python would wait for an abandoned thread of one before it ends
+    threading.Thread(target=go, daemon=True).start()
     until = time.monotonic() + max(0.0, seconds)
-    while meanwhile is not None and not outcome and until - time.monotonic() > 1.0:
-        thread.join(1.0)
+    while meanwhile is not None and not outcome.done() and until - time.monotonic() > 1.0:
+        wait([outcome], 1.0)
         meanwhile()
-    thread.join(max(0.0, until - time.monotonic()))
-    if not outcome:
+    wait([outcome], max(0.0, until - time.monotonic()))
+    if not outcome.done():
         raise otherwise
-    value, error = outcome[0]
-    if error is not None:
-        raise error
-    return value
+    return outcome.result()

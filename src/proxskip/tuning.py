@@ -188,16 +188,14 @@ def _kind(method: Any) -> tuple[type[Method], dict[str, Any]]:
     if isinstance(method, Method):
         kept = {k: v for k, v in method._given().items() if k in method.flags() and k not in ("gamma", "p", "K")}
         return type(method), kept
-    kind: type[Method] = method
-    return kind, {}
+    return method, {}
 
 
 def _around_theory(kind: type[Method], problem: Problem) -> list[int]:
     # without mu there is no theorem to begin from
     if problem.mu is None:
         return [1, 10, 100]
-    theoretical: Method = kind.configure(problem, {})
-    K = 1.0 / theoretical.pace
+    K = 1.0 / kind.configure(problem, {}).pace
     return sorted({max(1, round(K * s)) for s in (0.25, 1.0, 4.0)})
 
 

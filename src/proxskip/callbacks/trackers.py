@@ -47,10 +47,9 @@ class MLflow(Callback):
     """
 
     def __init__(self, experiment: str | None = None, name: str | None = None, uri: str | None = None) -> None:
-        tracking = _package("mlflow.tracking", "mlflow")
         self.experiment, self.name = experiment, name
         # a client of its own: the global run of MLflow, which others may use, is left alone
-        self._client = tracking.MlflowClient(uri)
+        self._client = _package("mlflow.tracking", "mlflow").MlflowClient(uri)
         self._entities = _package("mlflow.entities", "mlflow")
         self.run_id: str | None = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 import re
@@ -89,8 +90,8 @@ def _parse(argv: Sequence[str]) -> Namespace:
         raise SystemExit(DONE)
     o, extra = top.parse_known_args(argv)
     if extra:
-        near = commands[o.command].nearest(extra[0])
-        hint = f"did you mean {near}?" if near else f"see `proxskip {o.command} --help`."
+        near = difflib.get_close_matches(extra[0].split("=")[0], commands[o.command].flags(), n=1)
+        hint = f"did you mean {near[0]}?" if near else f"see `proxskip {o.command} --help`."
         raise InputError(f"unknown argument {extra[0]}; {hint}")
     return o
 
@@ -135,12 +136,14 @@ def _execute(methods: Sequence[str], o: Namespace) -> tuple[list[dict[str, Any]]
     problem, labels = _problem(spec, o.quiet)
     tasks = tasks_of({name: settings.method_of(name, o, problem) for name in names}, out, o)
     with engine_for(o.engine, o) as engine:
-        shared = settings_of(o, engine, spec)
+        shared = {k: vars(o)[k] for k in (*settings.LIMITS, *_OF_A_RUN)} | {"engine": engine, "spec": spec}
         many_runs.check(tasks, problem, shared)
         _solve(problem, o.quiet)
         if out is not None and not o.go_on:
             clear(out)  # only now, since everything has been checked
-        results = execute(tasks, problem, o, shared)
+        # the folder of several runs is locked until the last of them has ended
+        several = o.seeds is not None or o.command == "compare"
+        results = run_many(tasks, problem, shared, out=o.out if several else None, progress=not o.quiet)
     summaries = [dict(r.summary()) for r in results]
     has_tolerance = o.tol is not None or o.target is not None
     return summaries, problem, labels, worst([exit_code(r, has_tolerance) for r in results])
@@ -152,21 +155,18 @@ def _compare(o: Namespace) -> int:
     summaries, problem, labels, code = _execute(o.methods, o)
     names = dict.fromkeys(s["method"] for s in summaries)
     groups = [(name, [s for s in summaries if s["method"] == name]) for name in names]
+    kappa = "" if problem.kappa is None else f", kappa = {problem.kappa:,.0f}"
+    title = f"{problem.info.get('data')}, {problem.n} clients split by {problem.info.get('split')}{kappa}"
     axes = ("rounds", "floats") if o.x is None else (o.x,)
-    files = [] if o.out is None else _keep_comparison(groups, Path(o.out), _title(problem), axes)
+    files = [] if o.out is None else _keep_comparison(groups, Path(o.out), title, axes)
     if o.json:
         output.as_json([s | {"labels": labels} for s in summaries])
     elif not o.quiet:
-        output.print_results(_title(problem), groups)
+        output.print_results(title, groups)
         if o.network is not None:
             print(output.fastest(groups, o.network.name))
         _print_files(files)
     return code
-
-
-def _title(problem: Problem) -> str:
-    kappa = "" if problem.kappa is None else f", kappa = {problem.kappa:,.0f}"
-    return f"{problem.info.get('data')}, {problem.n} clients split by {problem.info.get('split')}{kappa}"
 
 
 def _keep_comparison(groups: Sequence[fields.Group], out: Path, title: str, axes: Sequence[str]) -> list[Path]:
@@ -216,11 +216,6 @@ def worst(codes: Sequence[int]) -> int:
     return next(code for code in _WORST_FIRST if code in codes)
 
 
-def settings_of(o: Namespace, engine: Engine, spec: dict[str, Any]) -> dict[str, Any]:
-    """The settings that all runs of a command share."""
-    return {k: vars(o)[k] for k in (*settings.LIMITS, *_OF_A_RUN)} | {"engine": engine, "spec": spec}
-
-
 def tasks_of(methods: Mapping[str, Method], out: Path | None, o: Namespace) -> list[RunTask]:
     """One task for each method and seed, with a folder of its own inside ``out``."""
     tasks = []
@@ -236,30 +231,19 @@ def tasks_of(methods: Mapping[str, Method], out: Path | None, o: Namespace) -> l
 
 @contextmanager
 def engine_for(name: str, o: Namespace) -> Iterator[Engine]:
-    """The engine, for all runs of the command; the actors of Ray stay alive between them."""
-    if name == "ray":
-        from proxskip.engines.ray.engine import RayEngine
-
-        ray = RayEngine(o.actors, o.address, stay=True)
-        try:
-            yield ray
-        finally:
-            ray.shutdown()
+    """The engine, for all runs of the command. Each run closes it, but the actors of Ray stay alive between them."""
+    if name != "ray":
+        if flags := [flag for flag in ("address", "actors") if vars(o).get(flag) is not None]:
+            raise InputError(f"--{flags[0]} needs --engine ray.")
+        yield make_engine(name, o.threads)
         return
-    if flags := [flag for flag in ("address", "actors") if vars(o).get(flag) is not None]:
-        raise InputError(f"--{flags[0]} needs --engine ray.")
-    engine = make_engine(name, o.threads)
+    from proxskip.engines.ray.engine import RayEngine
+
+    ray = RayEngine(o.actors, o.address, stay=True)
     try:
-        yield engine
+        yield ray
     finally:
-        engine.close()
-
-
-def execute(tasks: Sequence[RunTask], problem: Problem, o: Namespace, shared: dict[str, Any]) -> list[Result]:
-    """Run all tasks; an interrupted run is the last one."""
-    # the folder of several runs is locked until the last of them has ended
-    several = o.seeds is not None or o.command == "compare"
-    return run_many(tasks, problem, shared, out=o.out if several else None, progress=not o.quiet)
+        ray.shutdown()
 
 
 # -- folders -----------------------------------------------------------------------------------------------------------
@@ -336,8 +320,7 @@ def _theory(o: Namespace) -> int:
         more = {} if floor is None else {"cohort_rounds": theory.cohort_rounds(o.n, o.cohort, o.eps)}
         output.as_json([asdict(r) | more for r in rows])
         return DONE
-    kappa = o.L / o.mu
-    title = f"Table 1 of the paper: L = {o.L:g}, mu = {o.mu:g}, kappa = {kappa:g}, eps = {o.eps:g}, n = {o.n}"
+    title = f"Table 1 of the paper: L = {o.L:g}, mu = {o.mu:g}, kappa = {o.L / o.mu:g}, eps = {o.eps:g}, n = {o.n}"
     output.print_table1(rows, title)
     print("Rounds: the expression inside the paper's O(...), with the logarithm. Floats: sent by one client.")
     missing = [f for f, v in (("--d to see the floats", o.d), ("--G2 to see the rounds of LocalGD", o.G2)) if v is None]
@@ -385,8 +368,13 @@ def _plan(o: Namespace) -> int:
     if o.psi is not None:
         prox_text.check(o.psi)  # before the data are read
     problem, _ = settings.problem_of(settings.spec_of(["scaffnew"], o))
-    numbers = {"latency": o.latency, "bandwidth": o.bandwidth, "up": o.bandwidth_up, "speed": o.client_speed}
-    numbers["gradient"] = o.gradient_seconds
+    numbers = {
+        "latency": o.latency,
+        "bandwidth": o.bandwidth,
+        "up": o.bandwidth_up,
+        "speed": o.client_speed,
+        "gradient": o.gradient_seconds,
+    }
     network = replace(o.network or Network(), **{k: v for k, v in numbers.items() if v is not None})
     with stage("pilots", o.quiet or o.json):
         forecast = plan(problem, eps=o.eps, seed=o.seed, pilot=o.pilot, network=network, threads=o.threads)

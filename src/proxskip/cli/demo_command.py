@@ -48,8 +48,9 @@ def race(rounds: int = ROUNDS) -> Iterator[tuple[int, State]]:
     for lap in range(rounds // LAP):
         for method in methods:
             title = method.about.title
-            last = state.get(title)
-            state[title] = run(method, problem, rounds=LAP, seed=lap, engine="reference", warm=last, every=LAP)
+            state[title] = run(
+                method, problem, rounds=LAP, seed=lap, engine="reference", warm=state.get(title), every=LAP
+            )
             yield LAP * (lap + 1), state
 
 

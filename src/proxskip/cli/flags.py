@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import textwrap
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -117,11 +116,9 @@ _MEANINGS = {
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser that raises its errors as InputError, with a full sentence."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+    def __init__(self, **kwargs: Any) -> None:
         # an abbreviation would change its meaning when a flag is added
-        kwargs.setdefault("allow_abbrev", False)
-        super().__init__(*args, **kwargs)
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **kwargs)
 
     def error(self, message: str) -> NoReturn:
         """Raise the message; argparse would print the usage and exit."""
@@ -130,11 +127,6 @@ class Parser(argparse.ArgumentParser):
     def flags(self) -> list[str]:
         """The flags of this command."""
         return list(self._option_string_actions)
-
-    def nearest(self, flag: str) -> str | None:
-        """The flag of this command that is most similar to the given one."""
-        near = difflib.get_close_matches(flag.split("=")[0], self.flags(), n=1)
-        return near[0] if near else None
 
 
 # -- values of flags ---------------------------------------------------------------------------------------------------
@@ -212,12 +204,6 @@ def network(text: str) -> Network:
             raise InputError(f"{part!r} is not of the form key=value; write NAME:deadline=30,gradient=0.01")
         changes[key.strip()] = _number(value, convert=int) if key == "patience" else _number(value)
     return Network.named(name, **changes)
-
-
-@_value
-def codec(text: str) -> codecs.Codec:
-    """A codec by its text form."""
-    return codecs.parse(text)
 
 
 @_value
@@ -322,7 +308,7 @@ def _method_flags() -> Parser:
               "default: ring", metavar="NAME"),
         _flag("--s", "tamuna: clients that send each coordinate; default: 2, or c/d if that is larger", whole("s", 2)),
         _flag("--chi", "tamuna: factor in the update of h; default: its bound n(s-1)/(s(n-1))", positive("chi")),
-        _flag("--codec", f"locodl and scaffnew: how clients encode vectors: {FORMS}", codec, "NAME"),
+        _flag("--codec", f"locodl and scaffnew: how clients encode vectors: {FORMS}", _value(codecs.parse), "NAME"),
         _flag("--cohort", "clients per round; or the probability c < 1 of each client, for 5gcs also one per client, "
               "separated by commas; default: all clients", cohort, "c"),
         _flag("--allow-unsafe-step", "accept step sizes that may diverge", SWITCH),
@@ -334,39 +320,36 @@ def _method_flags() -> Parser:
     )  # fmt: skip
 
 
-def _plugin_flag() -> Parser:
-    about = "Python file that defines methods"
-    return _group("your own methods", None, _flag("--plugin", about, metavar="FILE", action="append"))
+_PLUGIN = _group(
+    "your own methods", None,
+    _flag("--plugin", "Python file that defines methods", metavar="FILE", action="append"),
+)  # fmt: skip
 
 
 def plugins(argv: Sequence[str]) -> list[str]:
     """The files after --plugin."""
-    known, _ = _plugin_flag().parse_known_args(argv)
+    known, _ = _PLUGIN.parse_known_args(argv)
     return list(known.plugin or ())
 
 
-def _stopping_flags() -> Parser:
-    return _group(
-        "stopping", "at the first limit, or when all tolerances hold; give at least one",
-        _flag("--rounds", "communication rounds", whole("rounds", 0), "R"),
-        _flag("--iterations", "local steps per client", whole("iterations"), "T"),
-        _flag("--seconds", "seconds without evaluations", positive("seconds"), "S"),
-        _flag("--tol", "tolerance: the gradient norm", positive("tol")),
-        _flag("--target", "tolerance: f(x) - f*", positive("target"), "EPS"),
-    )  # fmt: skip
-
-
-def _running_flags() -> Parser:
-    return _group(
-        "running", None,
-        _flag("--engine", "gpu needs CuPy and a CUDA device, ray needs Ray, torch needs PyTorch; default: cpu",
-              choices=("cpu", "gpu", "ray", "reference", "torch"), default="cpu"),
-        *_RAY,
-        _SEED,
-        _flag("--seeds", "make N runs, with seeds from --seed on", whole("seeds"), "N"),
-        _flag("--network", f"simulate a network with its delays and losses: {_NETWORK}", network, "NAME"),
-        _THREADS,
-    )  # fmt: skip
+_STOPPING = _group(
+    "stopping", "at the first limit, or when all tolerances hold; give at least one",
+    _flag("--rounds", "communication rounds", whole("rounds", 0), "R"),
+    _flag("--iterations", "local steps per client", whole("iterations"), "T"),
+    _flag("--seconds", "seconds without evaluations", positive("seconds"), "S"),
+    _flag("--tol", "tolerance: the gradient norm", positive("tol")),
+    _flag("--target", "tolerance: f(x) - f*", positive("target"), "EPS"),
+)  # fmt: skip
+_RUNNING = _group(
+    "running", None,
+    _flag("--engine", "gpu needs CuPy and a CUDA device, ray needs Ray, torch needs PyTorch; default: cpu",
+          choices=("cpu", "gpu", "ray", "reference", "torch"), default="cpu"),
+    *_RAY,
+    _SEED,
+    _flag("--seeds", "make N runs, with seeds from --seed on", whole("seeds"), "N"),
+    _flag("--network", f"simulate a network with its delays and losses: {_NETWORK}", network, "NAME"),
+    _THREADS,
+)  # fmt: skip
 
 
 def _folder_flags(out: str) -> Parser:
@@ -391,19 +374,19 @@ def parser(version: str) -> tuple[Parser, dict[str, Parser]]:
         prog="proxskip",
         description="Optimization with few communication rounds: run a method on a problem, record a trace, plot it.",
         epilog=f"examples:\n{_EXAMPLES['']}\n{methods}\n\n{EXIT_CODES}",
-        parents=[_plugin_flag()],
+        parents=[_PLUGIN],
     )
     top.add_argument("--version", action="version", version=f"proxskip {version}")
     sub = top.add_subparsers(dest="command", metavar="command", required=True)
-    problem, stop = _problem_flags(), _stopping_flags()
-    of_a_run = (problem, _method_flags(), stop, _running_flags())
+    problem = _problem_flags()
+    of_a_run = (problem, _method_flags(), _STOPPING, _RUNNING)
     commands: dict[str, Parser] = {}
 
     def command(name: str, help: str, parents: tuple[Parser, ...], *flags: Flag) -> Parser:
         epilog = f"examples:\n{_EXAMPLES[name]}" if name in _EXAMPLES else ""
         epilog += f"\n{EXIT_CODES}" if parents or name == "reproduce" else ""
         usage = f"proxskip {name} {_USAGE[name]} [flags]" if name in _USAGE else None
-        everything = [*parents, _plugin_flag()]
+        everything = [*parents, _PLUGIN]
         p = sub.add_parser(name, help=help, description=help, epilog=epilog, usage=usage, parents=everything)
         _add(p, *flags)
         commands[name] = p
@@ -421,7 +404,7 @@ def parser(version: str) -> tuple[Parser, dict[str, Parser]]:
         _flag("--x", "x axis of the figure; default: one panel for rounds, one for floats", choices=tuple(X_AXES)),
     )  # fmt: skip
     command(
-        "resume", "resume a run from its folder", (stop,),
+        "resume", "resume a run from its folder", (_STOPPING,),
         _flag("folder", "the run folder", metavar="DIR"), _JSON, _QUIET, _THREADS, *_RAY,
         _flag("--data-dir", "folder with data sets, if they have moved", metavar="DIR"),
     )  # fmt: skip

@@ -34,6 +34,7 @@ FAMILY = dict.fromkeys(("family", "bits", "sleeping", "minibatches"), FIGURE)
 """Experiments that compare the methods with each other, for ``reproduce --family``."""
 NETWORKS = dict.fromkeys(("mlp", "cnn"), "networks:run")
 """Experiments with networks, for ``reproduce --networks``; they need PyTorch."""
+ALL = FUNCTIONS | FAMILY | NETWORKS
 
 
 def is_file(name: str) -> bool:
@@ -48,12 +49,8 @@ def id_of(name: str) -> str:
 
 def function(name: str) -> Callable[[Workspace], tuple[Experiment, list[Claim]]]:
     """The function that runs the experiment of this name, or the figure of this file."""
-    known = FUNCTIONS | FAMILY | NETWORKS
-    module, _, attribute = (FIGURE if is_file(name) else known[name]).partition(":")
-    run: Callable[[Workspace], tuple[Experiment, list[Claim]]] = getattr(
-        importlib.import_module(f"proxskip.experiments.{module}"), attribute
-    )
-    return run
+    module, _, attribute = (FIGURE if is_file(name) else ALL[name]).partition(":")
+    return getattr(importlib.import_module(f"proxskip.experiments.{module}"), attribute)  # type: ignore[no-any-return]
 
 
 def preset(name: str, quick: bool = False) -> dict[str, Any]:

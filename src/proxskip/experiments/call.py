@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from proxskip.report.figures import ReproductionReport
+from proxskip.experiments.reproduce import ReproductionOptions
+from proxskip.experiments.reproduce import reproduce as run_all
+from proxskip.loop.progress import OverallProgress, is_wanted
+from proxskip.report.figures import ReproductionReport
 
 
 def reproduce(
@@ -35,12 +36,6 @@ def reproduce(
         data_dir: a folder with data sets.
         progress: whether to show progress on stderr; by default in a terminal or a notebook.
     """
-    from proxskip.experiments.reproduce import ReproductionOptions
-    from proxskip.experiments.reproduce import reproduce as run_all
-    from proxskip.loop.progress import OverallProgress, is_wanted
-
     options = ReproductionOptions(data, Path(out), quick, engine, threads, data_dir)
-    if not is_wanted(progress):
-        return run_all(experiments, options)
-    with OverallProgress() as overall:
+    with OverallProgress(quiet=not is_wanted(progress)) as overall:
         return run_all(experiments, options, overall)

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.report.figures import Claim, Experiment, Panel, Series, Verdict
+from proxskip.report.figures import Claim, Experiment, Panel, Series, Verdict, first_below
 from proxskip.types import Array, InputError
 
 FINAL_STATUSES = ("stalled", "diverged")
@@ -72,11 +72,6 @@ def _named(name: str, known: Mapping[str, Any], kind: str) -> Any:
     return known[name]
 
 
-def first_below(s: Series, eps: float, axis: str = "rounds") -> float | None:
-    """The first x at which |y| <= eps; None if there is none."""
-    return next((x for x, y in zip(s.x[axis], s.y, strict=True) if y is not None and abs(y) <= eps), None)
-
-
 def diverged(s: Series) -> bool:
     """Whether the run diverged, by its status or by a value that is not finite."""
     return s.about.get("status") == "diverged" or not all(y is not None and math.isfinite(y) for y in s.y)
@@ -84,7 +79,7 @@ def diverged(s: Series) -> bool:
 
 def cost(s: Series, eps: float, axis: str = "rounds") -> tuple[float, float]:
     """Bounds on the x at which the curve reaches eps; equal if it did, infinite if it stalled or diverged before."""
-    hit = first_below(s, eps, axis)
+    hit = first_below(s.x[axis], s.y, eps)
     if hit is not None:
         return hit, hit
     # a run that only ended at its limit could still have reached eps
@@ -165,7 +160,7 @@ def reaches(panel: Panel, curves: Sequence[str], eps: float, within: float, axis
     holds = _all([True if high <= within else False if low >= within else None for low, high in costs])
     words = ", ".join(f"{s.label} reaches {eps:g} after {cost_in_words(s, eps, axis)} {axis}" for s in drawn)
     note = f"only {min(s.x[axis][-1] for s in drawn):.0f} {axis} were run" if holds is None else ""
-    return Finding(holds, f"{words}.", {s.label: first_below(s, eps, axis) for s in drawn}, note)
+    return Finding(holds, f"{words}.", {s.label: first_below(s.x[axis], s.y, eps) for s in drawn}, note)
 
 
 def stays_above(panel: Panel, curves: Sequence[str], value: float, after: float) -> Finding:
@@ -378,13 +373,11 @@ def judged(experiment: Experiment, claims: Sequence[Mapping[str, Any]], data: st
         finding = KINDS[entry["kind"]](panel, **arguments)
         words = {"first": panel.series[0].label, "last": panel.series[-1].label, "title": panel.title}
         text = entry["text"].format(**experiment.parameters | arguments | words)
-        verdict: Verdict = "REPORTED"
-        if not finding.reported:
-            verdict = judge(finding.holds, asserted=data in entry.get("asserted_on", [data]))
+        asserted = data in entry.get("asserted_on", [data])
+        verdict = "REPORTED" if finding.reported else judge(finding.holds, asserted)
         note = finding.note or ("too few rounds to decide" if verdict == "INCONCLUSIVE" else "")
-        numbers = dict(finding.numbers)
         verdicts.append(
-            Claim(entry["id"], experiment.id, text, verdict, finding.measured, numbers, note, finding.holds)
+            Claim(entry["id"], experiment.id, text, verdict, finding.measured, finding.numbers, note, finding.holds)
         )
     return verdicts
 

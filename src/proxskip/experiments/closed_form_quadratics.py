@@ -135,22 +135,22 @@ class Stepper:
         """The server's x, or the clients' x_i as rows."""
         return self.server["x"] if "x" in self.server else self.engine.kept["x"]
 
-
-def distance2(X: Array, x_star: Array) -> float:
-    """|x - x*|^2, or its mean over the clients."""
-    apart = np.atleast_2d(X - x_star)
-    return float(np.einsum("ij,ij->", apart, apart)) / len(apart)
+    @property
+    def error(self) -> float:
+        """|x - x*|^2, or its mean over the clients."""
+        assert self.problem.solution is not None
+        apart = np.atleast_2d(self.X - self.problem.solution.x)
+        return float(np.einsum("ij,ij->", apart, apart)) / len(apart)
 
 
 def rounds_to(method: Method, problem: Problem, eps: float, limit: int, seed: int = 0) -> int | None:
     """The first round after which |x - x*|^2 <= eps |x0 - x*|^2; None if it diverges or takes more than ``limit``."""
-    assert problem.solution is not None
     s = Stepper(method, problem, seed)
-    start = distance2(s.X, problem.solution.x)
+    start = s.error
     with np.errstate(all="ignore"):
         while s.round < limit:
             s.step()
-            now = distance2(s.X, problem.solution.x)
+            now = s.error
             if now <= eps * start:
                 return s.round
             if not now < 1e12 * start:  # diverged, or nan

@@ -39,15 +39,15 @@ def series(label: str, runs: Sequence[Result], axes: Sequence[str] = AXES, **abo
     # the costs of seeds differ even at the same round, since they draw their local steps
     longer = [np.maximum(1.0, rounds / max(1, t["round"][-1])) for t in traces]
     costs = {a: [column(t, a)[k] * c for t, k, c in zip(traces, at, longer, strict=True)] for a in axes}
-    x = {a: _plain(np.median(columns, axis=0)) for a, columns in costs.items()}
+    x = {a: np.median(columns, axis=0).tolist() for a, columns in costs.items()}
     s = runs[0].about
     tooltip = {k: s[k] for k in _TOOLTIP if s.get(k) is not None} | about
     tooltip["status"] = "diverged" if "diverged" in status else statistics.mode(status)
     if len(runs) == 1:
-        return Series(label, x, _plain(values[0]), s["method"], about=tooltip)
+        return Series(label, x, values[0].tolist(), s["method"], about=tooltip)
     tooltip["seeds"] = len(runs)
-    low, high = _plain(values.min(axis=0)), _plain(values.max(axis=0))
-    return Series(label, x, _plain(np.median(values, axis=0)), s["method"], low, high, about=tooltip)
+    low, high = values.min(axis=0).tolist(), values.max(axis=0).tolist()
+    return Series(label, x, np.median(values, axis=0).tolist(), s["method"], low, high, about=tooltip)
 
 
 def common_rounds(traces: Sequence[Trace], arrived: Sequence[bool]) -> Array:
@@ -80,7 +80,3 @@ def panel(id: str, title: str, curves: Sequence[Series], x: str = "rounds", axes
     """A panel of f - f*; a reader can switch between the axes."""
     label, floor = Y_AXES["gap"]
     return Panel(id, title, list(curves), x, {a: X_AXES[a][1] for a in axes}, label, y_floor=floor)
-
-
-def _plain(values: Any) -> list[float]:
-    return [float(v) for v in values]

@@ -14,9 +14,8 @@ from proxskip.experiments.workspace import Workspace
 from proxskip.links.graphs import Graph, graph
 from proxskip.methods import EXTRA, DecentralizedScaffnew, DIGing
 from proxskip.problems.federated import Problem
-from proxskip.registry import step_limits
+from proxskip.registry import step_limits, title
 from proxskip.report.figures import Claim, Experiment, Panel, Series, Table
-from proxskip.report.method_styles import title
 
 MAX_ROUNDS = 1_000_000
 SLOPE_TOLERANCE = 0.15

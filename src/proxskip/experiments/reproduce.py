@@ -18,11 +18,12 @@ from typing import Any
 
 from proxskip import experiments
 from proxskip.data import datasets
-from proxskip.experiments import toml_figures
+from proxskip.experiments import ALL, toml_figures
 from proxskip.experiments.settings import check_folder
 from proxskip.experiments.workspace import VERSION, Workspace
 from proxskip.processes import Processes
-from proxskip.report import figures, page, plots
+from proxskip.report import figures, plots
+from proxskip.report.document import page
 from proxskip.report.figures import Claim, Experiment, ReproductionReport
 from proxskip.results import checkpoint, description, lock
 from proxskip.results.atomic import atomic_write_json, atomic_write_text
@@ -33,7 +34,6 @@ STAMP = "reproduction.json"
 RESULTS = "results.json"
 PAGE = "index.html"
 DEFAULT_DATA = "digits"
-ALL = experiments.FUNCTIONS | experiments.FAMILY | experiments.NETWORKS
 Results = Mapping[str, tuple[Experiment, list[Claim]]]
 
 
@@ -122,7 +122,11 @@ def reproduce(
     def say(topic: str, text: str) -> None:
         show(f"{topic}: {text}", sum(shares[name] for name in finished) / sum(shares.values()))
 
-    workspace = make_workspace(options)
+    of_data = experiments.preset("data")
+    base = {"data_dir": options.data_dir, **of_data.get(options.data, of_data["default"])}
+    workspace = Workspace(
+        options.out, options.settings["data"], {}, base, options.quick, options.engine, options.threads
+    )
     write_stamp(options, workspace.data_sha256)  # reads the data first, so that a bad file leaves no folder behind
     spaces = {
         name: replace(workspace, preset=preset, say=partial(say, experiments.id_of(name)))
@@ -169,13 +173,6 @@ def _one(name: str, options: ReproductionOptions, workspace: Workspace) -> None:
             seconds = max(seconds, before[0].seconds)  # reading its runs again takes little time
         experiment = replace(experiment, seconds=seconds, command=options.command([name]))
         add_results(options, workspace, {experiment.id: (experiment, claims)})
-
-
-def make_workspace(options: ReproductionOptions) -> Workspace:
-    """The workspace for these options."""
-    flags = experiments.preset("data")
-    base = {"data_dir": options.data_dir, **flags.get(options.data, flags["default"])}
-    return Workspace(options.out, options.settings["data"], {}, base, options.quick, options.engine, options.threads)
 
 
 # -- the folder --------------------------------------------------------------------------------------------------------

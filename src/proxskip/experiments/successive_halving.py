@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from proxskip.experiments.workspace import Workspace
+from proxskip.experiments.workspace import Workspace, final_gap
+from proxskip.registry import title
 from proxskip.report.figures import Table
-from proxskip.report.method_styles import title
-from proxskip.tuning import Candidate, halve, local_steps
+from proxskip.tuning import Candidate, local_steps
 
 LADDER = (1, 3, 10, 30, 100, 300, 1000, 3000)
 """The numbers of local steps to which a grid grows."""
@@ -41,19 +41,16 @@ def ends(tried: Sequence[Candidate], winner: Candidate) -> list[str]:
     return [direction for direction, missing in open_.items() if missing]
 
 
-def tune(
-    workspace: Workspace,
-    problem: Mapping[str, Any],
-    grids: Mapping[str, Sequence[Candidate]],
-    rungs: Sequence[Sequence[int]],
-) -> dict[str, list[Candidate]]:
-    """The finalists of each method, the best first; ``problem`` has the flags of the problem."""
-
-    def measured(candidates: Sequence[tuple[str, Candidate]], rounds: int) -> list[float | None]:
-        labels = [f"tuning {title(name)} for {rounds} rounds" for name, _ in candidates]
-        return workspace.final_gaps(problem, [(name, c.flags) for name, c in candidates], rounds, labels)
-
-    return halve(grids, rungs, measured)
+def final_gaps(
+    workspace: Workspace, problem: Mapping[str, Any], candidates: Sequence[tuple[str, Candidate]], rounds: int
+) -> list[float | None]:
+    """f - f* of each candidate (with its method's name) after some rounds; None if it diverged."""
+    labels = [f"tuning {title(name)} for {rounds} rounds" for name, _ in candidates]
+    parameters = [
+        {"problem": dict(problem), "method": name, "flags": dict(c.flags), "rounds": rounds, "engine": workspace.engine}
+        for name, c in candidates
+    ]
+    return workspace.cached_values("try", parameters, final_gap, labels)
 
 
 def grid_table(id: str, tried: Mapping[str, Sequence[Candidate]], won: Mapping[str, Candidate]) -> Table:

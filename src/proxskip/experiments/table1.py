@@ -12,11 +12,11 @@ import numpy as np
 
 from proxskip.experiments import claims
 from proxskip.experiments.closed_form_quadratics import AffineMap, Stepper, filling, rounds_of_s_local_gd, rounds_to
-from proxskip.experiments.workspace import RunRequest, Workspace, first_below
+from proxskip.experiments.workspace import RunRequest, Workspace
 from proxskip.methods import GD, Accelerated, FedLin, LocalGD, Scaffnew, Scaffold, SLocalGD
 from proxskip.problems.federated import Problem
-from proxskip.report.figures import Claim, Experiment, Panel, Series, Table
-from proxskip.report.method_styles import title
+from proxskip.registry import title
+from proxskip.report.figures import Claim, Experiment, Panel, Series, Table, first_below
 from proxskip.results.result import Result
 from proxskip.theory import table1 as paper
 
@@ -149,9 +149,8 @@ def _data(workspace: Workspace) -> list[Series]:
         targets[kappa] = q["eps"] * (problem.value(np.zeros(problem.d)) - problem.solution.f)
     requests = []
     for entry, kappa in product(TABLE_ENTRIES, flags):
-        own = {} if entry.gamma is None else {"gamma": entry.gamma}
         stop, label = {"target": targets[kappa], "rounds": q["rounds"]}, f"{entry.label}, kappa = {kappa:g}"
-        requests.append(RunRequest(label, entry.method, own, flags[kappa], stop))
+        requests.append(RunRequest(label, entry.method, {"gamma": entry.gamma}, flags[kappa], stop))
     runs = iter(workspace.runs(requests))
     return [
         _series(entry, list(flags), [_spent(next(runs), targets[k], problems[k].n) for k in flags])
@@ -163,7 +162,8 @@ def _spent(run: Result, target: float, n: int) -> dict[str, Any]:
     last = run.trace.last()
     sent = (last["floats_up"] + last["floats_down"]) / (n * last["round"])
     spent = {"floats": sent, "exchanges": last["exchanges"] / last["round"]}
-    return spent | {"rounds": [first_below(run.trace, target)], "floor": float(np.min(run.trace["gap"]))}
+    gap = run.trace["gap"]
+    return spent | {"rounds": [first_below(run.trace["round"], gap, target)], "floor": float(np.min(gap))}
 
 
 # -- showing -----------------------------------------------------------------------------------------------------------

@@ -40,20 +40,20 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from proxskip import theory
 from proxskip.experiments import claims, settings
 from proxskip.experiments.curves_from_runs import AXES, panel, series, with_seeds
-from proxskip.experiments.successive_halving import beyond, grid_table, tune
-from proxskip.experiments.workspace import RunRequest, Workspace, first_below
+from proxskip.experiments.successive_halving import beyond, final_gaps, grid_table
+from proxskip.experiments.workspace import RunRequest, Workspace
 from proxskip.problems.federated import Problem
-from proxskip.registry import named
-from proxskip.report.figures import Claim, Experiment, Panel, Series, Table
-from proxskip.report.method_styles import title
+from proxskip.registry import named, title
+from proxskip.report.figures import Claim, Experiment, Panel, Series, Table, first_below
 from proxskip.report.plots import X_AXES
 from proxskip.results.result import Result
-from proxskip.tuning import Candidate, grid, local_steps_flag
+from proxskip.tuning import Candidate, grid, halve, local_steps_flag
 from proxskip.types import InputError
 
 ENTRIES = ("title", "shows", "must_show", "notes", "share", "run", "panels", "claims")
@@ -81,15 +81,13 @@ class Curve:
 def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     """Run all curves, draw the panels, and judge the claims."""
     figure = resolved(workspace.preset)
-    check(figure)
     values = values_of(figure)
     panels, tables = [], []
     for entry in (p for p in figure["panels"] if "curves" in p):
         curves, grids = curves_of(workspace, figure, entry), list[Table]()
         about = [dict(c.values) for c in curves]
         if "tune" in entry:
-            curves, about, table = _tuned(workspace, entry, curves, figure.get("eps"))
-            grids = [table]
+            curves, about, grids = _tuned(workspace, entry, curves, figure.get("eps"))
         runs = _runs(workspace, curves, figure)
         lines = [series(c.request.label, r, axes=entry.get("axes", AXES), **a)
                  for c, r, a in zip(curves, runs, about, strict=True)]  # fmt: skip
@@ -261,7 +259,8 @@ def _after(curve: Curve, known: Mapping[str, Sequence[Result]], figure: Mapping[
     """The request of a curve that depends on others."""
     request, entry = curve.request, curve.entry
     if "times_best" in entry:
-        needed = [claims.first_below(series("", r), figure["eps"]) for r in known.values()]
+        curves = [series("", r) for r in known.values()]
+        needed = [first_below(s.x["rounds"], s.y, figure["eps"]) for s in curves]
         best = min((r for r in needed if r is not None), default=None)
         rounds = request.stop["rounds"] if best is None else math.ceil(entry["times_best"] * best)
         return replace(request, stop={**request.stop, "rounds": rounds})
@@ -275,7 +274,7 @@ def _after(curve: Curve, known: Mapping[str, Sequence[Result]], figure: Mapping[
 
 def _tuned(
     workspace: Workspace, panel: Mapping[str, Any], curves: Sequence[Curve], eps: float | None
-) -> tuple[list[Curve], list[dict[str, Any]], Table]:
+) -> tuple[list[Curve], list[dict[str, Any]], list[Table]]:
     """Every curve with the best parameters of its grid, these parameters for the page, and the table of the grid.
 
     With ``most_steps`` a grid grows where its winner lies at an end, up to that many local steps.
@@ -287,7 +286,8 @@ def _tuned(
     winners: dict[str, Candidate] = {}
     growing = list(requests)
     while growing:
-        finalists = tune(workspace, problem, {name: grids[name] for name in growing}, rules["rungs"])
+        tried = {name: grids[name] for name in growing}
+        finalists = halve(tried, rules["rungs"], partial(final_gaps, workspace, problem))
         # the finalists run to the end: the best after few rounds need not be the first at eps
         finals = [(name, c) for name, left in finalists.items() for c in left]
         runs = workspace.runs([replace(requests[name], flags=c.flags) for name, c in finals])
@@ -298,7 +298,7 @@ def _tuned(
     best = [winners[c.request.method] for c in curves]
     curves = [replace(c, request=replace(c.request, flags=b.flags)) for c, b in zip(curves, best, strict=True)]
     about = [{"gamma_L": b.times, "local_steps": b.steps} for b in best]
-    return curves, about, grid_table(f"{panel['id']}-grid", grids, winners)
+    return curves, about, [grid_table(f"{panel['id']}-grid", grids, winners)]
 
 
 def _grid(request: RunRequest, L: float, rules: Mapping[str, Any]) -> list[Candidate]:
@@ -315,7 +315,7 @@ def _grow(name: str, tried: list[Candidate], winner: Candidate, L: float, rules:
 
 def _order(run: Result, eps: float | None) -> tuple[float, float]:
     """By rounds to eps; if no run gets there, by f - f* at the end."""
-    rounds = None if eps is None else first_below(run.trace, eps)
+    rounds = None if eps is None else first_below(run.trace["round"], run.trace["gap"], eps)
     return rounds or math.inf, run.summary()["gap"] or math.inf
 
 
@@ -339,7 +339,7 @@ def _table(id: str, heading: str, drawn: Sequence[Series], runs: Sequence[Sequen
         steps = s.about.get("K") or round(1 / s.about.get("p", 1.0), 1)
         gamma = first.about["gamma"]
         rows.append([s.label, gamma, gamma * first.about["L"], steps, s.x["rounds"][-1]])
-        rows[-1] += [claims.first_below(s, eps, axis) for axis in costs]
+        rows[-1] += [first_below(s.x[axis], s.y, eps) for axis in costs]
         rows[-1] += [s.y[-1], (s.low or s.y)[-1], (s.high or s.y)[-1], s.about.get("seeds", 1)]
     return Table(id, heading, columns, rows)
 
@@ -350,7 +350,7 @@ def _tradeoff(entry: Mapping[str, Any], source: Panel, eps: float) -> Panel:
     points = [
         Series(s.label, {x: [across]}, [up], s.method, kind="points", about=s.about)
         for s in source.series
-        if (across := claims.first_below(s, eps, x)) is not None and (up := claims.first_below(s, eps, y)) is not None
+        if (across := first_below(s.x[x], s.y, eps)) is not None and (up := first_below(s.x[y], s.y, eps)) is not None
     ]
     label = f"{X_AXES[y][1]} to {eps:g}"
     return Panel(entry["id"], entry["title"].format(eps=eps), points, x, {x: X_AXES[x][1]}, label, "log", "log")

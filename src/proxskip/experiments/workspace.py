@@ -9,9 +9,8 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from proxskip.cores import available_cores
 from proxskip.experiments import settings
@@ -24,7 +23,6 @@ from proxskip.report.figures import Experiment, Panel, Table
 from proxskip.results import checkpoint, description, lock
 from proxskip.results.atomic import atomic_write_json
 from proxskip.results.result import Result, Status
-from proxskip.results.trace import Trace
 from proxskip.tuning import score, trial_settings
 from proxskip.types import UnsafeStepWarning
 
@@ -50,12 +48,6 @@ class RunRequest:
     problem: Mapping[str, Any] = field(default_factory=dict)
     stop: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
-
-
-def first_below(trace: Trace, eps: float) -> float | None:
-    """The first recorded round with ``|f - f*| <= eps``; None if there is none."""
-    below = np.flatnonzero(np.abs(trace["gap"]) <= eps)
-    return float(trace["round"][below[0]]) if len(below) else None
 
 
 @dataclass
@@ -97,8 +89,7 @@ class Workspace:
     @property
     def data_sha256(self) -> str | None:
         """The checksum of the report's data; None for embedded data."""
-        checksum = self.problem().info.get("data_sha256")
-        return None if checksum is None else str(checksum)
+        return self.problem().info.get("data_sha256")
 
     def problem(self, **flags: Any) -> Problem:
         """The problem of these flags (clients, split, L, batch, l2, ...), on the report's data by default."""
@@ -138,20 +129,6 @@ class Workspace:
         missing = [k for k, path in enumerate(files) if not path.is_file()]
         self._each(_compute, [(name, parameters[k], compute) for k in missing], [labels[k] for k in missing])
         return [json.loads(path.read_text(encoding="utf-8"))["value"] for path in files]
-
-    def final_gaps(
-        self,
-        problem: Mapping[str, Any],
-        candidates: Sequence[tuple[str, Mapping[str, Any]]],
-        rounds: int,
-        labels: Sequence[str] = (),
-    ) -> list[float | None]:
-        """f - f* of each candidate (a method's name and flags) after some rounds; None if it diverged."""
-        parameters = [
-            {"problem": dict(problem), "method": name, "flags": dict(flags), "rounds": rounds, "engine": self.engine}
-            for name, flags in candidates
-        ]
-        return self.cached_values("try", parameters, _final_gap, labels)
 
     def _each(self, function: Callable[..., Any], items: Sequence[Any], labels: Sequence[str]) -> list[Any]:
         texts = [f"{label} ({k + 1} of {len(items)})" for k, label in enumerate(labels)]
@@ -202,17 +179,6 @@ def _in_process(work: tuple[Callable[..., Any], Mapping[str, Any], Any]) -> Any:
     return function(Workspace(**about, problems=_PROBLEMS), item, "")
 
 
-@dataclass(frozen=True, slots=True)
-class _RunProgress:
-    """The callback that says which round a run is in."""
-
-    say: Callable[[str], None]
-    text: str
-
-    def on_record(self, step: int, metrics: Mapping[str, float]) -> None:
-        self.say(f"{self.text}, round {step:,}")
-
-
 def _run(workspace: Workspace, request: RunRequest, text: str) -> Result:
     spec = workspace.spec(request.method, **request.problem)
     problem = workspace.problem_of(spec)
@@ -229,7 +195,8 @@ def _run(workspace: Workspace, request: RunRequest, text: str) -> Result:
         arguments = {**limits, "threads": workspace.threads, "engine": engine, "cohort": cohort, "every": every}
         arguments |= {"allow_unsafe_step": True, "spec": spec}
         task = RunTask(request.label, method, request.seed, folder)
-        return _quietly(task, problem, arguments, [_RunProgress(workspace.say, text)])
+        progress = SimpleNamespace(on_record=lambda step, _: workspace.say(f"{text}, round {step:,}"))
+        return _quietly(task, problem, arguments, [progress])
 
 
 def _compute(workspace: Workspace, work: tuple[str, Mapping[str, Any], Callable[..., Any]], text: str) -> None:
@@ -241,7 +208,8 @@ def _compute(workspace: Workspace, work: tuple[str, Mapping[str, Any], Callable[
     atomic_write_json(path, content | {"value": value})
 
 
-def _final_gap(workspace: Workspace, trial: Mapping[str, Any]) -> float | None:
+def final_gap(workspace: Workspace, trial: Mapping[str, Any]) -> float | None:
+    """f - f* of one candidate, by the flags of its problem and of its method; None if it diverged."""
     problem = workspace.problem(**trial["problem"])
     method = workspace.method(trial["method"], problem, **trial["flags"])
     arguments = trial_settings(trial["rounds"], workspace.engine, workspace.threads)

@@ -86,7 +86,9 @@ class Plan:
     @property
     def sentence(self) -> str:
         """The recommendation, with the cost of an exchange and the margin."""
-        best, other = self.best, self._other()
+        best = self.best
+        # the best that skips if the best does not, and the other way round
+        other = next((r for r in self.rows if r.skips is not best.skips), None)
         if not best.seconds:
             return f"The gradient norm is at most {self.eps:g} at the start; nothing has to be run."
         ratio = best.call_seconds / best.step_seconds if best.step_seconds else math.inf
@@ -99,34 +101,26 @@ class Plan:
         skips = "skipping pays" if best.skips else "skipping does not pay"
         return f"Take {best.label}: {cost}, and {skips}: {other.label} would take {gain:.3g} times as long."
 
-    def _other(self) -> PlanRow | None:
-        """The best that skips if the best does not, and the other way round."""
-        others = [r for r in self.rows if r.skips is not self.best.skips]
-        return others[0] if others else None
-
     def __repr__(self) -> str:
-        return str(self)
+        lines = display.columns(*self._table())
+        title = f"Predicted costs to a gradient norm of {self.eps:g} (worst case: iterations by theory)"
+        end = f"The pilots took {self.pilot_seconds:.2g} s."
+        return "\n".join([title, *lines, self.sentence, *self.notes, end])
 
     def _repr_html_(self) -> str:
-        head, cells = self._table()
-        return display.table(head, cells, self.sentence)
+        return display.table(*self._table(), self.sentence)
 
     def _table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         head = ("method", "iterations", "exchanges", "ms/step", "ms/exchange", "seconds", "worst case", "pilot")
         cells = [
             (
-                r.label, _count(r.iterations), _count(r.calls), f"{1e3 * r.step_seconds:.3g}",
-                f"{1e3 * r.call_seconds:.3g}", _seconds(r.seconds), _count(r.worst_case), f"{r.pilot}: {r.reached:.1e}",
+                r.label, display.count(r.iterations), display.count(r.calls), f"{1e3 * r.step_seconds:.3g}",
+                f"{1e3 * r.call_seconds:.3g}", f"{r.seconds:.3g}" if math.isfinite(r.seconds) else "never",
+                display.count(r.worst_case), f"{r.pilot}: {r.reached:.1e}",
             )
             for r in self.rows
         ]  # fmt: skip
         return head, cells
-
-    def __str__(self) -> str:
-        lines = display.columns(*self._table())
-        title = f"Predicted costs to a gradient norm of {self.eps:g} (worst case: iterations by theory)"
-        end = f"The pilots took {self.pilot_seconds:.2g} s."
-        return "\n".join([title, *lines, self.sentence, *self.notes, end])
 
 
 def together(rows: Sequence[PlanRow]) -> list[PlanRow]:
@@ -197,11 +191,3 @@ def _theil_sen(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
     # the median of all points, extrapolated to the end of the curve
     level = float(np.exp(np.median(v + fall * (k - k[-1]))))
     return max(fall, 0.0), level
-
-
-def _count(v: float) -> str:
-    return "-" if not math.isfinite(v) else f"{v:,.0f}"
-
-
-def _seconds(v: float) -> str:
-    return "never" if not math.isfinite(v) else f"{v:.3g}"

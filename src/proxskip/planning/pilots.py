@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import timeit
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,7 @@ from proxskip.loop.simulated_time import Clock, Duration, HalfCosts, asked_by, m
 from proxskip.methods import GD, Accelerated, FiveGCS, LoCoDL, ProxGD, Scaffnew, ScaffnewVR, Tamuna
 from proxskip.planning.forecast import MIN_SLOPE_POINTS, PlanRow, predict, together
 from proxskip.problems.federated import Problem
-from proxskip.results.result import Result, Status
+from proxskip.results.result import Status
 from proxskip.running import run
 from proxskip.types import InputError, NoTheoremWarning, UnsafeStepWarning
 
@@ -60,7 +61,8 @@ class ClientPilot:
     spent: float = 0.0
     runs: int = 0
     times: dict[int, Duration] = field(default_factory=dict)
-    _result: Result | None = None
+    result: Any = None
+    """The Result of the longest run."""
 
     def extend(self, iterations: int) -> None:
         """Run to this many iterations, unless the pilot is done."""
@@ -70,7 +72,7 @@ class ClientPilot:
         with warnings.catch_warnings():
             for kind in (UnsafeStepWarning, NoTheoremWarning):
                 warnings.simplefilter("ignore", kind)
-            self._result = run(
+            self.result = run(
                 self.method, self.problem, iterations=iterations, tol=self.eps, seed=self.seed, threads=self.threads,
                 cohort=self.cohort, network=self.network, progress=False,
             )  # fmt: skip
@@ -79,12 +81,7 @@ class ClientPilot:
 
     @property
     def done(self) -> bool:
-        return self._result is not None and self._result.status in (Status.CONVERGED, *FAILED)
-
-    @property
-    def result(self) -> Result:
-        assert self._result is not None
-        return self._result
+        return self.result is not None and self.result.status in (Status.CONVERGED, *FAILED)
 
     @property
     def curve(self) -> list[tuple[int, float]]:
@@ -101,14 +98,11 @@ class ClientPilot:
             s, cohort = self.result.summary(), as_participation(self.cohort)
             clock = Clock(self.network, self.problem, self.method, self.seed, cohort)
             each = max(1, int(self.result.participation.sum())) * max(1, s["exchanges"]) / max(1, s["rounds"])
-            costs = HalfCosts(s["grad_evals"] / self._unit() / each, 0.0, more_bytes=s["bytes_up"] / each)
+            unit = self.problem.batch or (self.problem.N or self.problem.n) / self.problem.n  # mean rows of a gradient
+            costs = HalfCosts(s["grad_evals"] / unit / each, 0.0, more_bytes=s["bytes_up"] / each)
             requests = asked_by(self.method, self.problem, cohort, self.network)
             self.times[order] = mean_exchange(clock, requests, costs, 0.0, s["bytes_down"] / each, count)
         return self.times[order]
-
-    def _unit(self) -> float:
-        """Mean rows of a local gradient."""
-        return float(self.problem.batch or (self.problem.N or self.problem.n) / self.problem.n)
 
     def row(self, eps: float) -> PlanRow:
         curve, s = self.curve, self.result.summary()
@@ -144,17 +138,7 @@ def clients_gradient(problem: Problem, network: Network, max_clients: int = 32) 
 
 
 def _median_seconds(call: Callable[[], Any], times: int, unused: int = 0) -> float:
-    seconds = []
-    for _ in range(times):
-        then = time.perf_counter()
-        call()
-        seconds.append(time.perf_counter() - then)
-    return float(np.median(seconds[unused:]))
-
-
-def prox_seconds(problem: Problem, t: float) -> float:
-    """The median seconds of the server's prox at step t."""
-    return 0.0 if problem.psi is None else _median_seconds(partial(problem.psi.prox, np.ones(problem.d), t), 5)
+    return float(np.median(timeit.repeat(call, number=1, repeat=times)[unused:]))
 
 
 Candidate = tuple[str, float | None, Method]
@@ -232,7 +216,11 @@ def client_pilots(
         network = replace(network, gradient=clients_gradient(problem, network))
     unsolved = replace(problem)
     unsolved.__dict__["solution"] = None  # a cached property: otherwise each pilot would compute f* for its trace
-    prox = prox_seconds(problem, 1.0 / problem.L)
+    prox = (
+        0.0
+        if problem.psi is None
+        else _median_seconds(partial(problem.psi.prox, np.ones(problem.d), 1.0 / problem.L), 5)
+    )
     everybody: list[tuple[Candidate, int | None]] = [(one, None) for one in candidates(unsolved, network)]
     return [
         ClientPilot(name, p, method, unsolved, network, prox, eps, seed, threads, cohort)

@@ -1,5 +1,1 @@
 """One self-contained HTML page from a report: no network access, figures with and without scripts, light and dark."""
-
-from proxskip.report.document import page
-
-__all__ = ["page"]

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from proxskip.display import duration
-from proxskip.report import plots
-from proxskip.report.figures import Claim, Experiment, Panel, ReproductionReport, Series, Table, Verdict, to_json
-from proxskip.report.method_styles import style, title
+from proxskip.registry import title
+from proxskip.report import figures, plots
+from proxskip.report.figures import Claim, Experiment, Panel, ReproductionReport, Series, Table, Verdict, first_below
+from proxskip.report.method_styles import style
 from proxskip.report.plots import X_AXES, curve_styles, methods_in, numbers
 from proxskip.report.safe_html import attribute, block, data, number, sentence, show, text
 
@@ -83,7 +84,7 @@ def page(report: ReproductionReport, files_beside: bool = False) -> str:
         *(_experiment(e, k, anchors[k], shown, files_beside) for k, e in enumerate(shown.experiments)),
         "</main>",
         _footer(shown),
-        f'<script type="application/json" id="results">{block(to_json(shown))}</script>',
+        f'<script type="application/json" id="results">{block(figures.to_json(shown))}</script>',
         f'<script type="application/json" id="styles">{block(styles)}</script>',
     ]
     return (
@@ -124,22 +125,17 @@ def headline(report: ReproductionReport) -> str:
     at = hero(report.experiments)
     curves = {} if at is None else {s.method: s for s in report.experiments[at].panels[0].series}
     ours, other = curves.get("scaffnew"), curves.get("gd")
-    level = None if ours is None else next((v for v in LEVELS if _first(ours, v) is not None), None)
-    if ours is None or other is None or level is None:
+    reached = [v for v in LEVELS if ours is not None and first_below(ours.x["rounds"], ours.y, v) is not None]
+    if ours is None or other is None or not reached:
         counts = {words: sum(c.verdict == v for c in report.claims) for v, (_, _, words) in VERDICTS.items()}
         score = ", ".join(f"{n} {words}" for words, n in counts.items() if n)
         return f"Of {len(report.claims)} claims, {score}." if score else ""
-    mine, theirs = (_first(s, level) for s in (ours, other))
-    start = f"Scaffnew reaches f - f* = {number(level)} after {number(mine or 0.0)} communication rounds"
+    mine, theirs = (first_below(s.x["rounds"], s.y, reached[0]) for s in (ours, other))
+    start = f"Scaffnew reaches f - f* = {number(reached[0])} after {number(mine or 0.0)} communication rounds"
     if theirs is not None:
         return f"{start}, gradient descent after {number(theirs)}."
     left = plots.last_value(other)
     return f"{start}; gradient descent is still at {number(left)} after {number(other.x['rounds'][-1])}."
-
-
-def _first(s: Series, level: float) -> float | None:
-    pairs = zip(s.x.get("rounds", []), numbers(s.y), strict=False)
-    return next((x for x, y in pairs if y <= level), None)
 
 
 # -- the top -----------------------------------------------------------------------------------------------------------
@@ -252,10 +248,9 @@ def _claims(report: ReproductionReport, anchors: Sequence[str]) -> str:
 def _badge(verdict: str) -> str:
     # an unknown verdict, as in files of earlier versions, looks like an open one
     known = verdict if verdict in VERDICTS else "INCONCLUSIVE"
-    path = VERDICTS[known][0]
     return (
         f'<span class="verdict {known.lower()}"><svg viewBox="0 0 16 16" width="14" height="14" aria-hidden="true">'
-        f'<path d="{path}"/></svg>{text(verdict)}</span>'
+        f'<path d="{VERDICTS[known][0]}"/></svg>{text(verdict)}</span>'
     )
 
 

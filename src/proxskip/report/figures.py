@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -124,6 +125,11 @@ def to_csv(e: Experiment) -> str:
             values = (c[k] if c else None for c in (*(s.x.get(x) for x in axes), s.y, s.low, s.high))
             rows.writerow([panel, s.label, *("" if v is None else repr(float(v)) for v in values)])
     return text.getvalue()
+
+
+def first_below(x: Iterable[float], y: Iterable[float | None], eps: float) -> float | None:
+    """The first x at which |y| <= eps; None if there is none."""
+    return next((float(a) for a, b in zip(x, y, strict=True) if b is not None and abs(b) <= eps), None)
 
 
 def from_json(data: dict[str, Any]) -> ReproductionReport:

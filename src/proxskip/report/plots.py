@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
+from proxskip.display import parameter
 from proxskip.display.palette import BLACK
 from proxskip.interfaces import Style
 from proxskip.registry import title
@@ -134,15 +135,9 @@ def _labels(about: Sequence[Summary]) -> list[str]:
         same = [other for other in about if other["method"] == s["method"]]
         own = [k for k in _setting(s) if k != "data_sha256" and any(other.get(k) != s[k] for other in same)]
         own += [k for k in named if k not in own and any(other.get(k) != s.get(k) for other in about)]
-        words = [f"{k} = {_short(s[k])}" for k in own if s.get(k) is not None]
+        words = [parameter(k, s[k]) for k in own if s.get(k) is not None]
         labels.append(", ".join([title(str(s["method"])), *words]))
     return labels
-
-
-def _short(v: Any) -> str:
-    if isinstance(v, list) and v and all(isinstance(u, (int, float)) for u in v):
-        return f"{min(v):.3g} to {max(v):.3g}"
-    return f"{v:.3g}" if isinstance(v, float) else str(v) if not isinstance(v, dict) else " ".join(map(str, v.values()))
 
 
 def _warn_of_problems(about: Sequence[Summary]) -> None:
@@ -407,8 +402,7 @@ def save(figure: Figure, path: str | Path, svg: bool = False) -> list[Path]:
     if target.suffix.lower() not in ("", ".png", ".pdf"):
         raise InputError(f"{target} must end in .png or .pdf; both are written.")
     target.parent.mkdir(parents=True, exist_ok=True)
-    stem = target.with_suffix("") if target.suffix else target
-    written = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "pdf", *(["svg"] if svg else []))]
+    written = [target.with_suffix(f".{kind}") for kind in ("png", "pdf", *(["svg"] if svg else []))]
     metadata = ({"Software": "proxskip"}, {"CreationDate": None}, {"Date": None})
     for file, fields in zip(written, metadata, strict=False):
         _write(figure, file, dpi=160 if file.suffix == ".png" else "figure", metadata=fields)

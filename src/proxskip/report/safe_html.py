@@ -44,21 +44,14 @@ def block(data: Any) -> str:
 
 
 def finite(data: Any) -> Any:
-    """Plain data: nan and infinities become None, and objects that JSON does not know become text."""
-    if isinstance(data, dict):
-        return {str(k): finite(v) for k, v in data.items()}
-    if isinstance(data, (list, tuple)):
-        return [finite(v) for v in data]
-    if data is None or isinstance(data, (str, bool, int)):
-        return data
-    try:
-        value = float(data)
-    except (TypeError, ValueError):
-        return str(data)
-    if not math.isfinite(value):
-        return None
+    """Plain data: nan and infinities become None, and whole numbers have no point."""
+    return json.loads(json.dumps(data, default=float), parse_float=_shortest, parse_constant=lambda _: None)
+
+
+def _shortest(digits: str) -> float:
+    value = float(digits)
     # up to 2^53 nothing is lost
-    return int(value) if value == int(value) and abs(value) < 2**53 else value
+    return int(value) if value.is_integer() and abs(value) < 2**53 else value
 
 
 def show(value: Any) -> str:

@@ -27,7 +27,6 @@ def atomic_write(path: Path, *pieces: bytes | memoryview, previous: Path | None 
     Args:
         previous: where the old file is kept; ``path`` is missing for a moment then, and ``previous`` is whole.
     """
-    path = Path(path)
     temp = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")  # a rename must stay on one file system
     try:
         with open(temp, "xb") as file:
@@ -39,7 +38,8 @@ def atomic_write(path: Path, *pieces: bytes | memoryview, previous: Path | None 
             os.replace(path, previous)
         os.replace(temp, path)
     except BaseException:
-        _remove(temp)
+        with contextlib.suppress(OSError):
+            temp.unlink()
         raise
     _sync_folder(path.parent)
 
@@ -53,11 +53,6 @@ def atomic_write_json(path: Path, obj: Any) -> None:
     """``atomic_write`` as standard JSON: keys in the order given, NaN and infinities null, arrays lists."""
     plain = checked_plain(obj, "the object", finite=True)
     atomic_write_text(path, json.dumps(plain, indent=2, allow_nan=False) + "\n")
-
-
-def _remove(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        os.unlink(path)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -79,4 +74,4 @@ def remove_stale(current: Path) -> None:
     with contextlib.suppress(OSError):
         for path in list(current.parent.glob(f".{current.name}.*.tmp")):
             if time.time() - path.stat().st_mtime > STALE_SECONDS:
-                _remove(path)
+                path.unlink()

@@ -286,8 +286,8 @@ def _read(path: Path) -> tuple[dict[str, AnyArray], dict[str, Any], str]:
 
 
 def _next_array(file: BinaryIO, dtype: str, shape: list[int]) -> AnyArray:
-    array: AnyArray = np.fromfile(file, dtype, math.prod(shape)).reshape(shape)
-    return array.astype(array.dtype.newbyteorder("="), copy=False)
+    flat: AnyArray = np.fromfile(file, dtype, math.prod(shape))
+    return flat.reshape(shape).astype(flat.dtype.newbyteorder("="), copy=False)
 
 
 def _parse_header(raw: bytes, available: int) -> tuple[list[tuple[str, str, list[int]]], dict[str, Any]]:

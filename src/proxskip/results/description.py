@@ -271,7 +271,7 @@ def _setting(config: dict[str, Any], problem: Problem) -> dict[str, Any]:
         **own,
         "cohort": None if "everyone" in config["cohort"] else config["cohort"],
         "graph": None if graph is None else graph["name"],
-        "delta": None if graph is None else _delta(graph),
+        "delta": None if graph is None else _revived(graph).delta,
     }
 
 
@@ -283,10 +283,6 @@ def _measured(problem: Problem, row: dict[str, float]) -> dict[str, Any]:
         "f_star": None if problem.solution is None else problem.solution.f,
         **{k: float(row[k]) if np.isfinite(row[k]) else None for k in problem.metrics},
     }
-
-
-def _delta(graph: dict[str, Any]) -> float:
-    return float(1.0 - np.linalg.eigvalsh(_mixing(graph))[-2])
 
 
 def _mixing(graph: dict[str, Any]) -> Array:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from proxskip.results import description, folder
-from proxskip.results.checkpoint import Checkpoint, CheckpointError
+from proxskip.results.checkpoint import CheckpointError
 from proxskip.results.journal import read_rows
 from proxskip.results.result import Result, Results, Status, Summary
 from proxskip.results.trace import Trace
@@ -68,7 +68,10 @@ def _compared(path: Path) -> list[str]:
 def _result(path: Path) -> Result:
     about = _summary(path)
     saved = folder.read(path)
-    checkpoint = _current(saved)
+    checkpoint = saved.checkpoint
+    assert checkpoint is not None
+    if checkpoint.note is not None:  # an older one, which does not belong to the summary
+        raise CheckpointError(f"{checkpoint.note} Continue the run with proxskip.resume, then load it.")
     arrays = checkpoint.arrays
 
     def part(name: str) -> Vectors:
@@ -88,14 +91,6 @@ def _result(path: Path) -> Result:
         _x(path), Status[about["status"]], bool(about["success"]), str(about["message"]),
         Trace.from_arrays(arrays, "trace."), h, server, memory, participated.copy(), tuple(about["warnings"]), about,
     )  # fmt: skip
-
-
-def _current(saved: folder.Folder) -> Checkpoint:
-    """The newest checkpoint: an older one does not belong to the summary."""
-    assert saved.checkpoint is not None
-    if saved.checkpoint.note is not None:
-        raise CheckpointError(f"{saved.checkpoint.note} Continue the run with proxskip.resume, then load it.")
-    return saved.checkpoint
 
 
 def _summary(path: Path) -> Summary:

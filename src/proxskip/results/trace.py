@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 import re
 import textwrap
 from collections.abc import Mapping
@@ -138,11 +136,9 @@ class Trace:
     # -- CSV -----------------------------------------------------------------------------------------------------------
     def to_csv(self, path: Path) -> None:
         """Write a header and one line per row; every number reads back as the same float."""
-        text = io.StringIO(newline="")
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(self._position)  # no name begins like a formula of a spreadsheet
-        writer.writerows([_cell(x) for x in row] for row in self._table[:, : self._length].T.tolist())
-        atomic_write_text(Path(path), text.getvalue())
+        # a name has no comma or quote, and begins like no formula of a spreadsheet
+        lines = [self._position, *(map(_cell, row) for row in self._table[:, : self._length].T.tolist())]
+        atomic_write_text(Path(path), "".join(",".join(line) + "\n" for line in lines))
 
 
 def _number(name: str, value: Any) -> float:
