@@ -208,11 +208,11 @@ def ratio(
             exact = low if low == high else None
             numbers[f"{name}, {axis}"] = exact
             if exact is not None or low > 0:
-                words.append(f"{name} {'' if low == high else 'at least '}{low:.2f} times the {axis}")
+                words.append(f"{'' if low == high else 'at least '}{low:.2f} times the {axis} with {name}")
     shown = list({s.label: s for s in [*base, *(s for group in groups for s in group)]}.values())
     lost = [s.label for s in shown if diverged(s)] if without_divergence else []
     costs = "; ".join(
-        f"{axis} to {eps:g}: " + ", ".join(f"{s.label} {cost_in_words(s, eps, axis)}" for s in shown) for axis in axes
+        f"{axis} to {eps:g}: " + ", ".join(f"{cost_in_words(s, eps, axis)} with {s.label}" for s in shown) for axis in axes
     )
     best = ["", base[0].label, f"the better of {base[0].label} and {base[-1].label}", "the best"][min(len(base), 3)]
     measured = f"{costs[0].upper()}{costs[1:]}." + (f" Relative to {best}: {', '.join(words)}." if words else "")
