@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import fcntl
 import itertools
 import json
@@ -126,9 +125,6 @@ class Page:
     def close(self) -> None:
         self.browser.call("Target.disposeBrowserContext", browserContextId=self.context)
 
-    def script(self, on: bool) -> None:
-        self.call("Emulation.setScriptExecutionDisabled", value=not on)
-
     def open(self, file: Path) -> None:
         """Load a file and wait until it and two frames are done."""
         self.call("Page.navigate", url=file.resolve().as_uri())
@@ -168,10 +164,6 @@ class Page:
         """Every address that was asked for."""
         sent = (e for e in self.browser.events if e["method"] == "Network.requestWillBeSent")
         return [e["params"]["request"]["url"] for e in sent if e.get("sessionId") == self.session]
-
-    def pdf(self, file: Path) -> None:
-        data = self.call("Page.printToPDF", printBackground=True, preferCSSPageSize=True)["data"]
-        file.write_bytes(base64.b64decode(data))
 
 
 def _high_pipe() -> tuple[int, int]:

@@ -347,6 +347,9 @@ def test_claims_in_the_page_are_those_of_results_json(tab: chromium.Page, result
         "[...document.querySelectorAll('#table1 td.n')].map(d => d.querySelector('data')?.value ?? d.textContent)"
     )
     assert cells == ["1", "0.998", "1", "\u2013"]
+    # folded by figure, and failures are open
+    groups = "[...document.querySelectorAll('#claims > details')].map(d => [d.querySelector('b').textContent, d.open])"
+    assert tab.js(groups) == [["Figure 1b", True], ["Table 1", False], ["fig9", False]]
 
 
 @pytest.mark.parametrize("axis", ["rounds", "floats"])
@@ -463,7 +466,7 @@ def test_names_from_outside_add_no_node(browser: chromium.Browser, nasty: Path) 
 
 def test_without_scripts_the_figures_are_there(browser: chromium.Browser, file: Path) -> None:
     tab = browser.page()
-    tab.script(False)
+    tab.call("Emulation.setScriptExecutionDisabled", value=True)
     tab.open(file)
     shown = "[...document.querySelectorAll('noscript img')].map(n => n.naturalWidth > 400 && n.width > 400)"
     assert tab.js(shown) == [True, True]
@@ -473,13 +476,10 @@ def test_without_scripts_the_figures_are_there(browser: chromium.Browser, file: 
     tab.close()
 
 
-def test_the_script_writes_numbers_as_python_does(tab: chromium.Page) -> None:
+def test_the_script_writes_numbers_as_python_does_and_ticks_are_round_and_inside(tab: chromium.Page) -> None:
     values = [0.0, 1.0, 212.0, -3.5, 104857.0, 0.4971, 6.2e-4, 1.05e8, 9486.83, 1e-300, 0.001, 999.96, 1e7, 2.5e-16]
     assert tab.js(f"{values}.map(number)") == [number(v) for v in values]
     assert tab.js("[2500, 0.01, 1e-5, 999999.99999].map(short)") == ["2.5k", "0.01", "1e-5", "1M"]
-
-
-def test_ticks_are_round_and_inside(tab: chromium.Page) -> None:
     ticks = "scale([{}, {}], 0, 1, {}).ticks({})"
     linear, logarithmic = [(0.0, 612.0), (-3.0, 5.0)], [(1e-16, 0.7), (95.0, 7e4), (0.2, 0.9), (3e-5, 4e-5)]
     for log, (low, high) in [*((False, ends) for ends in linear), *((True, ends) for ends in logarithmic)]:
@@ -504,11 +504,6 @@ def test_the_headline_is_computed_from_the_run(report: ReproductionReport) -> No
     assert f"= {number(level)} after {number(first)} communication rounds" in told
     told = headline(replace(report, experiments=[]))
     assert told == "Of 4 claims, 1 pass, 1 fail, 1 are reported, 1 are inconclusive."
-
-
-def test_claims_are_folded_by_figure_and_failures_are_open(tab: chromium.Page) -> None:
-    groups = "[...document.querySelectorAll('#claims > details')].map(d => [d.querySelector('b').textContent, d.open])"
-    assert tab.js(groups) == [["Figure 1b", True], ["Table 1", False], ["fig9", False]]
 
 
 @pytest.mark.long
