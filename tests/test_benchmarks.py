@@ -41,11 +41,8 @@ def test_a_run_replaces_its_own_part_and_loses_no_other(runner: ModuleType, tmp_
     assert "## Noise" in sections["machine A, 2 cores"]["noise"]
 
 
-def test_the_page_that_is_here_is_read_and_written_whole(runner: ModuleType) -> None:
+def test_the_page_that_is_here_is_read_and_written_whole_and_every_part_is_a_script(runner: ModuleType) -> None:
     text = (BENCHMARKS / "RESULTS.md").read_text(encoding="utf-8")
     assert runner.page_of(runner.sections_of(text)) == text
-
-
-def test_every_part_is_a_script_that_is_here(runner: ModuleType) -> None:
     assert {command[0] for command in runner.PARTS.values()} <= {p.name for p in BENCHMARKS.glob("*.py")}
     assert runner.PARTS.keys() >= runner.QUICK | runner.NEEDS.keys()

@@ -48,7 +48,6 @@ def refused(call):
 
 @pytest.fixture
 def tiny(tmp_path):
-    """Twelve rows with labels 1 and 2."""
     rng = np.random.default_rng(0)
     rows = (f"{1 + k % 2} 1:{rng.normal():.3f} 2:{rng.normal():.3f} 3:1" for k in range(12))
     path = tmp_path / "tiny.svm"

@@ -85,7 +85,6 @@ def server() -> Iterator[Server]:
 
 
 def write(path: Path, text: bytes) -> None:
-    """As the ending says."""
     path.write_bytes({".gz": gzip.compress, ".bz2": bz2.compress}.get(path.suffix, bytes)(text))
 
 

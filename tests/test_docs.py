@@ -56,7 +56,6 @@ def parts(text: str) -> list[Block]:
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    """The code of the blocks that run."""
     return [b.code for b in parts(page.read_text("utf-8")) if b.language == language and not b.reason]
 
 
@@ -310,7 +309,6 @@ def test_the_way_of_a_run_goes_through_files_that_exist() -> None:
 
 @pytest.mark.parametrize("page", [p for p in PAGES if p.name not in ("migrating.md", "CHANGELOG.md")], ids=name_of)
 def test_what_a_page_names_exists(page: Path) -> None:
-    """Names of the package, and files of the repository."""
     text = page.read_text("utf-8")
     for name in set(re.findall(r"\bps\.([A-Za-z_]\w*(?:\.\w+)?)", text)):
         first, _, second = name.partition(".")

@@ -309,6 +309,9 @@ def test_lines_are_labelled_by_what_differs_and_seeds_are_bands(tmp_path: Path) 
     assert legend(mine) == legend(ax)
     assert legend(ps.plot({"one": runs[0], "many": runs[3:6]})) == ["one", "many"]
     assert legend(ps.plot(runs[0])) == ["Scaffnew"]
+    axes = ps.plot(runs[0], y="f")  # any column is drawn
+    assert axes.lines[0].get_ydata().tolist() == runs[0].trace["f"].tolist()
+    assert axes.get_yscale() == "linear"
     pyplot.close("all")
 
 
@@ -319,12 +322,4 @@ def test_different_problems_are_warned_about() -> None:
     assert [f"lambda = {l2}" in label for l2, label in zip((0.1, 0.2), legend(ax), strict=True)] == [True, True]
     with pytest.warns(UserWarning, match=r"different problems .*f\*"):
         ps.plot([ps.run("gd", Problem(ps.random_quadratics(4, 3, seed=s)), rounds=5) for s in (0, 1)])
-    pyplot.close("all")
-
-
-def test_any_column_is_drawn() -> None:
-    result = ps.run("gd", PROBLEM, rounds=3)
-    axes = ps.plot(result, y="f")
-    assert axes.lines[0].get_ydata().tolist() == result.trace["f"].tolist()
-    assert axes.get_yscale() == "linear"
     pyplot.close("all")

@@ -79,7 +79,6 @@ def covering(features: dict[str, tuple[Any, ...]], seed: int) -> list[dict[str, 
 
 
 def features_of(name: str) -> dict[str, tuple[Any, ...]]:
-    """Those that can be asked of a method."""
     return FEATURES | ({} if "codec" in registry.named(name).flags() else {"codec": (None,)})
 
 

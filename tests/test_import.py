@@ -170,7 +170,6 @@ def test_all_names_take_less_than_numba_and_scipy(tmp_path: Path) -> None:
 
 
 def trees(files: Iterable[Path]) -> Iterator[tuple[str, ast.AST]]:
-    """The nodes of each file's code, with its name."""
     for file in files:
         yield from ((file.name, node) for node in ast.walk(ast.parse(file.read_text())))
 

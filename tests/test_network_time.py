@@ -158,19 +158,16 @@ def federated(wires: Wires, seen: list[Any]) -> Any:
     return wires.state
 
 
-SLOW = pytest.mark.slow
-
-
 @pytest.mark.parametrize(
     ("method", "cohort"),
     [
         (ps.Scaffnew(0.9, 0.4), None),
         (ps.Scaffnew(0.9, 0.4), 4),
-        pytest.param(ps.Scaffold(0.3, 2), None, marks=SLOW),
-        pytest.param(ps.FedLin(0.2, 2), None, marks=SLOW),
+        pytest.param(ps.Scaffold(0.3, 2), None, marks=pytest.mark.slow),
+        pytest.param(ps.FedLin(0.2, 2), None, marks=pytest.mark.slow),
         (Twice(0.2), 4),
         (ps.Tamuna(0.9, 0.4, chi=0.5, s=2), 3),
-        pytest.param(ps.GD(0.9), None, marks=SLOW),
+        pytest.param(ps.GD(0.9), None, marks=pytest.mark.slow),
     ],
     ids=lambda v: getattr(v, "name", str(v)),
 )

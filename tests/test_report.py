@@ -85,7 +85,6 @@ def source(report: ReproductionReport) -> str:
 
 @pytest.fixture(scope="module")
 def results(report: ReproductionReport) -> Any:
-    """What results.json holds."""
     return json.loads(json.dumps(finite(to_json(report)), allow_nan=False))
 
 

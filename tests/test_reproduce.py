@@ -355,7 +355,6 @@ def of(id: str, **panels: list[Series]) -> Experiment:
 
 
 def judged(e: Experiment, asserted: bool, quick: bool = False) -> list[Claim]:
-    """The claims of the experiment's file."""
     entries = toml_figures.resolved(experiments.preset(e.id, quick))["claims"]
     return claims.judged(e, entries, "w8a" if asserted else "other")
 
@@ -365,7 +364,6 @@ def verdicts(found: list[Claim]) -> dict[str, str]:
 
 
 def broken(s: Series) -> Series:
-    """The curve with one value that is no number."""
     return replace(s, y=[*s.y[:3], float("nan"), *s.y[4:]])
 
 

@@ -121,7 +121,6 @@ def test_a_table_that_unpacks_to_far_more_than_its_size_is_refused(tmp_path: Pat
 
 # -- memory and time ---------------------------------------------------------------------------------------------------
 def write(folder: Path, kind: str, rows: int = 60_000) -> Path:
-    """A table of 8 columns and a label."""
     path, label = folder / ("t.csv" if kind == "csv" else "t.npz"), np.arange(rows) % 2
     if kind == "csv":
         names = ",".join([*(f"c{k}" for k in range(8)), "label"])
