@@ -110,13 +110,14 @@ def test_progress_of_run_sweep_minimize_and_tune_reaches_the_terminal_and_no_pip
             monkeypatch.setattr(sys, "stderr", screen())
             act(how)
             assert (words in sys.stderr.getvalue()) is shown, (words, how)
+            assert ("\r" in sys.stderr.getvalue()) is (shown and screen is Terminal), (words, how)
             assert progress._ON_SCREEN == []
 
     class ZMQInteractiveShell: ...
 
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=ZMQInteractiveShell))
     ps.run("gd", PROBLEM, rounds=20)
-    assert "gd: round" in sys.stderr.getvalue()  # a notebook, which is no terminal, shows it too
+    assert "\rgd: round" in sys.stderr.getvalue()  # a notebook, which is no terminal, shows it too
     monkeypatch.setattr(progress, "_ON_SCREEN", [object()])  # one line at a time
     assert not progress.is_wanted(None)
 
