@@ -152,6 +152,11 @@ def test_a_series_looks_like_its_method_and_a_bound_like_what_it_bounds():
     assert found[1].width > found[0].width > found[2].width
     assert found[2].dashes == found[3].dashes == "--" != found[4].dashes
     assert plots.curve_styles([line("a", "local-gd")])[0].color == style("local-gd").color
+    # beside methods, what has no name has hollow markers
+    named = panel(line("a", "scaffnew"), line("b", "fedlin"), line("c"))
+    assert plots.methods_in([named]) == {"scaffnew", "fedlin"}
+    assert [look.hollow for look in plots.curve_styles(named.series)] == [False, False, True]
+    assert not any(look.hollow for look in plots.curve_styles([line("a"), line("b")]))
 
 
 @pytest.mark.parametrize(
