@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import fcntl
 import itertools
 import json
@@ -25,7 +24,6 @@ FLAGS = (
 
 
 def find() -> str | None:
-    """The first browser that is installed."""
     return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
@@ -101,7 +99,6 @@ class Browser:
         self.events.remove(found[0])
 
     def page(self, width: int = 1280, height: int = 900, dark: bool = False, touch: bool = False) -> Page:
-        """A new page of this size."""
         return Page(self, width, height, dark, touch)
 
 
@@ -126,9 +123,6 @@ class Page:
     def close(self) -> None:
         self.browser.call("Target.disposeBrowserContext", browserContextId=self.context)
 
-    def script(self, on: bool) -> None:
-        self.call("Emulation.setScriptExecutionDisabled", value=not on)
-
     def open(self, file: Path) -> None:
         """Load a file and wait until it and two frames are done."""
         self.call("Page.navigate", url=file.resolve().as_uri())
@@ -142,11 +136,9 @@ class Page:
         return out["result"].get("value")
 
     def settle(self) -> None:
-        """Let two frames pass."""
         self.js("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def point(self, x: float, y: float) -> None:
-        """Move the mouse there."""
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
     def tap(self, x: float, y: float) -> None:
@@ -165,13 +157,8 @@ class Page:
         return [f"{e['method']}: {e['params']}" for e in mine if e["method"] in kinds]
 
     def requests(self) -> list[str]:
-        """Every address that was asked for."""
         sent = (e for e in self.browser.events if e["method"] == "Network.requestWillBeSent")
         return [e["params"]["request"]["url"] for e in sent if e.get("sessionId") == self.session]
-
-    def pdf(self, file: Path) -> None:
-        data = self.call("Page.printToPDF", printBackground=True, preferCSSPageSize=True)["data"]
-        file.write_bytes(base64.b64decode(data))
 
 
 def _high_pipe() -> tuple[int, int]:

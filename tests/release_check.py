@@ -46,7 +46,6 @@ def interpreter(version: str) -> str | None:
 
 
 def build_wheel(folder: Path) -> Path:
-    """The wheel of this checkout."""
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder), str(ROOT)]
     subprocess.run(command, check=True, capture_output=True, text=True)
     return next(folder.glob("*.whl"))
@@ -76,7 +75,6 @@ def oldest_wheel(python: str, wanted: str) -> str:
 
 
 def number(version: str) -> tuple[int, ...]:
-    """A version as numbers, for sorting."""
     return tuple(int(part) for part in re.findall(r"\d+", version))
 
 
@@ -102,7 +100,6 @@ def check(python: str, wheel: Path, folder: Path, extra: str = "", more: list[st
 
 
 def main() -> None:
-    """All rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", nargs="*", default=["3.11", "3.12", "3.13"])
     parser.add_argument("--only", nargs="*", help="rows: 3.12, 3.12-oldest, EXTRA or EXTRA-oldest")

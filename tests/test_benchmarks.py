@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 
@@ -12,13 +11,10 @@ import pytest
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
-def _runner() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("benchmark_runner", BENCHMARKS / "run.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def runner(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("run")
 
 
 @pytest.mark.torch
@@ -33,8 +29,8 @@ def test_a_script_finds_all_that_it_imports(name: str, monkeypatch: pytest.Monke
         pytest.skip(f"needs {missing.name}")
 
 
-def test_a_run_replaces_its_own_part_and_loses_no_other(tmp_path: Path) -> None:
-    runner, page = _runner(), tmp_path / "new" / "RESULTS.md"
+def test_a_run_replaces_its_own_part_and_loses_no_other(runner: ModuleType, tmp_path: Path) -> None:
+    page = tmp_path / "new" / "RESULTS.md"
     runner.put(page, "machine A, 2 cores", "engine", "### Steps\n\n| a |\n|---|\n| 1 |")
     runner.put(page, "machine B, 16 cores", "engine", "### Steps\n\n| b |")
     runner.put(page, "machine A, 2 cores", "noise", "### Noise")
@@ -45,12 +41,8 @@ def test_a_run_replaces_its_own_part_and_loses_no_other(tmp_path: Path) -> None:
     assert "### Noise" in sections["machine A, 2 cores"]["noise"]
 
 
-def test_the_page_that_is_here_is_read_and_written_whole() -> None:
-    runner, text = _runner(), (BENCHMARKS / "RESULTS.md").read_text(encoding="utf-8")
+def test_the_page_that_is_here_is_read_and_written_whole_and_every_part_is_a_script(runner: ModuleType) -> None:
+    text = (BENCHMARKS / "RESULTS.md").read_text(encoding="utf-8")
     assert runner.page_of(runner.sections_of(text)) == text
-
-
-def test_every_part_is_a_script_that_is_here() -> None:
-    runner = _runner()
     assert {command[0] for command in runner.PARTS.values()} <= {p.name for p in BENCHMARKS.glob("*.py")}
     assert runner.PARTS.keys() >= runner.QUICK | runner.NEEDS.keys()

@@ -39,6 +39,9 @@ def test_a_callback_may_stop_the_run(tmp_path: Path) -> None:
     assert result.message == "stopped by a callback after 3 rounds: far enough."
     on = ps.resume(tmp_path / "a", PROBLEM)
     assert np.array_equal(on.x, ps.run("scaffnew", PROBLEM, rounds=50).x)
+    # a tolerance that holds is success even there
+    result = ps.run("gd", PROBLEM, tol=1e-6, callbacks=[StopWhen(lambda r: r["grad_norm"] <= 1e-6)])
+    assert result.status is ps.Status.CONVERGED
 
 
 def test_all_callbacks_hear_the_record_at_which_one_stops() -> None:
@@ -48,13 +51,9 @@ def test_all_callbacks_hear_the_record_at_which_one_stops() -> None:
     assert heard == [0, 1, 2]
 
 
-def test_a_tolerance_that_holds_is_success_even_if_a_callback_stops_there() -> None:
-    result = ps.run("gd", PROBLEM, tol=1e-6, callbacks=[StopWhen(lambda r: r["grad_norm"] <= 1e-6)])
-    assert result.status is ps.Status.CONVERGED
-
-
 @pytest.mark.parametrize(("make", "package"), [
     (lambda: TensorBoard("x"), "tensorboard"), (lambda: MLflow(), "mlflow"), (lambda: WandB(), "wandb"),
+    (lambda: ps.run("gd", PROBLEM, rounds=1).trace.to_frame(), "pandas"),
 ])  # fmt: skip
 def test_a_missing_package_is_one_sentence(make: Any, package: str, monkeypatch: Any) -> None:
     for name in [n for n in sys.modules if n.split(".")[0] == package]:

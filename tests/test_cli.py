@@ -27,15 +27,9 @@ from proxskip.theory.table1 import table1
 EASY = ["--data", "digits", "--l2", "0.1", "--clients", "5"]
 
 
-def words(text: str) -> list[str]:
-    return text.split()
-
-
-SUMMARY = words(
-    """method data samples d clients split engine seed L L_kind mu kappa weights lambda gamma p K tau q cohort graph
+SUMMARY = """method data samples d clients split engine seed L L_kind mu kappa weights lambda gamma p K tau q cohort graph
     delta zeta rounds iterations exchanges floats_up floats_down grad_evals prox_evals seconds f f_star gap grad_norm
     sum_h lyapunov lyapunov_bound status success message versions data_sha256"""
-)
 
 
 @pytest.fixture
@@ -54,7 +48,6 @@ def refused(call):
 
 @pytest.fixture
 def tiny(tmp_path):
-    """Twelve rows with labels 1 and 2."""
     rng = np.random.default_rng(0)
     rows = (f"{1 + k % 2} 1:{rng.normal():.3f} 2:{rng.normal():.3f} 3:1" for k in range(12))
     path = tmp_path / "tiny.svm"
@@ -67,8 +60,8 @@ def test_run_writes_a_folder_and_is_the_library_run(call, tmp_path):
     out = tmp_path / "runs" / "a"
     code, text, _ = call("run", "scaffnew", *EASY, "--rounds", "12", "--seed", "3", "--out", out)
     assert code == 0
-    assert {p.name for p in out.iterdir()} >= set(words("spec.toml summary.json trace.csv x.npy checkpoint"))
-    assert set(SUMMARY) <= set(json.loads((out / "summary.json").read_text()))
+    assert {p.name for p in out.iterdir()} >= {"spec.toml", "summary.json", "trace.csv", "x.npy", "checkpoint"}
+    assert set(SUMMARY.split()) <= set(json.loads((out / "summary.json").read_text()))
     parts = ("digits", "1,797 rows", "logistic loss", "gamma L = 1 ", "p = ", "12 rounds", "f - f* =", "limit of 12")
     assert [part for part in (*parts, str(out)) if part not in text] == []
     problem = ps.split(ps.Logistic(*ps.datasets.load("digits"), l2=0.1, l2_relative=True), clients=5, by="label")
@@ -216,7 +209,7 @@ def test_exit_130_when_interrupted_and_then_it_resumes(call, tmp_path, monkeypat
 @pytest.mark.parametrize("flags", ["scaffnew --cohort 3", "scaffold --batch 2", "decentralized-scaffnew"])
 @pytest.mark.long
 def test_a_resumed_run_is_the_run_never_interrupted(call, tmp_path, tiny, flags):
-    argv = ("run", *flags.split(), *words("--l2 0.1 --clients 4 --split iid --quiet --data"), tiny)
+    argv = ("run", *flags.split(), "--l2", "0.1", "--clients", "4", "--split", "iid", "--quiet", "--data", tiny)
     for rounds, name in (("140", "whole"), ("33", "cut")):
         assert call(*argv, "--rounds", rounds, "--out", tmp_path / name)[0] == 0
     assert call("resume", tmp_path / "cut", "--rounds", "140", "--quiet")[0] == 0
@@ -251,7 +244,11 @@ def test_resume_refuses_what_it_cannot_resume(call, refused, tmp_path, tiny):
     [
         ("run scafnew {easy} --rounds 3", "did you mean scaffnew?"),
         ("run scaffnew {easy} --rounds 3 --p half", "neither a number nor theory"),
-        ("run scaffnew {easy} --rounds 3 --gamma 1", "is too large: scaffnew can diverge"),
+        ("run scaffnew {easy} --rounds 3 --gamma 1", "or pass --allow-unsafe-step."),
+        ("run gd {easy}", "No stopping rule: give --rounds, --iterations, --seconds, --tol or --target."),
+        ("run gd --data {d}/text.csv --clients 2 --rounds 1", "features must be numbers, choose them with --columns."),
+        ("run gd --data {d}/three.csv --clients 2 --rounds 1", "found 3; use --loss softmax."),
+        ("run gd --data {d}/numbers.csv --clients 2 --rounds 1", "not classes; use --loss squares."),
         ("run gd {easy} --rounds 3 --tau 1", "gd does not take --tau"),
         ("compare gd accelerated {easy} --rounds 3 --K 3", "none of gd, accelerated takes --K"),
         ("compare gd gd {easy} --rounds 3", "occurs twice"),
@@ -267,11 +264,20 @@ def test_resume_refuses_what_it_cannot_resume(call, refused, tmp_path, tiny):
         ("run scaffnew {easy} --rounds 3 --data-dir /no/such/folder --data w8a", "is not a folder"),
         ("data fetch digits", "nothing to fetch"),
         ("data fetch w8", "did you mean 'w8a'?"),
+        ("plot one other", "several folders make one figure; say where it goes with --out FILE"),
+        ("plan {easy} --eps 1e-3 --psi l7:1", "not known"),
+        ("run gd {easy} --rounds 3 --network moon", "not known"),
+        ("run gd {easy} --rounds 3 --network mobile:patience=1.5", "'1.5' is not a whole number"),
+        ("run gd {easy} --rounds 3 --network mobile:deadline", "is not of the form key=value"),
+        ("compare gd scaffnew {easy} --rounds 3 --x sim_seconds", "--network"),
         ("nonsense", "invalid choice"),
     ],
 )
-def test_bad_input_gets_one_sentence(refused, argv, part):
-    assert part in refused(*argv.format(easy=" ".join(EASY)).split())
+def test_bad_input_gets_one_sentence_that_speaks_of_flags(refused, tmp_path, argv, part):
+    (tmp_path / "text.csv").write_text("age,city,label\n1,paris,yes\n2,rome,no\n")
+    (tmp_path / "three.csv").write_text("age,label\n1,0\n2,1\n3,2\n")
+    (tmp_path / "numbers.csv").write_text("age,label\n" + "\n".join(f"{k},{k / 7}" for k in range(12)) + "\n")
+    assert part in refused(*argv.format(easy=" ".join(EASY), d=tmp_path).split())
 
 
 def test_a_run_is_never_overwritten_without_force(call, refused, tmp_path):
@@ -280,7 +286,7 @@ def test_a_run_is_never_overwritten_without_force(call, refused, tmp_path):
     assert call("run", *common, "--rounds", "2")[0] == 0
     x = (out / "x.npy").read_bytes()
     for again in (("run", *common), ("run", *common, "--seeds", "2"), ("compare", "gd", *common)):
-        assert "already holds a run" in refused(*again, "--rounds", "4")
+        assert re.search("already holds a run.* or --force to overwrite it", refused(*again, "--rounds", "4"))
     assert (out / "x.npy").read_bytes() == x
     for seeds in ("3", "2"):
         assert call("run", *common, "--rounds", "2", "--seeds", seeds, "--force")[0] == 0
@@ -310,8 +316,8 @@ def test_compare_writes_its_files_and_a_table_and_they_are_plotted(call, tmp_pat
     assert code == 0
     assert {p.name for p in out.iterdir()} == {"scaffnew", "gd", "compare.json", "compare.png", "compare.pdf"}
     assert [s["method"] for s in json.loads((out / "compare.json").read_text())] == ["scaffnew", "gd"]
-    columns = words("rounds exchanges floats passes seconds status")
-    assert [part for part in (*columns, "compare.png") if part not in text] == []
+    parts = ("rounds", "exchanges", "floats", "passes", "seconds", "status", "compare.png")
+    assert [part for part in parts if part not in text] == []
     flags = ("--x", "local-steps", "--y", "grad_norm", "--title", "two", "--out", figure)
     code, text, _ = call("plot", out, *flags)
     assert (code, str(figure) in text) == (0, True)
@@ -320,9 +326,10 @@ def test_compare_writes_its_files_and_a_table_and_they_are_plotted(call, tmp_pat
 
 
 def test_theory_prints_table_1(call):
-    code, out, _ = call(*words("theory --L 1 --mu 1e-4 --eps 1e-6 --n 20 --d 300 --G2 0.1 --json"))
+    given = ("theory", "--L", "1", "--mu", "1e-4", "--eps", "1e-6", "--n", "20")
+    code, out, _ = call(*given, "--d", "300", "--G2", "0.1", "--json")
     assert (code, json.loads(out)) == (0, [asdict(r) for r in table1(1.0, 1e-4, 1e-6, 20, 300, 0.1)])
-    _, out, _ = call(*words("theory --L 1 --mu 1e-4 --eps 1e-6 --n 20 --p 0.05"))
+    _, out, _ = call(*given, "--p", "0.05")
     parts = ("Scaffnew, p = 0.05", "138,155", "1,382", "sqrt(kappa) log(1/eps)", "better than GD?", "--G2")
     assert [part for part in parts if part not in out] == []
 
@@ -370,9 +377,6 @@ def test_progress_is_lines_where_nobody_looks_and_written_over_where_somebody_do
     assert "scaffnew: round 4" in text
     assert text.endswith(" left")
     assert stream.getvalue().endswith("\r")
-
-
-# -- help and imports --------------------------------------------------------------------------------------------------
 
 
 def test_bare_proxskip_prints_help_and_its_version(call):

@@ -56,7 +56,6 @@ def parts(text: str) -> list[Block]:
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    """The code of the blocks that run."""
     return [b.code for b in parts(page.read_text("utf-8")) if b.language == language and not b.reason]
 
 
@@ -258,28 +257,19 @@ def test_the_figure_of_the_page_is_drawn(tmp_path: Path, monkeypatch: pytest.Mon
     assert (tmp_path / "mine" / "index.html").is_file()
 
 
-def test_every_command_and_flag_is_documented() -> None:
+def test_every_command_flag_exit_code_file_and_status_is_documented() -> None:
     text = (ROOT / "docs" / "command-line.md").read_text("utf-8")
     _, subcommands = cli_flags.parser(ps.__version__)
     for name, parser in subcommands.items():
         assert re.search(rf"^\$ proxskip {name}\b", text, re.MULTILINE), name
         flags = {flag for flag in parser._option_string_actions if flag.startswith("--")} - {"--help"}
-        missing = [flag for flag in flags if f"`{flag}" not in text]
-        assert not missing, f"{name}: {missing}"
-
-
-def test_exit_codes_are_those_of_the_help() -> None:
+        assert [flag for flag in flags if f"`{flag}" not in text] == [], name
     helped = re.findall(r"^  (\d+) ", cli_flags.EXIT_CODES, re.MULTILINE)
     told = [row[0] for row in rows_of("command-line.md") if row[0].isdigit()]
     assert told == helped == ["0", "1", "2", "3", "4", "5", "6", "7", "130"]
-
-
-def test_every_file_of_a_run_folder_and_every_status_is_documented() -> None:
-    text = (ROOT / "docs" / "command-line.md").read_text("utf-8")
-    for name in folder.FILES:
-        assert f"`{name}`" in text
-    for status in set(result.Status) - {result.Status.INEXACT}:  # which only minimize gives
-        assert status.name in text
+    statuses = set(result.Status) - {result.Status.INEXACT}  # which only minimize gives
+    names = [*(f"`{name}`" for name in folder.FILES), *(status.name for status in statuses)]
+    assert [name for name in names if name not in text] == []
 
 
 # -- links -------------------------------------------------------------------------------------------------------------
@@ -319,7 +309,6 @@ def test_the_way_of_a_run_goes_through_files_that_exist() -> None:
 
 @pytest.mark.parametrize("page", [p for p in PAGES if p.name not in ("migrating.md", "CHANGELOG.md")], ids=name_of)
 def test_what_a_page_names_exists(page: Path) -> None:
-    """Names of the package, and files of the repository."""
     text = page.read_text("utf-8")
     for name in set(re.findall(r"\bps\.([A-Za-z_]\w*(?:\.\w+)?)", text)):
         first, _, second = name.partition(".")
@@ -333,7 +322,6 @@ def test_what_a_page_names_exists(page: Path) -> None:
         assert (ROOT / path).exists(), path
 
 
-# -- as much as can be read --------------------------------------------------------------------------------------------
 def test_there_are_few_pages_and_short_ones() -> None:
     pages = [page for page in (ROOT / "docs").rglob("*.md") if "site" not in page.parts and page.name not in GENERATED]
     by_hand = [p.name for p in pages if "written by docs/" not in p.read_text("utf-8")[:1000].lower()]
@@ -342,14 +330,12 @@ def test_there_are_few_pages_and_short_ones() -> None:
         assert len((ROOT / name).read_text("utf-8").splitlines()) <= most, name
 
 
-# -- the API page ------------------------------------------------------------------------------------------------------
 def test_the_api_page_is_up_to_date() -> None:
     make_api = runpy.run_path(str(ROOT / "docs" / "make_api.py"))
     assert make_api["stale"]() == [], "run: python docs/make_api.py"
     assert all(len(text) < 40_000 for text in make_api["render"]().values()), "a page is too long to read"
 
 
-# -- who made it -------------------------------------------------------------------------------------------------------
 def test_the_version_is_one_number() -> None:
     written = re.findall(r"^version: (.*)$", (ROOT / "CITATION.cff").read_text("utf-8"), re.MULTILINE)
     changed = re.findall(r"^## \[(.*?)\]", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)

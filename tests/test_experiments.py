@@ -171,7 +171,6 @@ def made_in(name: str, out: Path) -> tuple[Experiment, list[Claim]]:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Experiment, list[Claim], Path]]:
-    """Every experiment once."""
     folders = {name: tmp_path_factory.mktemp(name) for name in SMALL}
     return {name: (*made_in(name, folder), folder) for name, folder in folders.items()}
 
@@ -188,7 +187,6 @@ def test_the_claims_hold(name: str, made: Any) -> None:
 
 @pytest.mark.parametrize("name", SMALL)
 def test_an_experiment_goes_on_where_it_was(name: str, made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With everything kept, nothing is computed again."""
     experiment, found, folder = made[name]
     monkeypatch.setattr(Stepper, "step", None)
     monkeypatch.setattr("proxskip.many_runs.run", None)
@@ -198,7 +196,6 @@ def test_an_experiment_goes_on_where_it_was(name: str, made: Any, monkeypatch: p
 
 
 def doctored(experiment: Experiment, panel: str, method: str, change: Callable[[Series], Series | None]) -> Experiment:
-    """The experiment with one curve changed, or without it."""
     old = claims.panel_of(experiment, panel)
     assert any(s.method == method for s in old.series), f"{panel} has no {method}"
     curves = [change(s) if s.method == method else s for s in old.series]
@@ -207,7 +204,6 @@ def doctored(experiment: Experiment, panel: str, method: str, change: Callable[[
 
 
 def tilted(s: Series, by: float = 0.4) -> Series:
-    """The slope changed by so much."""
     axis = next(iter(s.x))
     return replace(s, y=[v * (x / s.x[axis][0]) ** by for x, v in zip(s.x[axis], s.y, strict=True)])
 
@@ -227,7 +223,6 @@ def scaled(by: float, points: Any = slice(None), bar: bool = True) -> Callable[[
 
 
 def shorter(s: Series) -> Series:
-    """With one kappa that was not reached."""
     return replace(s, x={k: v[:-1] for k, v in s.x.items()}, y=s.y[:-1])
 
 

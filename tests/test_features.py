@@ -79,7 +79,6 @@ def covering(features: dict[str, tuple[Any, ...]], seed: int) -> list[dict[str, 
 
 
 def features_of(name: str) -> dict[str, tuple[Any, ...]]:
-    """Those that can be asked of a method."""
     return FEATURES | ({} if "codec" in registry.named(name).flags() else {"codec": (None,)})
 
 
@@ -298,7 +297,6 @@ def test_the_usual_case_of_every_method_is_not_refused(name: str, tmp_path: Path
     assert not is_refused(name, case, tmp_path)
 
 
-# -- everyday calls ----------------------------------------------------------------------------------------------------
 def test_a_method_by_its_name_or_class_has_its_theorems_parameters() -> None:
     problem = problem_of(USUAL)
     want = ps.run(ps.Scaffnew.theory(problem), problem, rounds=5)

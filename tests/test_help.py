@@ -24,7 +24,6 @@ CLASS_METHODS = ("theory", "at", "of", "named", "practical", "average")
 
 
 def described(doc: str) -> set[str]:
-    """The names that have a line of their own."""
     lists = re.findall(r"^(?:Args|Attributes):\n((?:[ \t]+.*\n?|\n)*)", doc, re.MULTILINE)
     heads = [head for text in lists for head in re.findall(r"^    ([\w, *]+):", text, re.MULTILINE)]
     return {name.strip(" *") for head in heads for name in head.split(",")}

@@ -34,7 +34,6 @@ KEYS = st.tuples(st.integers(0, 2**63 - 1), *3 * [st.integers(0, 2**20)])
 """Seed, client, round and step."""
 
 
-# -- the keyed generator -----------------------------------------------------------------------------------------------
 def compiled(counter: tuple[int, ...], seed: int) -> tuple[int, ...]:
     words = minibatches.philox(*np.array(counter, np.uint32), np.uint64(seed))
     return tuple(int(w) for w in words)
@@ -81,7 +80,6 @@ def test_compiled_coins_are_the_plain_ones(key: Any) -> None:
     assert kernels.coin(*key) == randomness.anchor_coin(*key)
 
 
-# -- subsets without repetition ----------------------------------------------------------------------------------------
 @settings(max_examples=draws(200))
 @given(key=KEYS, size=st.integers(1, 5000), share=st.floats(0.0, 1.0))
 def test_compiled_minibatches_are_the_plain_ones(key: Any, size: int, share: float) -> None:

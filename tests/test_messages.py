@@ -8,6 +8,7 @@ import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -103,6 +104,9 @@ def table(folder: Path, text: str) -> str:
         (lambda d: [ps.sweep(["gd"], PROBLEM, rounds=3, out=d / "s", seeds=k) for k in (1, 2)], "gd holds another run"),
         (lambda d: [ps.sweep(["gd"], PROBLEM, rounds=3, out=d / "s", seeds=k) for k in (2, 1)], "seed-0 holds another "
          "run, which would be mixed with these; choose another folder."),
+        (lambda d: ps.load(d / "nothing"), "not a folder"),
+        (lambda d: ps.load(d), "holds no run"),
+        (lambda d: ps.sweep(["gd"], PROBLEM, rounds=3, seeds=[1, 1]), "occurs twice"),
         (lambda d: ps.run("gd", PROBLEM, rounds=1, out=""), 'out = "" is no folder'),
         (lambda d: ps.sweep(["gd"], PROBLEM, rounds=1, out=table(d, ID)), "data.csv: File exists"),
         # arguments of another kind
@@ -117,11 +121,18 @@ def table(folder: Path, text: str) -> str:
         (lambda d: (ps.write_clients(d / "c", [PIECE]), ps.open_clients(d / "c", "logistic")), "model must be a class"),
         (lambda d: ps.Decaying("gd", 0.1), "Decaying takes a method object"),
         (lambda d: ps.tune(ps.Decaying(ps.GD(0.5), 0.1), PROBLEM), "tune cannot search with a falling step size"),
+        (lambda d: ps.Decaying(ps.Decaying(ps.GD(0.5), 0.1), 0.1), "already decays"),
+        (lambda d: ps.tune("scaffnew", PROBLEM, budget=10), "too small"),
         (lambda d: ps.tune("scaffnew", PROBLEM, powers=[]), "nothing to search"),
         (lambda d: ps.tune("scaffnew", PROBLEM, steps=[0]), "steps = 0 must be a whole number of at least 1."),
         (lambda d: ps.scafflix(PROBLEM, [0.5, 0.2]), "one number, or one for each of 3 clients."),
         (lambda d: ps.Tamuna.theory(ps.Problem([MODEL])), "tamuna needs at least two clients in a round."),
         (lambda d: ps.plot(ps.minimize(MODEL)), "cannot plot Minimum; give results of run, or run folders."),
+        (lambda d: ps.plot(3), "cannot plot int; give results of run, or run folders."),
+        (lambda d: ps.plot([]), "no results to plot."),
+        (lambda d: ps.plot({"a": []}), 'no results for "a".'),
+        (lambda d: ps.plot(ps.run("gd", PROBLEM, rounds=3), y="loss"), 'y = "loss" cannot be drawn; choose one of the '
+         "columns round"),
         (lambda d: ps.plan(PROBLEM, network="moblie"), 'network "moblie" is not known'),
         (lambda d: ps.Scaffnew.theory(ps.split(ps.Logistic(A, B, l2=0.1, intercept=True), 3)), "pass l2 > 0 without an "
          "intercept, or gamma and p."),
@@ -135,28 +146,6 @@ def table(folder: Path, text: str) -> str:
 def test_a_mistake_gets_one_sentence(call: Callable[[Path], Any], says: str, tmp_path: Path) -> None:
     with pytest.raises(ps.InputError, match=re.escape(says.replace("{d}", str(tmp_path)))):
         call(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ("--data no.csv --clients 3 --rounds 1", "there is no file no.csv"),
-        ("--data {d}/data.csv --clients 2 --rounds 1", "features must be numbers, choose them with --columns."),
-        ("--data {d}/three.csv --clients 2 --rounds 1", "found 3; use --loss softmax."),
-        ("--data digits --clients 2", "No stopping rule: give --rounds, --iterations, --seconds, --tol or --target."),
-        ("--data digits --clients 2 --rounds 1 --gamma 9", "or pass --allow-unsafe-step."),
-        ("--data digits --clients 2 --rounds 1 --network mobile:patience=1.5", "'1.5' is not a whole number"),
-        ("--data {d}/numbers.csv --clients 2 --rounds 1", "not classes; use --loss squares."),
-        ("--data digits --clients 2 --rounds 1 --out {d}", "or --force to overwrite it."),
-    ],
-)
-def test_the_command_line_speaks_of_flags(words: str, says: str, tmp_path: Path, capsys: Any) -> None:
-    table(tmp_path, TEXT_FEATURE)
-    (tmp_path / "three.csv").write_text("age,label\n1,0\n2,1\n3,2\n")
-    (tmp_path / "numbers.csv").write_text("age,label\n" + "\n".join(f"{k},{k / 7}" for k in range(12)) + "\n")
-    ps.run("gd", PROBLEM, rounds=1, out=tmp_path)
-    assert main(["run", "gd", *words.format(d=tmp_path).split()]) == 2
-    assert says in capsys.readouterr().err
 
 
 def test_labels_and_groups_of_a_file_may_be_text(tmp_path: Path, capsys: Any) -> None:
@@ -190,6 +179,10 @@ def test_models_and_methods_show_what_they_are() -> None:
     assert repr(ps.Softmax(A, np.arange(12) % 4)) == "Softmax(12 rows, 3 features, l2=0, 4 classes)"
     assert repr(ps.Quadratic(np.array([1.0, 4.0]), np.ones(2))) == "Quadratic(2 unknowns, L=4, mu=1)"
     assert repr(ps.Scaffnew(0.5, 0.25)) == "Scaffnew(gamma=0.5, p=0.25)"
+    assert eval(repr(ps.Scaffnew(0.5, 0.25)), vars(ps)) == ps.Scaffnew(0.5, 0.25)
+    many = repr(ps.Scaffnew(tuple(np.linspace(0.1, 0.9, 1000)), 0.25))
+    assert len(many) < 120
+    assert "1000 values" in many
 
 
 def test_what_holds_already_is_said_and_not_divided_by(tmp_path: Path, capsys: Any) -> None:
@@ -200,23 +193,12 @@ def test_what_holds_already_is_said_and_not_divided_by(tmp_path: Path, capsys: A
     assert main(["compare", "gd", "scaffnew", "--data", table(tmp_path, "a,b,label\n" + rows), *words.split()]) == 0
 
 
-class Undefined:
-    """A function without a gradient at 0."""
-
-    L, mu, d = 1.0, 0.1, 3
-
-    def value(self, x: Any) -> float:
-        return 0.0
-
-    def gradient(self, x: Any) -> Any:
-        return [np.nan] * 3
-
-
 def test_the_end_says_what_ended_it() -> None:
     limited = ps.minimize(MODEL, ps.prox.L1(0.01), max_prox=5, method="fista")
     assert "limit of 5 proxes" in limited.message
     assert limited.nprox <= 5
-    diverged = ps.run(ps.GD(0.5), ps.Problem([Undefined(), Undefined()]), rounds=3)
+    nowhere = SimpleNamespace(d=3, L=1.0, mu=0.1, value=lambda x: 0.0, gradient=lambda x: [np.nan] * 3)
+    diverged = ps.run(ps.GD(0.5), ps.Problem([nowhere, nowhere]), rounds=3)
     assert "at x0; check the clients" in diverged.message
 
 

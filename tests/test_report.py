@@ -85,7 +85,6 @@ def source(report: ReproductionReport) -> str:
 
 @pytest.fixture(scope="module")
 def results(report: ReproductionReport) -> Any:
-    """What results.json holds."""
     return json.loads(json.dumps(finite(to_json(report)), allow_nan=False))
 
 
@@ -279,13 +278,25 @@ def nasty(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def tab(browser: chromium.Browser, file: Path) -> Iterator[chromium.Page]:
-    opened = browser.page()
-    opened.open(file)
-    opened.settle()
-    yield opened
-    assert opened.messages() == []
-    opened.close()
+def opened(browser: chromium.Browser) -> Iterator[Any]:
+    """Opens a file in a new tab; at the end no tab has complained."""
+    tabs: list[chromium.Page] = []
+
+    def open_file(file: Path, **how: Any) -> chromium.Page:
+        tabs.append(browser.page(**how))
+        tabs[-1].open(file)
+        tabs[-1].settle()
+        return tabs[-1]
+
+    yield open_file
+    for tab in tabs:
+        assert tab.messages() == []
+        tab.close()
+
+
+@pytest.fixture
+def tab(opened: Any, file: Path) -> chromium.Page:
+    return opened(file)
 
 
 FIGURE = "document.querySelectorAll('figure.panel')[{}]"
@@ -315,19 +326,13 @@ def readout(tab: chromium.Page, k: int) -> Any:
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), pytest.param(768, True, marks=pytest.mark.slow), (360, True),
     pytest.param(360, False, marks=pytest.mark.slow)])  # fmt: skip
-def test_the_page_opens_without_a_word_and_fits(
-    browser: chromium.Browser, file: Path, nasty: Path, width: int, dark: bool
-) -> None:
+def test_the_page_opens_without_a_word_and_fits(opened: Any, file: Path, nasty: Path, width: int, dark: bool) -> None:
     for target in (file, nasty):
-        tab = browser.page(width, 800, dark, touch=width < 400)
-        tab.open(target)
-        tab.settle()
+        tab = opened(target, width=width, height=800, dark=dark, touch=width < 400)
         assert tab.js("document.documentElement.scrollWidth") <= width
         beyond = "!n.closest('.scroll, .many, code, svg, .live, .skip, thead') && n.getBoundingClientRect().right > innerWidth + 1"
         assert tab.js(f"[...document.querySelectorAll('main *')].filter(n => {beyond}).length") == 0
-        assert tab.messages() == []
         assert tab.requests() == [target.resolve().as_uri()]
-        tab.close()
 
 
 def test_claims_in_the_page_are_those_of_results_json(tab: chromium.Page, results: Any) -> None:
@@ -347,6 +352,9 @@ def test_claims_in_the_page_are_those_of_results_json(tab: chromium.Page, result
         "[...document.querySelectorAll('#table1 td.n')].map(d => d.querySelector('data')?.value ?? d.textContent)"
     )
     assert cells == ["1", "0.998", "1", "\u2013"]
+    # folded by figure, and failures are open
+    groups = "[...document.querySelectorAll('#claims > details')].map(d => [d.querySelector('b').textContent, d.open])"
+    assert tab.js(groups) == [["Figure 1b", True], ["Table 1", False], ["fig9", False]]
 
 
 @pytest.mark.parametrize("axis", ["rounds", "floats"])
@@ -392,9 +400,8 @@ def test_keys_read_values_too(tab: chromium.Page, results: Any) -> None:
     assert not readout(tab, 2)["open"]
 
 
-def test_a_touch_reads_values_and_the_page_still_scrolls(browser: chromium.Browser, file: Path) -> None:
-    tab = browser.page(360, 740, touch=True)
-    tab.open(file)
+def test_a_touch_reads_values_and_the_page_still_scrolls(opened: Any, file: Path) -> None:
+    tab = opened(file, width=360, height=740, touch=True)
     x, y, w, h = place(tab, 0)
     tab.tap(x + 0.6 * w, y + 0.5 * h)
     tab.settle()
@@ -403,7 +410,6 @@ def test_a_touch_reads_values_and_the_page_still_scrolls(browser: chromium.Brows
     box = tab.js(f"(r => [r.left, r.right])({FIGURE.format(0)}.querySelector('.tip').getBoundingClientRect())")
     assert box[0] >= 0
     assert box[1] <= 360
-    tab.close()
 
 
 def contrast(a: str, b: str) -> float:
@@ -416,13 +422,12 @@ def contrast(a: str, b: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def test_light_and_dark_by_the_system_and_by_the_button(browser: chromium.Browser, file: Path) -> None:
+def test_light_and_dark_by_the_system_and_by_the_button(opened: Any, file: Path) -> None:
     colors = "['body', '.facts dt', '.tick', '.at'].map(q => { const s = getComputedStyle(document.querySelector(q)); return q === '.tick' ? s.fill : s.color; })"
     badges = "[...document.querySelectorAll('.verdict')].map(n => [getComputedStyle(n).color, getComputedStyle(n).backgroundColor])"
     ground = "getComputedStyle(document.body).backgroundColor"
     for system in (True, False):
-        tab = browser.page(dark=system)
-        tab.open(file)
+        tab = opened(file, dark=system)
         found = []
         for step in range(3):
             found.append(tab.js(ground))
@@ -435,15 +440,11 @@ def test_light_and_dark_by_the_system_and_by_the_button(browser: chromium.Browse
         assert contrast(dark, light) > 12
         tab.open(file)  # the choice is kept
         assert tab.js(ground) == found[1]
-        assert tab.messages() == []
-        tab.close()
 
 
 @pytest.mark.long
-def test_names_from_outside_add_no_node(browser: chromium.Browser, nasty: Path) -> None:
-    tab = browser.page()
-    tab.open(nasty)
-    tab.settle()
+def test_names_from_outside_add_no_node(opened: Any, nasty: Path) -> None:
+    tab = opened(nasty)
     places = place(tab, 3)
     tab.point(places[0] + 0.9 * places[2], places[1] + 0.5 * places[3])
     tab.js("document.querySelectorAll('.switch input').forEach(i => i.click())")
@@ -457,13 +458,11 @@ def test_names_from_outside_add_no_node(browser: chromium.Browser, nasty: Path) 
     assert tab.js(f"[...document.querySelectorAll('*')].filter(n => {listening}).length") == 0
     label = tab.js("document.querySelector('figure.panel .x-label').textContent")
     assert label == tab.js("document.querySelectorAll('figure.panel .switch label')[1].title")
-    assert tab.messages() == []
-    tab.close()
 
 
 def test_without_scripts_the_figures_are_there(browser: chromium.Browser, file: Path) -> None:
     tab = browser.page()
-    tab.script(False)
+    tab.call("Emulation.setScriptExecutionDisabled", value=True)
     tab.open(file)
     shown = "[...document.querySelectorAll('noscript img')].map(n => n.naturalWidth > 400 && n.width > 400)"
     assert tab.js(shown) == [True, True]
@@ -473,13 +472,10 @@ def test_without_scripts_the_figures_are_there(browser: chromium.Browser, file: 
     tab.close()
 
 
-def test_the_script_writes_numbers_as_python_does(tab: chromium.Page) -> None:
+def test_the_script_writes_numbers_as_python_does_and_ticks_are_round_and_inside(tab: chromium.Page) -> None:
     values = [0.0, 1.0, 212.0, -3.5, 104857.0, 0.4971, 6.2e-4, 1.05e8, 9486.83, 1e-300, 0.001, 999.96, 1e7, 2.5e-16]
     assert tab.js(f"{values}.map(number)") == [number(v) for v in values]
     assert tab.js("[2500, 0.01, 1e-5, 999999.99999].map(short)") == ["2.5k", "0.01", "1e-5", "1M"]
-
-
-def test_ticks_are_round_and_inside(tab: chromium.Page) -> None:
     ticks = "scale([{}, {}], 0, 1, {}).ticks({})"
     linear, logarithmic = [(0.0, 612.0), (-3.0, 5.0)], [(1e-16, 0.7), (95.0, 7e4), (0.2, 0.9), (3e-5, 4e-5)]
     for log, (low, high) in [*((False, ends) for ends in linear), *((True, ends) for ends in logarithmic)]:
@@ -506,20 +502,12 @@ def test_the_headline_is_computed_from_the_run(report: ReproductionReport) -> No
     assert told == "Of 4 claims, 1 pass, 1 fail, 1 are reported, 1 are inconclusive."
 
 
-def test_claims_are_folded_by_figure_and_failures_are_open(tab: chromium.Page) -> None:
-    groups = "[...document.querySelectorAll('#claims > details')].map(d => [d.querySelector('b').textContent, d.open])"
-    assert tab.js(groups) == [["Figure 1b", True], ["Table 1", False], ["fig9", False]]
-
-
 @pytest.mark.long
-def test_axes_and_methods_are_switched_everywhere(
-    browser: chromium.Browser, report: ReproductionReport, tmp_path: Path
-) -> None:
+def test_axes_and_methods_are_switched_everywhere(opened: Any, report: ReproductionReport, tmp_path: Path) -> None:
     first = report.experiments[0]
     twice = replace(report, experiments=[first, replace(first, id="again", panels=first.panels[:1])])
     (tmp_path / "index.html").write_text(page(twice), encoding="utf-8")
-    tab = browser.page()
-    tab.open(tmp_path / "index.html")
+    tab = opened(tmp_path / "index.html")
     tab.js("document.querySelector('.everywhere input[value=passes]').click()")
     tab.settle()
     labels = tab.js("[...document.querySelectorAll('figure.panel .x-label')].map(n => n.textContent)")
@@ -540,8 +528,6 @@ def test_axes_and_methods_are_switched_everywhere(
         assert (tab.js(lines), set(tab.js(pressed))) == (shown, {state})
     tab.js(click.format("gradient descent", "true"))
     assert (tab.js(lines), tab.js(pressed)) == ([2, 1, 3], ["true", "false", "true"])
-    assert tab.messages() == []
-    tab.close()
 
 
 def test_a_figure_can_be_downloaded(report: ReproductionReport, source: str) -> None:

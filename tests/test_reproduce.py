@@ -173,9 +173,7 @@ def test_a_seed_that_arrived_stays_there() -> None:
     assert curves_from_runs.series("s", stopped, axes=("rounds",)).x["rounds"] == list(range(7))
 
 
-def test_two_calls_on_one_folder_keep_each_others_experiments(
-    data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_calls_keep_each_others_experiments(data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_small_presets(monkeypatch)
     monkeypatch.setattr(reproduce, "draw", lambda *about: None)
     options, whole, called = ReproductionOptions(data, tmp_path / "r"), experiments.function, []
@@ -242,9 +240,7 @@ def test_stopped_and_killed_and_continued_it_gives_the_same_results(data: str, t
     assert len(kept) >= 1  # what was finished before the first stop was not made again
 
 
-def test_an_interrupted_run_goes_on_from_its_checkpoint(
-    data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_run_goes_on(data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = RunRequest("x", "scaffnew", {}, {}, {"rounds": 40})
     straight = Workspace(tmp_path / "a", data).runs([job])[0]
 
@@ -296,7 +292,6 @@ def test_a_decaying_step_is_the_formulas() -> None:
         x = x - gamma * problem.gradient(x)
     found = ps.run(ps.Decaying(ps.GD(0.5), 0.3), problem, rounds=6)
     np.testing.assert_allclose(found.x, x, rtol=1e-12)
-    falling = ps.Decaying(ps.Scaffnew(0.5, 0.5, K=2), 0.3)
     h, x = np.zeros((3, 4)), np.zeros(4)
     for gamma in gammas:
         xhat = np.tile(x, (3, 1))
@@ -304,11 +299,9 @@ def test_a_decaying_step_is_the_formulas() -> None:
             xhat = xhat - gamma * (np.stack([f.gradient(v) for f, v in zip(problem.clients, xhat, strict=True)]) - h)
         x = np.mean(xhat - gamma / 0.5 * h, axis=0)
         h = h + 0.5 / gamma * (x - xhat)
-    found = ps.run(falling, problem, rounds=6)
+    found = ps.run(ps.Decaying(ps.Scaffnew(0.5, 0.5, K=2), 0.3), problem, rounds=6)
     np.testing.assert_allclose(found.x, x, rtol=1e-10)
     np.testing.assert_allclose(found.h, h, rtol=1e-8, atol=1e-12)
-    with pytest.raises(ps.InputError, match="already decays"):
-        ps.Decaying(falling, 0.1)
 
 
 def test_candidates_that_blow_up_are_cut(data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,7 +332,6 @@ def test_flags_default_as_on_the_command_line() -> None:
         build.flags(roundz=3)
 
 
-# -- presets -----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", experiments.FUNCTIONS)
 def test_a_quick_preset_is_a_smaller_one(name: str) -> None:
     full, quick = experiments.preset(name), experiments.preset(name, quick=True)
@@ -364,7 +356,6 @@ def of(id: str, **panels: list[Series]) -> Experiment:
 
 
 def judged(e: Experiment, asserted: bool, quick: bool = False) -> list[Claim]:
-    """The claims of the experiment's file."""
     entries = toml_figures.resolved(experiments.preset(e.id, quick))["claims"]
     return claims.judged(e, entries, "w8a" if asserted else "other")
 
@@ -374,7 +365,6 @@ def verdicts(found: list[Claim]) -> dict[str, str]:
 
 
 def broken(s: Series) -> Series:
-    """The curve with one value that is no number."""
     return replace(s, y=[*s.y[:3], float("nan"), *s.y[4:]])
 
 
@@ -387,16 +377,13 @@ FAST = falling("scaffnew", 0.05)
     ("curves", "fast", "slow"),
     [
         ([FAST, *SLOW], "PASS", "PASS"),
-        ([falling("scaffnew", 0.03), *SLOW], "FAIL", "PASS"),
         ([falling("scaffnew", 1e-4, floor=-2.0), *SLOW], "FAIL", "PASS"),
         ([falling("scaffnew", 0.03, 300), *SHORT], "INCONCLUSIVE", "INCONCLUSIVE"),
-        ([FAST, falling("local-gd", 0.01), *SLOW[1:]], "PASS", "FAIL"),
         ([FAST, falling("local-gd", 0.1, 300, 1e-2, status="stalled"), *SLOW[1:]], "PASS", "PASS"),
         ([FAST, falling("local-gd", 2e-3, 300, status="diverged"), *SLOW[1:]], "PASS", "FAIL"),
         ([FAST, broken(SLOW[0]), *SLOW[1:]], "PASS", "FAIL"),
         # three curves are short and one of them is below 1e-3 to its end: more rounds cannot change that
         ([FAST, falling("local-gd", 0.1, 300), *SHORT[1:]], "PASS", "FAIL"),
-        ([FAST, falling("local-gd", 0.023, 300), *SHORT[1:]], "PASS", "INCONCLUSIVE"),
     ],
 )
 def test_figure_1b_is_judged_by_its_curves(curves: list[Series], fast: str, slow: str) -> None:
@@ -412,16 +399,13 @@ SHORT_2, SHORT_4 = (2000, 60, 2000, 2000), (2000, 2000, 2000, 60)
     ("rates", "rounds", "best", "ends"),
     [
         ((0.01, 0.05, 0.1, 0.02), 2000, "PASS", "PASS"),
-        ((0.01, 0.05, 0.1, 0.2), 2000, "FAIL", "FAIL"),
         ((0.01, 0.05, 0.1, 0.07), 2000, "PASS", "FAIL"),
-        ((0.004, 0.05, 0.1, 0.004), 400, "PASS", "PASS"),  # 400 are too few
         ((0.004, 0.05, 0.1, 0.004), 200, "PASS", "INCONCLUSIVE"),
         ((0.004, 0.05, 0.1, 0.004), 50, "INCONCLUSIVE", "INCONCLUSIVE"),
         # an open curve decides nothing where the others have decided already
         ((0.01, 0.1, 0.1, 0.02), SHORT_2, "PASS", "PASS"),
         ((0.1, 0.01, 0.01, 0.1), SHORT_4, "FAIL", "INCONCLUSIVE"),
         ((0.1, 0.1, 0.05, 0.15), SHORT_2, "INCONCLUSIVE", "FAIL"),
-        ((0.09, 0.05, 0.1, 0.1), SHORT_4, "INCONCLUSIVE", "INCONCLUSIVE"),
         ((0.2, 0.1, 0.12, 0.01), SHORT_4, "FAIL", "FAIL"),
     ],
 )
@@ -527,11 +511,6 @@ def test_a_p_that_does_not_get_there_is_drawn_where_its_rounds_end() -> None:
     assert reached.x["inverse_p"] == [10, 30]
     assert (short.x["inverse_p"], short.y) == ([100], [2000])
     assert short.label.startswith("not reached")
-
-
-def test_several_folders_need_a_file_to_be_drawn_into(call: Any) -> None:
-    code, _, err = call("plot", "one", "other")
-    assert (code, "several folders make one figure; say where it goes with --out FILE" in err) == (2, True)
 
 
 def test_commands_that_are_shown_can_be_run(tmp_path: Path) -> None:
@@ -713,12 +692,9 @@ def test_a_wrong_file_is_refused_before_any_work(old: str, new: str, said: str, 
     [
         ("ratio", {"of": ["a"], "to": ["b"], "at_most": 0.5}, (0.1, 0.05), True),
         ("ratio", {"of": ["a"], "to": ["b"], "below": 0.5}, (0.1, 0.05), False),
-        ("ratio", {"of": ["a"], "to": ["b"], "at_most": 0.5}, (0.1, 0.06), False),
         ("ratio", {"best_of": ["a", "b"], "to": ["b"], "at_most": 0.5}, (0.05, 0.1), False),
         ("ratio", {"of": ["a"], "to": ["b"], "at_least": 2}, (1e-4, 0.05), True),  # never within 2,000 rounds
         ("ratio", {"of": ["a"], "to": ["b"], "at_most": 100}, (1e-4, 0.05), None),
-        ("reaches", {"curves": ["a", "b"], "within": 1000}, (0.05, 0.02), True),
-        ("reaches", {"curves": ["a", "b"], "within": 3000}, (0.05, 1e-4), None),
         ("floor_above", {"curves": ["b"], "value": 1e-3, "reaches": "a"}, (0.05, 1e-4), True),
         ("floor_above", {"curves": ["b"], "value": 1e-3, "reaches": "a"}, (0.05, 0.1), False),
         ("floor_above", {"curves": ["b"], "value": 1e-3, "reaches": "a"}, (1e-4, 1e-4), None),

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -25,17 +26,13 @@ SITE = ROOT / "docs" / "site"
 QUICK = ("11_unequal_clients", "3_expensive_prox")
 
 
-SITE_TESTS = pytest.mark.xdist_group("test_site")  # one build, one browser
+SITE_TESTS = pytest.mark.xdist_group("test_site")  # one build; those in the browser have the mark already
 
 
-def module(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, SITE / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    sys.modules[name] = found  # where dataclasses look for it
-    spec.loader.exec_module(found)
-    return found
+@pytest.fixture
+def site_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The modules of docs/site can be imported."""
+    monkeypatch.syspath_prepend(str(SITE))
 
 
 # -- formulas ----------------------------------------------------------------------------------------------------------
@@ -55,25 +52,7 @@ def test_every_formula_becomes_mathml() -> None:
     assert counts["methods.md"] > 200
 
 
-def test_no_update_rule_is_left_in_plain_letters() -> None:
-    page = (ROOT / "docs" / "methods.md").read_text("utf-8")
-    plain = re.sub(r"^```.*?^```$", "", page, flags=re.DOTALL | re.MULTILINE)
-    assert not re.findall(r"^    \S.*(?:<-|=).*$", plain, re.MULTILINE)
-
-
 # -- notebooks and the gallery -----------------------------------------------------------------------------------------
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(p.name for p in (ROOT / "examples" / "notebooks").glob("*.ipynb")))
-def test_notebooks_run(name: str, tmp_path: Path) -> None:
-    if "networks" in name:
-        pytest.importorskip("torch")
-    gallery = module("gallery")
-    cells = gallery.cells_of_notebook((ROOT / "examples" / "notebooks" / name).read_text("utf-8"))
-    gallery.execute(cells, tmp_path, "notebook")
-    assert sum(len(cell.pictures) for cell in cells) >= 1
-    assert any(cell.printed for cell in cells)
-
-
 def test_notebooks_are_stored_without_output() -> None:
     notebooks = list((ROOT / "examples" / "notebooks").glob("*.ipynb"))
     assert len(notebooks) == 4
@@ -82,23 +61,31 @@ def test_notebooks_are_stored_without_output() -> None:
         assert all(not cell.get("outputs") for cell in cells), notebook.name
 
 
-def test_the_gallery_has_at_least_twelve_examples_with_text() -> None:
-    gallery = module("gallery")
+@pytest.mark.usefixtures("site_modules")
+def test_the_gallery_has_at_least_twelve_examples_with_text_that_can_be_pasted() -> None:
+    gallery = import_module("gallery")
     scripts = list((ROOT / "examples" / "gallery").glob("*.py"))
     assert len(scripts) >= 12
     for script in scripts:
-        cells = gallery.cells_of(script.read_text("utf-8"))
+        text = script.read_text("utf-8")
+        cells = gallery.cells_of(text)
         assert cells[0].source.startswith("# "), script.name
         assert any(cell.kind == "code" for cell in cells), script.name
+        roots = {
+            (node.module or "").split(".")[0] if isinstance(node, ast.ImportFrom) else node.names[0].name.split(".")[0]
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, ast.Import | ast.ImportFrom)
+        }
+        assert roots <= {"matplotlib", "networkx", "numpy", "proxskip", "sklearn", "torch", "warnings"}, script.name
 
 
-def python_blocks(page: Path) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```$", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+def python_blocks(text: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 
 def test_what_programs_are_told_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    blocks, names = python_blocks(ROOT / "docs" / "llms.txt"), dict[str, Any]()
+    blocks, names = python_blocks((ROOT / "docs" / "llms.txt").read_text("utf-8")), dict[str, Any]()
     assert len(blocks) == 10
     for block in blocks:
         if "import torch" in block:
@@ -106,31 +93,17 @@ def test_what_programs_are_told_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
         exec(block, names)
 
 
+@pytest.mark.usefixtures("site_modules")
 def test_every_method_has_a_page_whose_code_stands_alone(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    sys.path.insert(0, str(SITE))
-    try:
-        method_pages = module("method_pages")
-    finally:
-        sys.path.remove(str(SITE))
     text = (ROOT / "docs" / "methods.md").read_text("utf-8")
-    pages = method_pages.pages(text, tmp_path / "methods", draw=False)
+    pages = import_module("method_pages").pages(text, tmp_path / "methods", draw=False)
     for kind in BUILT_IN:
         (page,) = [page for page in pages.values() if f"The fields of `ps.{kind.__name__}`" in page]
         assert all(part in page for part in ("$$", "**When to use it.**", "| parameter |", "\n## Its curve\n"))
-        blocks = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+        blocks = python_blocks(page)
         assert len(blocks) >= 2, kind
         assert all("import proxskip as ps" in code for code in (blocks[0], blocks[-1])), kind
-
-
-def test_gallery_scripts_can_be_pasted() -> None:
-    for script in (ROOT / "examples" / "gallery").glob("*.py"):
-        roots = {
-            (node.module or "").split(".")[0] if isinstance(node, ast.ImportFrom) else node.names[0].name.split(".")[0]
-            for node in ast.walk(ast.parse(script.read_text("utf-8")))
-            if isinstance(node, ast.Import | ast.ImportFrom)
-        }
-        assert roots <= {"matplotlib", "networkx", "numpy", "proxskip", "sklearn", "torch", "warnings"}, script.name
 
 
 # -- the site ----------------------------------------------------------------------------------------------------------
@@ -188,14 +161,9 @@ def test_no_link_is_broken_and_nothing_comes_from_elsewhere(site: Path) -> None:
 
 @SITE_TESTS
 @pytest.mark.slow
-def test_methods_are_typeset_and_names_of_the_api_are_links(site: Path) -> None:
+def test_methods_are_typeset_names_are_links_and_the_start_page_is_short(site: Path) -> None:
     assert sum(page.read_text("utf-8").count("<math") for page in (site / "methods").glob("*.html")) > 200
     assert 'href="api/running.html#run"' in (site / "results.html").read_text("utf-8")
-
-
-@SITE_TESTS
-@pytest.mark.slow
-def test_the_start_page_is_short_and_says_how_to_install(site: Path) -> None:
     body = re.search(r"<article.*?</article>", (site / "index.html").read_text("utf-8"), re.DOTALL)
     assert body is not None
     links = [link for link in Page(body[0]).links if not link.startswith("#")]
@@ -204,7 +172,6 @@ def test_the_start_page_is_short_and_says_how_to_install(site: Path) -> None:
     assert (site / "llms.txt").is_file()
 
 
-@SITE_TESTS
 @pytest.mark.slow
 def test_figures_are_dark_in_dark_mode(site: Path, browser: chromium.Browser) -> None:
     page = browser.page(1400, 900, dark=True)
@@ -223,7 +190,6 @@ def tab(browser: chromium.Browser) -> Iterator[chromium.Page]:
     page.close()
 
 
-@SITE_TESTS
 @pytest.mark.slow
 def test_no_page_is_wider_than_a_phone(site: Path, tab: chromium.Page) -> None:
     wide = {}
@@ -236,7 +202,6 @@ def test_no_page_is_wider_than_a_phone(site: Path, tab: chromium.Page) -> None:
     assert [m for m in tab.messages() if "search.html" not in m] == []
 
 
-@SITE_TESTS
 @pytest.mark.slow
 def test_search_works_from_a_file(site: Path, tab: chromium.Page) -> None:
     tab.call("Page.navigate", url=(site / "search.html").resolve().as_uri() + "?q=drift")
@@ -256,7 +221,6 @@ def race(tab: chromium.Page, rounds: int, **given: float) -> list[float]:
     return tab.js(RACE.replace("{given}", json.dumps(given)).replace("{rounds}", str(rounds)))
 
 
-@SITE_TESTS
 @pytest.mark.slow
 def test_the_playground_shows_drift_and_its_cure(site: Path, tab: chromium.Page) -> None:
     tab.open(site / "examples.html")

@@ -1,9 +1,7 @@
-"""The command line as people use it: help, tables as data, operators by text, completion, doctor."""
+"""The command line as people use it: operators by text, completion, doctor."""
 
 from __future__ import annotations
 
-import csv
-import gzip
 import importlib.util
 import json
 import os
@@ -13,7 +11,6 @@ import select
 import shutil
 import subprocess
 import time
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -22,105 +19,8 @@ import pytest
 
 import proxskip as ps
 from proxskip.cli.flags import parser
-from proxskip.data.svmlight import DataError
-from proxskip.data.tables import read_table
 from proxskip.prox import parse as prox_text
 from proxskip.types import InputError
-
-RNG = np.random.default_rng(0)
-X, Y, G = RNG.normal(size=(40, 3)), np.arange(40) % 2, np.arange(40) // 10
-
-
-# -- tables ------------------------------------------------------------------------------------------------------------
-def write(path: Path, label: str = "label") -> Path:
-    names, rows = ["a", "b", "c", label, "site"], np.column_stack([X, Y, G])
-    if path.suffix == ".csv":
-        with path.open("w", newline="") as file:
-            csv.writer(file).writerows([names, *[[repr(float(v)) for v in row] for row in rows]])
-    else:
-        np.savez(path, **{name: rows[:, k] for k, name in enumerate(names)})
-    return path
-
-
-ENDINGS = [".csv", ".npz"]
-
-
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_tables_are_read_exactly(ending: str, tmp_path: Path) -> None:
-    path = write(tmp_path / f"table{ending}")
-    data = ps.datasets.load(path, group="site")
-    assert np.array_equal(data.A, X)
-    assert np.array_equal(data.b, Y)
-    assert np.array_equal(data.group, G)  # type: ignore[arg-type]
-    assert data.name == "table"
-    some = ps.datasets.load(path, label="b", columns=["c", "a"])
-    assert np.array_equal(some.A, X[:, [2, 0]])
-    assert np.array_equal(some.b, X[:, 1])
-    assert some.sha256 == data.sha256
-
-
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_the_command_line_reads_tables_and_resumes_them(ending: str, tmp_path: Path, call: Any) -> None:
-    path, out = write(tmp_path / f"table{ending}", label="ill"), tmp_path / "run"
-    flags = ("--data", path, "--label", "ill", "--columns", "a,c", "--group", "site", "--split", "group")
-    assert call("run", "scaffnew", *flags, "--rounds", "5", "--out", out)[0] == 0
-    assert call("resume", out, "--rounds", "8")[0] == 0
-    model = ps.Logistic(X[:, [0, 2]], Y, l2=1e-4, l2_relative=True)
-    wanted = ps.run("scaffnew", ps.split(model, by="group", groups=G), rounds=8)
-    assert np.array_equal(np.load(out / "x.npy"), wanted.x)
-
-
-def test_compressed_csv_and_the_matrix_of_an_npz(tmp_path: Path) -> None:
-    packed = gzip.compress(write(tmp_path / "table.csv").read_bytes())
-    (tmp_path / "table.csv.gz").write_bytes(packed)
-    assert np.array_equal(read_table(tmp_path / "table.csv.gz").A[:, :3], X)
-    with pytest.raises(InputError, match="max_bytes"):
-        read_table(tmp_path / "table.csv.gz", max_bytes=1000)
-    np.savez_compressed(tmp_path / "m.npz", X=X, y=Y)
-    assert np.array_equal(read_table(tmp_path / "m.npz").A, X)
-
-
-@pytest.mark.parametrize(("text", "said"), [
-    ("", "the file is empty"),
-    ("a,label\n", "holds no rows"),
-    ("a,label\n1,0\n2\n", "table.csv:3:1: 1 cells under 2 columns"),
-    ("a,label\n1,0\n1,\n", "table.csv:3:2: '' in the column 'label'"),
-    ("a,label\nnan,0\n", "not a finite number"),
-    ("a,label\n1,0\n\"2,1\n", "not CSV"),
-    ("a,a,label\n1,2,0\n", "two columns"),
-    ("label\n1\n", "no column besides"),
-    ("a,label\n\xff,1\n", "UTF-8"),
-])  # fmt: skip
-def test_bad_csv_is_refused_with_its_place(text: str, said: str, tmp_path: Path) -> None:
-    (tmp_path / "table.csv").write_text(text, encoding="latin-1")
-    with pytest.raises(InputError, match=re.escape(said)):
-        read_table(tmp_path / "table.csv")
-
-
-@pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_bad_npz_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "bad.npz"
-    path.write_bytes(b"PK")
-    with pytest.raises(InputError, match="not an NPZ file"):
-        read_table(path)
-    np.savez(path, X=X, y=np.array([{}] * 40, dtype=object))
-    with pytest.raises(InputError, match="not an NPZ file"):
-        read_table(path)
-    np.savez(path, X=X, y=Y)
-    with pytest.raises(InputError, match=r"would hold .* bytes"):
-        read_table(path, max_bytes=100)
-    with zipfile.ZipFile(path, "a") as archive:
-        archive.writestr("y.npy", archive.read("y.npy"))
-    with pytest.raises(InputError, match="two columns with the name 'y'"):
-        read_table(path)
-
-
-@pytest.mark.slow
-def test_a_table_that_unpacks_to_far_more_than_its_size_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "bomb.csv.gz").write_bytes(gzip.compress(b"a,label\n" + (b"1." + b"0" * 500 + b",0\n") * 2**16))
-    with pytest.raises(DataError, match="times the size"):
-        read_table(tmp_path / "bomb.csv.gz")
-
 
 # -- operators ---------------------------------------------------------------------------------------------------------
 OPERATORS = {
@@ -238,7 +138,6 @@ def test_zsh_completes(tmp_path: Path, call: Any) -> None:
         os.close(ours)
 
 
-# -- doctor and data ---------------------------------------------------------------------------------------------------
 @pytest.mark.slow
 def test_the_doctor_says_what_works(call: Any) -> None:
     code, out, _ = call("doctor", "--json")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -55,23 +57,17 @@ def test_divergence_between_records_is_noticed_as_soon_as_a_value_is_not_finite(
     assert summary["f"] == (value if np.isfinite(value) else None) != result.trace["f"][0]
 
 
-class Poisoned:
+def poisoned(bad: float, at: int, after: int) -> Any:
     """A client whose gradient is one day not a number."""
+    calls = itertools.count()
 
-    d, L, mu = 3, 1.0, 1.0
-
-    def __init__(self, bad: float, at: int, after: int) -> None:
-        self.bad, self.at, self.after, self.calls = bad, at, after, 0
-
-    def value(self, x: Any) -> float:
-        return float(x @ x) / 2
-
-    def gradient(self, x: Any) -> Any:
-        self.calls += 1
+    def gradient(x: Any) -> Any:
         g = np.array(x)
-        if self.calls > self.after:
-            g[self.at] = self.bad
+        if next(calls) >= after:
+            g[at] = bad
         return g
+
+    return SimpleNamespace(d=3, L=1.0, mu=1.0, value=lambda x: float(x @ x) / 2, gradient=gradient)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -80,13 +76,12 @@ class Poisoned:
 def test_a_value_that_is_no_number_ends_the_run(bad: float, at: int, who: int) -> None:
     """It is never averaged quietly into an answer: the run is DIVERGED and returns the last finite x."""
     clients: list[Any] = [ps.Quadratic([1.0, 1.0, 1.0], [1.0, 2.0, 3.0]) for _ in range(3)]
-    clients[who] = Poisoned(bad, at, after=200)
+    clients[who] = poisoned(bad, at, after=200)
     result = ps.run(ps.Scaffnew(0.5, 0.2), ps.Problem(clients), rounds=500, every=500, engine="reference")
     assert (result.status, result.success) == (DIVERGED, False)
     assert np.isfinite(result.x).all()
 
 
-# -- stalling ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("times", [5.0, 10.0, 100.0])
 def test_a_step_far_too_large_on_logistic_loss_is_noticed(times: float) -> None:
     """Gradients are bounded, everything stays finite, and only the lack of a fall tells."""
@@ -146,7 +141,6 @@ def test_no_alarm_on_cohorts(cohort: Any) -> None:
         calm(ps.run(method, problem, rounds=600, seed=seed, cohort=cohort, tol=1e-13, threads=1))
 
 
-# -- success -----------------------------------------------------------------------------------------------------------
 def test_success_needs_a_tolerance_or_a_target_that_holds() -> None:
     problem = ps.Problem(quadratics(4))
     method = ps.Scaffnew.theory(problem)
@@ -220,7 +214,6 @@ def test_theory_never_warns_about_itself(name: str, batch: int | None) -> None:
         assert ps.Scaffnew.theory(problem, own_steps=True).check(problem) == []
 
 
-# -- limits, and what is said at the end -------------------------------------------------------------------------------
 def test_iterations_alone_have_no_hidden_limit_on_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxskip.loop.stop.MAX_ROUNDS", 10)
     problem = logistic()
