@@ -318,8 +318,9 @@ def test_lines_are_labelled_by_what_differs_and_seeds_are_bands(tmp_path: Path) 
 
 def test_different_problems_are_warned_about() -> None:
     a, b = (ps.run("gd", logistic(l2), rounds=5) for l2 in (0.1, 0.2))
-    with pytest.warns(UserWarning, match="different problems .*lambda"):
+    with pytest.warns(UserWarning, match="different problems .*lambda") as caught:
         ax = ps.plot([a, b])
+    assert caught[0].filename == __file__
     assert [f"lambda = {l2}" in label for l2, label in zip((0.1, 0.2), legend(ax), strict=True)] == [True, True]
     with pytest.warns(UserWarning, match=r"different problems .*f\*"):
         ps.plot([ps.run("gd", Problem(ps.random_quadratics(4, 3, seed=s)), rounds=5) for s in (0, 1)])

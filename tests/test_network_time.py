@@ -241,7 +241,7 @@ def test_clients_are_drawn_one_by_one() -> None:
     ("call", "said"),
     [
         (lambda p: ps.Network.named("moon"), "not known"),
-        (lambda p: ps.Network.named("mobile", speeds=1), "has no speeds"),
+        (lambda p: ps.Network.named("mobile", speeds=1), "has no keyword speeds=; did you mean speed="),
         (lambda p: ps.Network(lost_after=0.1), "deadline"),
         (lambda p: ps.Network(available=0.0), "available"),
         (lambda p: ps.Network(available=(0.5, 0.5)), "24"),

@@ -93,5 +93,5 @@ def sweep(
     return results
 
 
-compare = sweep
+compare = check_keywords(sweep, "compare")
 """Another name for ``sweep``."""

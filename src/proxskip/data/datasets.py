@@ -6,7 +6,6 @@ with the checksum there or, if none is known, with the number of rows and of lab
 
 from __future__ import annotations
 
-import difflib
 import gzip
 import hashlib
 import os
@@ -21,6 +20,7 @@ import numpy.typing as npt
 from proxskip.data.idx import read_idx
 from proxskip.data.svmlight import DataError, Dataset, read_svmlight
 from proxskip.data.tables import Named, is_table, read_table
+from proxskip.keywords import check_keywords, closest
 from proxskip.types import InputError
 
 if TYPE_CHECKING:
@@ -143,6 +143,7 @@ MNIST_URL = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 # fmt: on
 
 
+@check_keywords
 def load(
     name_or_path: Folder,
     *,
@@ -270,7 +271,7 @@ def _unknown(name: str) -> InputError:
     if Path(name).name != name or Path(name).suffix:
         return InputError(f"there is no file {name}; check the path.")
     names = [*_EMBEDDED, *KNOWN]
-    close = difflib.get_close_matches(name.lower(), names, n=1)
+    close = closest(name, names)
     guess = f" (did you mean {close[0]!r}?)" if close else ""
     known = ", ".join(names)
     return InputError(f"there is no data set {name!r}{guess}; choose one of {known}, or give the path of a file.")

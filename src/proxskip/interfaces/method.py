@@ -171,7 +171,7 @@ class Method:
             cls.__repr__ = Method.__repr__  # type: ignore[method-assign]
         # @dataclass(slots=True) makes the class a second time, with the constructor that it wrote
         if "__init__" in vars(cls):
-            cls.__init__ = check_keywords(cls.__init__, cls.__name__)  # type: ignore[method-assign]
+            cls.__init__ = check_keywords(cls.__init__)  # type: ignore[method-assign]
             if "theory" in vars(cls):
                 theory = check_keywords(vars(cls)["theory"].__func__, f"{cls.__name__}.theory")
                 cls.theory = classmethod(theory)  # type: ignore[method-assign, assignment]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import scipy
 
+from proxskip.keywords import check_keywords
 from proxskip.links.profiles import NAMED, Amount, Spread, median, values
 from proxskip.randomness import client_uniforms
 from proxskip.theory.numbers import nonnegative, positive, whole
@@ -30,6 +31,7 @@ class Traits(NamedTuple):
     gradient: Array
 
 
+@check_keywords
 @dataclass(frozen=True, slots=True)
 class Network:
     """The network between the server and its clients; ``Network.named("mobile")`` is a predefined one.
@@ -110,9 +112,6 @@ class Network:
         """
         if name not in NAMED:
             raise InputError(f'network "{name}" is not known; use {", ".join(NAMED)}, or give a Network.')
-        unknown = changes.keys() - {f.name for f in fields(cls)}
-        if unknown:
-            raise InputError(f"a network has no {min(unknown)}; it has {', '.join(f.name for f in fields(cls))}.")
         return cls(**{**NAMED[name], "name": name, **changes})
 
     @property

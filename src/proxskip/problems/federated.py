@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from proxskip import display, theory
+from proxskip.keywords import check_keywords
 from proxskip.problems import oracles, solve
 from proxskip.problems.clients import Clients, Listed, checked_dimension
 from proxskip.problems.glm import LinearModel, shares
@@ -24,6 +25,7 @@ MIN_NUMBERS_PER_CLIENT = 10_000
 """With more clients, it still is if their data hold at least this many numbers on average."""
 
 
+@check_keywords
 @dataclass(frozen=True)
 class Problem:
     """min_x sum_i w_i f_i(x) + psi(x), or psi(D x), over clients i = 0, ..., n-1.

@@ -149,7 +149,7 @@ def _warn_of_problems(about: Sequence[Summary]) -> None:
         warnings.warn(
             f"these runs solve different problems (they differ in {', '.join(differ)}): do not compare their curves.",
             UserWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
 
 

@@ -23,6 +23,7 @@ from proxskip.engines.torch.engine import TorchEngine
 from proxskip.engines.torch.network_objective import weighted_losses
 from proxskip.engines.torch.stacked_functions import Networks, Parts, portions
 from proxskip.engines.torch.stacked_steps import StackedSteps, repeatable
+from proxskip.keywords import check_keywords
 from proxskip.links.cohorts import as_participation
 from proxskip.links.network import Network
 from proxskip.loop.listen import Record, check_callbacks, heard_by, tell_record
@@ -47,6 +48,7 @@ Clients = Sequence[tuple[Tensor, Tensor]]
 COLUMNS = ("round", "local_steps", "grad_evals", "floats_up", "floats_down", "bytes_up", "bytes_down", "seconds", "f")
 
 
+@check_keywords
 def split(
     X: Any,
     y: Any,
@@ -119,6 +121,7 @@ class Trained:
         return plot([self], x, y, ax)
 
 
+@check_keywords
 def train(
     module: torch.nn.Module, loss: Callable[..., Any], clients: Clients, optimizer: Make, *, p: float | None = None,
     period: int | None = None, control: str = "gradient", batch: int | None = None, outer: Make | None = None,
@@ -435,7 +438,7 @@ class _Run:
         self.notes: list[str] = []
         if not state.by_entry:
             self.notes.append("the optimizer does not act entry by entry, so its steps are taken client by client.")
-            warnings.warn(self.notes[0], stacklevel=3)
+            warnings.warn(self.notes[0], stacklevel=4)
 
     def go(self) -> Trained:
         """Until a limit, a divergence, a callback or the user ends it."""

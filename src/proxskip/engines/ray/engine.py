@@ -20,6 +20,7 @@ from proxskip.engines.cpu import kernels
 from proxskip.engines.cpu.shards import Census
 from proxskip.engines.sparse_rows import balanced
 from proxskip.interfaces import BrokenOff, Engine, Request, SettleHalf, Size, Work
+from proxskip.keywords import check_keywords
 from proxskip.links.sums import SUM_BLOCK, sum_in_order
 from proxskip.problems.federated import LKind, Problem
 from proxskip.problems.glm import LinearModel
@@ -29,6 +30,7 @@ from proxskip.problems.stored import Stored
 from proxskip.types import Array, Indices, InputError, Vectors
 
 
+@check_keywords
 class RayEngine(Engine):
     """Clients in Ray actors; the same bytes as the cpu engine's, for any number of actors.
 
