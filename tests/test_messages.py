@@ -169,6 +169,7 @@ def table(folder: Path, text: str) -> str:
         (lambda d: ps.run("fedprox", PROBLEM, rounds=1), 'method "fedprox" is not known. The methods are gd, '),
         (lambda d: ps.sweep("adam", PROBLEM, rounds=1), 'method "adam" is not known. The methods are gd, '),
         (lambda d: ps.run("adam", PROBLEM, rounds=1), 'method "adam" is not known. The methods are gd, '),
+        (lambda d: ps.run("sgd", PROBLEM, rounds=1), 'method "sgd" is not known. The methods are gd, '),
         (lambda d: ps.run("skafnew", PROBLEM, rounds=1), 'method "skafnew" is not known; did you mean scaffnew? '),
     ],
 )  # fmt: skip

@@ -226,7 +226,7 @@ def named(name: str) -> type[Method]:
         names = (known, *kind.about.other_names)
         if any(plain in (n, n.replace("-", "")) for n in names):
             return kind
-    near = closest(plain, METHODS)
+    near = closest(plain, [known for known in METHODS if known[0] == plain[:1]])  # sgd is not gd
     hint = f"; did you mean {near[0]}?" if near else "."
     raise InputError(
         f'method "{name}" is not known{hint} The methods are {", ".join(METHODS)}; one of your own becomes known by '

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import re
@@ -22,6 +21,7 @@ from proxskip.cli.flags import parser, plugins
 from proxskip.data import datasets
 from proxskip.experiments import settings
 from proxskip.interfaces import Engine, Method
+from proxskip.keywords import closest
 from proxskip.links.network import Network
 from proxskip.loop.progress import DownloadProgress, Progress, stage
 from proxskip.many_runs import RunTask, run_many
@@ -90,7 +90,7 @@ def _parse(argv: Sequence[str]) -> Namespace:
         raise SystemExit(DONE)
     o, extra = top.parse_known_args(argv)
     if extra:
-        near = difflib.get_close_matches(extra[0].split("=")[0], commands[o.command].flags(), n=1)
+        near = closest(extra[0].split("=")[0], commands[o.command].flags())
         hint = f"did you mean {near[0]}?" if near else f"see `proxskip {o.command} --help`."
         raise InputError(f"unknown argument {extra[0]}; {hint}")
     return o
