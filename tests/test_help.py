@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 import proxskip as ps
+from conftest import needs
 
 MODULES = (
     *("participation", "graphs", "codecs", "authoring", "callbacks", "datasets", "prox", "theory"),
     *(("sklearn",) if importlib.util.find_spec("sklearn") else ()),
     *(("torch",) if importlib.util.find_spec("torch") else ()),
+    pytest.param("flower", marks=[needs("flwr"), pytest.mark.flower]),
 )
 CLASS_METHODS = ("theory", "at", "of", "named", "practical", "average")
 """Other ways to make one of a class."""
@@ -26,7 +28,9 @@ CLASS_METHODS = ("theory", "at", "of", "named", "practical", "average")
 def described(doc: str) -> set[str]:
     lists = re.findall(r"^(?:Args|Attributes):\n((?:[ \t]+.*\n?|\n)*)", doc, re.MULTILINE)
     heads = [head for text in lists for head in re.findall(r"^    ([\w, *]+):", text, re.MULTILINE)]
-    return {name.strip(" *") for head in heads for name in head.split(",")}
+    names = [name.strip(" *") for head in heads for name in head.split(",")]
+    assert len(names) == len(set(names)), f"described twice: {names}"
+    return set(names)
 
 
 def missing(thing: Any, strict: bool) -> list[str]:
@@ -50,11 +54,12 @@ def public(module: Any) -> Iterator[tuple[str, Any]]:
 
 @pytest.mark.parametrize("name", ["", *MODULES])
 def test_every_parameter_is_described(name: str) -> None:
-    module = importlib.import_module(f"proxskip.{name}") if name in ("torch", "sklearn") else getattr(ps, name, ps)
+    optional = name in ("torch", "sklearn", "flower")
+    module = importlib.import_module(f"proxskip.{name}") if optional else getattr(ps, name, ps)
     found = {}
     for title, thing in public(module):
         # of functions of one formula, such as those of theory, it is enough that the formula has the letter
-        found[title] = missing(thing, strict=not name)
+        found[title] = missing(thing, strict=name in ("", "flower"))
         for way in CLASS_METHODS if inspect.isclass(thing) else ():
             if isinstance(vars(thing).get(way), classmethod | staticmethod):
                 found[f"{title}.{way}"] = missing(getattr(thing, way), strict=False)

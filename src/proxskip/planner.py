@@ -34,12 +34,11 @@ def plan(
     """Predict which method and p reach a gradient norm of eps first over the network, by short pilots.
 
     Args:
+        problem: a problem with clients; for one function, ``minimize`` chooses its method while it runs.
         eps: the gradient norm to reach.
         network: between the server and the clients, or the name of one; without one, exchanges cost nothing but
             their vectors.
         seed: of the pilots.
-        threads: as in ``run``.
-        problem: a problem with clients; for one function, ``minimize`` chooses its method while it runs.
         pilot: gradients of a first pilot.
         threads: threads of the pilots; by default one per core.
 

@@ -7,10 +7,12 @@ from pathlib import Path
 
 from proxskip.experiments.reproduce import ReproductionOptions
 from proxskip.experiments.reproduce import reproduce as run_all
+from proxskip.keywords import check_keywords
 from proxskip.loop.progress import OverallProgress, is_wanted
 from proxskip.report.figures import ReproductionReport
 
 
+@check_keywords
 def reproduce(
     experiments: Sequence[str] = (),
     *,
@@ -25,15 +27,13 @@ def reproduce(
     """Reproduce the paper's figures and tables, and check its claims, as `proxskip reproduce` does.
 
     Args:
-        data: the data set, by name or path.
-        engine, threads: as in ``run``.
-        data_dir: where to look for the data set first.
         experiments: the names of some, such as ``["fig1b"]``; all if not given.
+        data: the data set, by name or path.
         out: the folder of the report; a second call finds there what the first has computed.
         quick: shorter runs.
         engine: "cpu", "gpu" or "reference".
         threads: threads of the engine; by default one per core.
-        data_dir: a folder with data sets.
+        data_dir: a folder with data sets, where to look first.
         progress: whether to show progress on stderr; by default in a terminal or a notebook.
     """
     options = ReproductionOptions(data, Path(out), quick, engine, threads, data_dir)

@@ -65,7 +65,18 @@ class MessageLedger(Ledger):
 
 @dataclass
 class FederationResult(Result):
-    """Flower's Result, with the solution and the summary of ``proxskip run``."""
+    """Flower's Result, with the solution and the summary of ``proxskip run``.
+
+    Args:
+        arrays: the solution in the shapes of ``initial_arrays``; without these, one array x.
+        train_metrics_clientapp: for each round, how many clients it counted and its seconds.
+        evaluate_metrics_clientapp: empty, since clients evaluate nothing.
+        evaluate_metrics_serverapp: for each round, what ``evaluate_fn`` returned.
+        x: the solution as one vector.
+        summary: the method, the status, the costs and more, by name.
+        notes: sentences about what happened, such as repairs.
+        state: the server's last state, as its folder has it.
+    """
 
     x: Vector = field(default_factory=lambda: np.zeros(0))
     summary: dict[str, Any] = field(default_factory=dict)

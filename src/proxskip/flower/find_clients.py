@@ -81,7 +81,21 @@ class Mailbox:
 
 @dataclass(frozen=True, slots=True)
 class FederatedClient:
-    """A client as the server sees it: its constants, without a way to evaluate its function."""
+    """A client as the server sees it: its constants, without a way to evaluate its function.
+
+    Args:
+        node: the id of its node in Flower; another one after it has connected again.
+        name: from the node's settings, or such as "client-3".
+        partition: its number among the clients, from the node's ``partition-id``.
+        d: the number of unknowns.
+        N: the number of its rows.
+        L: the smoothness constant; a tiny number if it is unknown.
+        mu: the strong convexity constant; None if it is unknown.
+        kind: its loss, such as "logistic", or the class of its function.
+        l2: the coefficient lambda of  lambda/2 |x|^2.
+        L_known: whether the client knows its L.
+        noise: what it adds to its uploads; None for nothing.
+    """
 
     node: int
     name: str
@@ -103,7 +117,13 @@ class FederatedClient:
 
     @staticmethod
     def of(node: int, place: int, words: dict[str, Any]) -> FederatedClient:
-        """The client that its node declared, checked."""
+        """The client that its node declared, checked.
+
+        Args:
+            node: the id of its node.
+            place: its partition, if the node has none.
+            words: what the node declared.
+        """
         try:
             partition = place if words["partition"] is None else int(words["partition"])
             name = str(words["name"] or f"client-{partition}")

@@ -49,7 +49,7 @@ class Noise:
 
     @staticmethod
     def of(words: Any, name: str) -> Noise | None:
-        """The noise that a node declares; None if it adds none."""
+        """The noise that the node of this name declares in these words; None if it adds none."""
         if words is None:
             return None
         try:

@@ -19,6 +19,8 @@ def from_arrays(
     """A linear model on the rows of A (dense or sparse) with labels or targets b.
 
     Args:
+        A: the data, one row per sample.
+        b: the labels or targets, one per row.
         loss: "logistic", "squared" or "softmax".
         l2: lambda in lambda/2 |x|^2, the same number for every client.
         classes: the labels of the whole federation, in order and the same for every client, which may lack some.
@@ -36,15 +38,23 @@ def from_svmlight(path: str | Path, features: int, loss: str = "logistic", l2: f
     """A linear model on an svmlight file.
 
     Args:
+        path: the file.
         features: the number of features of the whole federation; a client's file may lack the last ones.
-        more: as for ``from_arrays``.
+        loss, l2, more: as for ``from_arrays``.
     """
     data = read_svmlight(Path(path), n_features=features)
     return from_arrays(data.A, data.b, loss, l2, **more)
 
 
 def from_torch(module: Any, loss: Callable[..., Any], inputs: Any, targets: Any, **more: Any) -> Any:
-    """A PyTorch module with its loss on this client's data: a ``proxskip.torch.Model``."""
+    """A PyTorch module with its loss on this client's data: a ``proxskip.torch.Model``.
+
+    Args:
+        module: any module without batch normalization, the same for every client.
+        loss: ``loss(outputs, targets)``, a mean over the rows.
+        inputs, targets: tensors with one row per sample.
+        more: further arguments of ``proxskip.torch.Model``, such as l2.
+    """
     from proxskip.problems.torch_model import Model
 
     return Model(module, loss, inputs, targets, **more)

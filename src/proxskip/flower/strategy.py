@@ -28,12 +28,15 @@ class Federated(Strategy):
     Args:
         method: a method, or a function that makes one from the problem, such as ``ps.Scaffnew.theory``, because L and
             mu are known only after the clients have identified themselves.
-        clients: the number of clients; the run waits ``wait`` seconds for them.
+        clients: the number of clients.
         deadline: seconds after which a round closes with the clients that have answered, or fails.
+        wait: seconds in which all clients must have connected.
         closing, cohort, audit, measure, tol, least, patience: as in ``proxskip.protocol.Server``.
         weights: "equal", "rows", or one number per client.
+        psi: a regularizer at the server with a prox, such as ``ps.prox.L1(0.1)``; None for none.
         upload: the precision of uploads, "float64" or "float32".
         batch: rows of a minibatch; None for full gradients.
+        seed: of everything that is drawn but the clients' noise: cohorts, numbers of local steps, minibatches.
         folder: where the server saves its state before every message; a run that is saved there is resumed.
         insist: accept step sizes that are refused otherwise.
         limit: the largest message in bytes.
@@ -124,8 +127,12 @@ class Federated(Strategy):
         """Run to the end.
 
         Args:
+            grid: as Flower gives it to the server app.
             initial_arrays: the starting point (default: zeros); the solution is returned in the same shapes.
+            num_rounds: stop after this many rounds, or earlier if ``tol`` is reached.
             timeout: seconds per round, instead of ``deadline``.
+            train_config, evaluate_config: refused unless empty; parameters belong to the method.
+            evaluate_fn: called after every round with its number and the arrays; returns metrics, or None.
         """
         if train_config or evaluate_config:
             raise InputError("train_config and evaluate_config are not used; set parameters on the method instead.")
