@@ -105,6 +105,7 @@ def table(folder: Path, text: str) -> str:
         (lambda d: ps.write_clients(d, piece=[]), "write_clients has no keyword piece=; did you mean pieces=?"),
         (lambda d: ps.open_clients(d, modle=1), "open_clients has no keyword modle=; did you mean model=?"),
         (lambda d: ps.datasets.load("digits", lable="y"), "load has no keyword lable=; did you mean label=?"),
+        (lambda d: ps.load(folder=d), "load has no keyword folder=; its keywords are path."),
         (lambda d: ps.plot([], xx=1), "plot has no keyword xx=; its keywords are results, x, y, ax."),
         (lambda d: ps.reproduce(["fig1b"], quik=True), "reproduce has no keyword quik=; did you mean quick=?"),
         (lambda d: ps.Network(latncy=1), "Network has no keyword latncy=; did you mean latency=?"),

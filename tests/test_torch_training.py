@@ -107,8 +107,9 @@ def test_clients_stacked_are_clients_apart(name, monkeypatch):
         result = trained({"optimizer": make, "period": 3, "batch": 4}, 3, 4)
     assert bool(result.warnings) == any("client by client" in str(w.message) for w in said) == (not by_entry)
     monkeypatch.setattr("proxskip.torch.training.acts_by_entry", lambda *_: False)
-    with pytest.warns(UserWarning, match="client by client"):
+    with pytest.warns(UserWarning, match="client by client") as caught:
         apart = trained({"optimizer": make, "period": 3, "batch": 4}, 3, 4)
+    assert caught[0].filename == __file__
     assert np.abs(result.x - apart.x).max() <= 1e-12
 
 

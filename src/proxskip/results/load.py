@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from proxskip.keywords import check_keywords
 from proxskip.results import description, folder
 from proxskip.results.checkpoint import CheckpointError
 from proxskip.results.journal import read_rows
@@ -17,6 +18,7 @@ from proxskip.results.trace import Trace
 from proxskip.types import Array, InputError, Vectors
 
 
+@check_keywords
 def load(path: str | Path) -> Result | Results:
     """The Result of a run folder; a list of them from the folder of a comparison or a sweep.
 
