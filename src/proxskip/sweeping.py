@@ -95,3 +95,4 @@ def sweep(
 
 compare = check_keywords(sweep, "compare")
 """Another name for ``sweep``."""
+compare.__qualname__ = "compare"  # where pickle finds it
