@@ -8,8 +8,6 @@ mends it by itself. On a cluster and on a card every seed makes one fault in one
 faults in all cases.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import warnings

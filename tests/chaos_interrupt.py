@@ -7,8 +7,6 @@ middle of local steps, while a checkpoint is written. A cluster and a card do no
 interrupted in this process, one cluster for all. It prints how long the slowest took to end.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import random

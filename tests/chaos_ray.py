@@ -7,8 +7,6 @@ Part of ``make chaos``. Prints the counts and the longest recovery, and exits wi
 longer than it may. What happened too late to disturb its run does not count, and is done again in another one.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import random

@@ -13,8 +13,6 @@ Beside the clients stands a shadow: for each client the h that it must have, com
     where rounds wait for everybody and no memory was lost, the answer is bitwise the one without faults
 """
 
-from __future__ import annotations
-
 import hashlib
 import heapq
 import math

@@ -1,7 +1,5 @@
 """Laws of checkpoints: what was saved comes back bit by bit, or is refused; crashes change neither."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib

@@ -1,7 +1,5 @@
 """Partial participation: sum_i w_i h_i = 0 under any pattern, one commit a round by exactly the cohort, no divergence."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

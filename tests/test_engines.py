@@ -1,7 +1,5 @@
 """One trajectory: the same on both engines to 1e-12, the same bits whatever the threads, the same rows in a minibatch."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import pickle

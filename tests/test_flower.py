@@ -1,7 +1,5 @@
 """The Flower apps on a grid in this process: the cpu engine's bytes, memory on disk, deadlines, refusals."""
 
-from __future__ import annotations
-
 import json
 import threading
 import warnings

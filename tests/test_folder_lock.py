@@ -1,7 +1,5 @@
 """A run folder has one writer; what the disk refuses is said in one sentence, and no result is lost for it."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """Forged checkpoints with a correct seal: each is refused with a sentence or goes on; none ends in a traceback."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Interruptions: a round of any length is broken off soon, and the run goes on from the last communication."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """The ledger against Table 1, and against a postman who counts every letter himself."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Many clients on cohorts: rows of memory for those who took part, in memory or in files, saved in parts; draws in O(c)."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import shutil

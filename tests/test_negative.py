@@ -1,7 +1,5 @@
 """What must fail, fails: wrong methods stall or diverge as they should, and wrong input is refused before any work."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The engine of docs/adding-an-engine.md, which stands outside the package, owes what every engine owes."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A method from outside the package, the one of docs/authoring.md, works everywhere once it is known."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The protocol: the engines' trajectory bit for bit, one commit for each counted ticket, and no harm from any message."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import random

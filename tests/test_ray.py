@@ -1,7 +1,5 @@
 """The Ray engine: the bytes of the cpu engine for any number of actors, whoever is killed, and sentences for the rest."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """The Ray engine where something is wrong: the wrong data, the wrong cluster, a silent one, and who is to be named."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import re

@@ -1,7 +1,5 @@
 """A resumed run is bitwise the run that was never interrupted; another run's checkpoint is refused with reasons."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """The seam carries the family: every engine and the protocol agree on methods that use all of it, and count it right."""
 
-from __future__ import annotations
-
 import struct
 import warnings
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Laws of traces: an append-only table whose numbers survive every format bit by bit."""
 
-from __future__ import annotations
-
 import csv
 import math
 from pathlib import Path
