@@ -1,7 +1,5 @@
 """Laws of theory.py and table1.py; test_laws.py has the eigenvalues of the Lyapunov functions."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable
@@ -32,10 +30,9 @@ Maps = list[tuple[float, Array]]
 
 
 # -- the exact mean-square picture ---------------------------------------------------------------------------
-def quadratics(rng: np.random.Generator, mu: float, L: float) -> Array:
-    """One d x d Hessian per client whose extreme eigenvalues are mu and L."""
-    Q = np.linalg.qr(rng.normal(size=(n, d, d)))[0]
-    return np.einsum("nij,j,nkj->nik", Q, np.linspace(mu, L, d), Q)
+def hessians(L: float, seed: int) -> Array:
+    """One for each client, with mu = 1."""
+    return np.stack([f.H for f in ps.random_quadratics(n, d, L=L, mu=1.0, seed=seed)])
 
 
 def radius(maps: Maps) -> float:
@@ -178,8 +175,6 @@ def test_the_decaying_step_starts_at_gamma0_and_falls_like_one_over_k() -> None:
 
 
 # -- SplitSkip and gossip ------------------------------------------------------------------------------------
-
-
 @given(kappas, st.floats(1e-4, 1.0), st.floats(0.1, 10.0))
 def test_split_p_is_the_smallest_that_costs_nothing(k: float, ratio: float, norm2: float) -> None:
     gamma, lmin = 1 / k, ratio * norm2
@@ -368,7 +363,7 @@ def test_step_limits_by_name() -> None:
 @few
 @given(seeds, st.floats(2.0, 50.0), st.integers(1, 20))
 def test_fedlins_theorem_step_contracts_as_proved(seed: int, k: float, K: int) -> None:
-    A = quadratics(np.random.default_rng(seed), 1.0, k)
+    A = hessians(k, seed)
     F = A.mean(axis=0)
 
     def one_round(gamma: float) -> Array:
@@ -386,7 +381,7 @@ def test_fedlins_theorem_step_contracts_as_proved(seed: int, k: float, K: int) -
 @few
 @given(seeds, st.floats(2.0, 30.0), st.floats(0.05, 1.0), st.floats(0.3, 1.0))
 def test_s_local_gd_converges_at_the_steps_called_measured(seed: int, k: float, p: float, q: float) -> None:
-    A = quadratics(np.random.default_rng(seed), 1.0, k)
+    A = hessians(k, seed)
     figure = step_limits("S-Local-GD", k, p=p).figure
     for gamma in (figure, figure / 4):
 
@@ -435,8 +430,6 @@ def test_table1_counts_vectors_and_exchanges() -> None:
     assert {r.local_steps for r in t1.table1(100.0, 1.0, 1e-3, 20)[2:]} == {10}
     assert t1.table1(100.0, 1.0, 1e-3, 20)[0].floats_per_round is None
 
-
-# -- refusals ------------------------------------------------------------------------------------------------
 
 x2, h4 = np.zeros(2), np.zeros((4, 2))
 REFUSED: list[tuple[Callable[[], object], str]] = [
