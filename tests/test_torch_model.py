@@ -1,7 +1,5 @@
 """Networks as clients: on every engine, with minibatches, metrics and keyed dropout, and without a made-up L."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
