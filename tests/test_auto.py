@@ -48,7 +48,6 @@ class Slow(ps.prox.Operator):
 F, PSI = quadratic(1e3, 40), ps.prox.L1(1e-3)
 
 
-# -- APDA --------------------------------------------------------------------------------------------------------------
 def test_a_run_of_apda_is_not_called_stalled() -> None:
     problem = ps.Problem([quadratic(1e4, 12)], psi=ps.prox.L1(0.01))
     result = ps.run(ps.APDA.theory(problem), problem, tol=1e-8)
@@ -166,7 +165,6 @@ def test_the_unstable_zone_ends_with_a_status_and_not_with_a_wrong_answer(psi: A
     assert ps.minimize(f, psi, method="apda", tol=1e-8).success
 
 
-# -- APDA with D -------------------------------------------------------------------------------------------------------
 def grid(side: int) -> Any:
     """Differences along both axes of a picture; its rows are not independent."""
     E, eye = difference(side), np.eye(side)
@@ -211,7 +209,6 @@ def test_a_solution_of_zero_is_no_stall(method: str) -> None:
             assert found.fun <= f.value(x0) + psi(D @ x0)
 
 
-# -- the choice --------------------------------------------------------------------------------------------------------
 def test_an_expensive_prox_is_skipped_and_a_cheap_one_is_not(virtual_time: None) -> None:
     dear = ps.minimize(F, Slow(PSI, 2e-3), tol=1e-7)
     assert dear.success
@@ -226,7 +223,6 @@ def test_an_expensive_prox_is_skipped_and_a_cheap_one_is_not(virtual_time: None)
     assert [name for _, name in cheap.choices] == ["fista-restart", "end"]
 
 
-# -- the choice with D -------------------------------------------------------------------------------------------------
 def test_turns_go_on_where_they_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     f, given = quadratic(50.0, 12), {"D": difference(12), "tol": 1e-7}
     papc, apda, exact = (ps.minimize(f, ps.prox.L1(0.02), method=m, **given) for m in ("papc", "apda", "pdhg"))
@@ -311,7 +307,6 @@ def test_a_change_of_method_starts_its_watch_anew() -> None:
     run.close()
 
 
-# -- choices that are taken back ---------------------------------------------------------------------------------------
 def test_a_prox_that_becomes_cheap_is_no_longer_skipped(virtual_time: None) -> None:
     class Warm(Slow):
         """Slow in its first calls alone, as after a slow moment of the machine."""

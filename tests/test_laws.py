@@ -63,11 +63,6 @@ def linear_part(act: Callable[[Array], Array], fixed: Array) -> Array:
     return np.stack([act(fixed + e) - at for e in np.eye(len(fixed))], axis=1)
 
 
-def largest_eigenvalue(Q: Array, R: Array) -> float:
-    """Of one quadratic form against another."""
-    return float(scipy.linalg.eigh((Q + Q.T) / 2, (R + R.T) / 2, eigvals_only=True)[-1])
-
-
 class ErrorMaps:
     """The exact linear maps of one iteration, with and without communication, by probing a method's own halves.
 
@@ -161,7 +156,8 @@ class ErrorMaps:
             for probability, cohort, r in self.outcomes:
                 M = linear_part(lambda z, S=cohort, c=coins, r=r: self.step(z, S, c, r)[0], self.fixed)
                 mean += p * probability * chance * M.T @ P @ M
-        return largest_eigenvalue(B.T @ mean @ B, B.T @ P @ B)
+        Q, R = B.T @ mean @ B, B.T @ P @ B
+        return float(scipy.linalg.eigh((Q + Q.T) / 2, (R + R.T) / 2, eigvals_only=True)[-1])
 
     @property
     def zeta(self) -> float:

@@ -19,12 +19,10 @@ FAST = {"nogil": True, "error_model": "numpy", "fastmath": True}
 
 
 def total(x):  # type: ignore[no-untyped-def]
-    """Returns something."""
     return x.sum()
 
 
 def with_room(x, out):  # type: ignore[no-untyped-def]
-    """Allocates."""
     room = np.zeros(x.shape[0])
     for i in range(x.shape[0]):
         room[i] = x[i] + out[i]

@@ -41,10 +41,6 @@ class Counted(prox.Operator):
         return np.asarray(self.psi.prox(x, t)) if self.calls <= self.right else self.wrong(x)
 
 
-def gentle(d: int = 20) -> ps.Quadratic:
-    return ps.Quadratic(np.geomspace(0.1, 1, d), np.ones(d))
-
-
 F, L1, ZERO = quadratic(), prox.L1(0.05), np.zeros(30)
 DIFFERENCE = difference(30)
 
@@ -65,7 +61,6 @@ def regression(rows: int = 60, d: int = 12, seed: int = 1) -> tuple[Array, Array
     return A, A @ np.where(np.arange(d) < 4, 1.0, 0.0) + 0.3 * rng.standard_normal(rows)
 
 
-# -- one family --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("D", [None, DIFFERENCE[:11, :12]], ids=["plain", "D"])
 def test_the_trajectory_is_that_of_run(D: Any) -> None:
     A, b = regression()
@@ -81,7 +76,6 @@ def test_the_trajectory_is_that_of_run(D: Any) -> None:
             run.close()
 
 
-# -- certificates and counts -------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("method", ["proxgd", "fista", "fista-restart", "proxskip"])
 @pytest.mark.parametrize(
     "psi",
@@ -156,7 +150,6 @@ def test_a_strong_convexity_of_rounding_is_none() -> None:
     assert ps.Quadratic(np.diag([1e-9, 1.0]), np.ones(2)).mu == pytest.approx(1e-9)
 
 
-# -- solutions of others: test_sklearn has the Lasso -------------------------------------------------------------------
 @pytest.mark.parametrize("method", ["papc", "splitskip", "pdhg", "apda", "auto"])
 def test_fused_lasso_of_scipy(method: str) -> None:
     """f + |D x|_1 as a smooth problem with bounds in the dual: y in a box, x = H^-1 (b - D'y)."""
@@ -182,14 +175,13 @@ def test_fused_lasso_of_scipy(method: str) -> None:
 @pytest.mark.long
 def test_an_operator_of_pylops_is_the_matrix_it_stands_for() -> None:
     pylops = pytest.importorskip("pylops", reason="pylops is not installed")
-    f = gentle(30)
+    f = quadratic(10.0)
     D = pylops.FirstDerivative(30, kind="forward", edge=False)  # its last row is zero
     res = ps.minimize(f, prox.L1(0.2), ZERO, D=D, method="papc", tol=1e-9)
     assert res.success
     assert np.abs(res.x - ps.minimize(f, prox.TV1D(0.2), ZERO, tol=1e-10).x).max() < 1e-7
 
 
-# -- f in every form ---------------------------------------------------------------------------------------------------
 def test_f_in_every_form_gives_one_answer() -> None:
     x, pair = ps.minimize(F, L1, ZERO, tol=1e-10).x, (F.value, F.gradient)
     forms = [(plain(F), {}), (pair, {"L": F.L, "mu": F.mu}), (pair, {"mu": F.mu}), (pair, {"p": 0.1})]
@@ -223,7 +215,6 @@ def test_a_gradient_may_reuse_its_buffer() -> None:
     assert ps.minimize(f, prox.L1(0.1), np.zeros(20), method="fista", tol=1e-7).success
 
 
-# -- minibatches -------------------------------------------------------------------------------------------------------
 def test_sproxskip_has_the_constants_of_expected_smoothness() -> None:
     A, b = regression(rows=200)
     f = ps.Logistic(A, b > 0, l2=0.1)
@@ -276,7 +267,6 @@ def test_with_minibatches_the_bound_of_proxgd_is_of_the_whole_gradient() -> None
     assert min(found.trace["certificate"]) > 1e-6
 
 
-# -- bad input ---------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("call", "said"),
     [
@@ -375,7 +365,6 @@ def test_an_affine_f_is_minimized(D: Any) -> None:
     assert close(found.x, [2.0, -1.0, 2.0], 1e-7)
 
 
-# -- an inner solver ---------------------------------------------------------------------------------------------------
 class Rough:
     """l1 by an inner solver that leaves an error of its tolerance, or of ``floor`` if that is larger."""
 
@@ -428,12 +417,13 @@ def test_a_prox_that_stops_after_some_iterations_is_doubted_in_the_result() -> N
     theirs = pytest.importorskip("pyproximal", reason="pyproximal is not installed")
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
-        found = ps.minimize(gentle(), theirs.TV(dims=(20,), sigma=0.5), np.zeros(20), method="fista", tol=1e-6)
+        found = ps.minimize(
+            quadratic(10.0, 20), theirs.TV(dims=(20,), sigma=0.5), np.zeros(20), method="fista", tol=1e-6
+        )
     assert any("of unknown accuracy" in said for said in found.warnings)
     assert any("of unknown accuracy" in str(w.message) for w in heard)
 
 
-# -- manners -----------------------------------------------------------------------------------------------------------
 def test_limits_are_kept() -> None:
     assert ps.minimize(F, L1, ZERO, max_prox=1).nprox == 1
     for method, limit in itertools.product(("proxgd", "auto"), ("max_iter", "max_grad", "max_prox")):
@@ -476,7 +466,6 @@ def test_the_callback_sees_records_can_stop_and_cannot_change_the_answer() -> No
     assert np.array_equal(whole.x, ps.minimize(F, L1, ZERO, **how).x)
 
 
-# -- limits, and runs that end early -----------------------------------------------------------------------------------
 LONG = ps.LeastSquares(*regression(50, 5), l2=0.1)
 PAIR = (LONG.value, LONG.gradient)
 
@@ -510,7 +499,7 @@ def test_long_rounds_take_the_steps_of_one_call() -> None:
 @pytest.mark.parametrize("L", [1.0, None])
 @pytest.mark.parametrize("method", ["proxskip", "fista", "proxgd"])
 def test_a_gradient_that_stops_being_finite_ends_the_run(method: str, L: float | None) -> None:
-    f, calls = gentle(), itertools.count(1)
+    f, calls = quadratic(10.0, 20), itertools.count(1)
 
     def gradient(x: np.ndarray) -> np.ndarray:
         call = next(calls)

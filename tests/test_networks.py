@@ -55,13 +55,10 @@ def arriving(name: str, rounds: list[float]) -> Any:
     return chosen(name, [np.where(np.arange(101) >= r, 0.96, 0.5) for r in rounds])
 
 
-def test_a_seed_has_arrived_only_if_it_stays_within_a_point() -> None:
+def test_a_seed_has_arrived_only_if_it_stays_within_a_point_and_medians_say_how_many_did() -> None:
     stays, dips = [0.5, 0.95, 0.942, 0.97, 0.941], [0.5, 0.95, 0.939, 0.97, 0.96]
     leaves, diverges = [0.5, 0.95, 0.96, 0.97, 0.93], [0.5, 0.95, 0.96, 0.97, math.nan]
     assert chosen("fedlin", [stays, dips, leaves, diverges]).costs("rounds") == [1, 3, math.inf, math.inf]
-
-
-def test_medians_say_how_many_arrived() -> None:
     r = arriving("local-sgd", [10, 20, math.inf, 30, 5])
     assert (r.cost("rounds"), r.said("rounds")) == (20, "20 (4 of 5)")
     assert arriving("local-sgd", [math.inf] * 5).said("rounds") == "never"

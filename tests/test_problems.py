@@ -146,7 +146,6 @@ def test_bad_input_gets_one_sentence(call, says):
     assert "\n" not in str(caught.value)
 
 
-# -- splits ------------------------------------------------------------------------------------------------------------
 SPLITS = st.sampled_from(["label", "iid", "contiguous", "dirichlet"])
 
 
@@ -207,7 +206,6 @@ def test_what_is_evaluated_is_what_is_solved(weights):
         assert problem.value(x) == pytest.approx(whole.value(x), rel=1e-15)
 
 
-# -- oracles of unknown make, solutions --------------------------------------------------------------------------------
 def mine(center, mu=1.0):
     """The least an oracle can be."""
     steep = np.array([1.0, 4.0])

@@ -82,10 +82,7 @@ FUNCTIONS = {
     "NuclearNorm": (prox.NuclearNorm(0.7, (2, 3)), on_singular_values(lambda s, t: np.minimum(s, 0.7))),
     "Huber": (prox.Huber(0.7, 0.3), lambda y, t: np.clip(y / (1 + t * 0.3 / 0.7), -0.7, 0.7)),
     "TV1D": (prox.TV1D(0.6), chain_conjugate),
-    "SingularValues": (
-        prox.SingularValues(prox.ElasticNet(0.4, 1.5), (2, 3)),
-        on_singular_values(elastic_conjugate),
-    ),
+    "SingularValues": (prox.SingularValues(prox.ElasticNet(0.4, 1.5), (2, 3)), on_singular_values(elastic_conjugate)),
     "Blocks": (
         prox.Blocks([prox.L1(0.7), prox.SquaredL2(2.5)], [2, 4]),
         lambda y, t: np.concatenate([np.clip(y[:2], -0.7, 0.7), y[2:] / (1 + t / 2.5)]),

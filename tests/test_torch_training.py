@@ -49,12 +49,6 @@ def test_it_is_the_optimizer_on_as_many_ranks(name, n, ranks):
         assert np.abs(result.h.sum(0)).max() <= close * (1 + np.abs(result.h).max())
 
 
-def as_problem(batch):
-    module = torch_ranks.virtual_module()
-    problem = ps.Problem([Model(module, cross_entropy, X, y) for X, y in torch_ranks.virtual_data(3)])
-    return problem.with_batch(batch)
-
-
 def plain(q):
     return torch.optim.SGD(q, 0.1)
 
@@ -65,7 +59,9 @@ def test_plain_steps_are_those_of_a_run(control, method, batch):
     """Of Scaffnew and of FedLin, with their counts and the time that they take over a network."""
     network = ps.Network(latency=0.1, bandwidth=(1e3, 2e3, 3e3), gradient=(0.5, 0.2, 0.1), server=4e3)
     mine = trained({"optimizer": plain, "period": 5, "control": control, "batch": batch}, 3, 8, network=network)
-    theirs = ps.run(method, as_problem(batch), rounds=8, seed=7, engine="torch", network=network)
+    module = torch_ranks.virtual_module()
+    problem = ps.Problem([Model(module, cross_entropy, X, y) for X, y in torch_ranks.virtual_data(3)])
+    theirs = ps.run(method, problem.with_batch(batch), rounds=8, seed=7, engine="torch", network=network)
     assert np.abs(mine.x - theirs.x).max() <= 1e-12
     assert control == "anchor" or np.abs(mine.h - theirs.h).max() <= 1e-10
     for column in ("f", "local_steps", "grad_evals", "sim_seconds"):

@@ -18,7 +18,6 @@ from proxskip.prox import ProxWarning
 from proxskip.types import Array, GradientWarning
 
 
-# -- problems at random ------------------------------------------------------------------------------------------------
 def own(value: Callable[[Array], float], gradient: Callable[[Array], Array], L: float | None = None) -> Any:
     """A function of one's own whose calls are counted, with its L; or the pair, where that is unknown."""
     f = (Mock(side_effect=value), Mock(side_effect=gradient))
@@ -113,7 +112,6 @@ def right(seed: int) -> Case:
     return Case(f, psi, x0, given)
 
 
-# -- and with one ------------------------------------------------------------------------------------------------------
 def other_gradient(rng: np.random.Generator, f: Any, d: int) -> Callable[[Array], Array]:
     """The gradient of another function: other data, another scale, a term or a coordinate that was forgotten."""
     shift, forgotten = float(np.linalg.norm(f.gradient(np.zeros(d)))) * rng.standard_normal(d) / d, np.arange(d) > 0
@@ -187,7 +185,6 @@ def test_nothing_is_said_about_right_problems(problems: int) -> None:
         assert [str(w.message) for w in seen] == [], seed
 
 
-# -- what it costs, and single cases -----------------------------------------------------------------------------------
 A = np.random.default_rng(0).standard_normal((30, 8))
 F = ps.LeastSquares(A, A.sum(axis=1), l2=0.1)
 L1 = prox.L1(0.1)
