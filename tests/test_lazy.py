@@ -60,6 +60,7 @@ def test_results_and_sums_have_the_bytes_of_numpy(form: str, c: int, d: int, own
     weights = tuple(np.random.default_rng(1).random((3, c)))
     expected = FORMS[form](h[members], x, row, s)
     sums = [weighted_sum(w, expected) for w in weights]
+    assert same(CpuEngine(2).sum(weights[0], expected), sums[0])
     untouched, out = h.copy(), np.empty((c, d))
     for target, kept, rows in ((out, False, weights), (out, False, weights[:1]), (h, True, ())):  # the last in place
         assert h.tobytes() == untouched.tobytes()

@@ -179,13 +179,21 @@ def test_momentum_that_a_scheduler_turns_on_is_refused_at_the_step():
     assert (q == 1.0).all()
 
 
-def test_float64_beside_float32_keeps_its_digits():
+def test_parameters_keep_their_precision_and_h_has_more():
     a, b = torch.nn.Parameter(torch.tensor([1 / 3], dtype=torch.float64)), torch.nn.Parameter(torch.ones(1))
     optimizer = Scaffnew(torch.optim.SGD([a, b], 0.0), period=1)
     (a.sum() + b.sum()).backward()
     optimizer.step()
     assert a.item() == 1 / 3
     assert b.dtype == torch.float32
+    q = torch.nn.Parameter(torch.ones(4, dtype=torch.bfloat16))
+    optimizer = Scaffnew(torch.optim.SGD([q], 0.1), period=2)
+    for _ in range(4):
+        (q**2).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert q.dtype == torch.bfloat16
+    assert optimizer.flat.h.dtype == optimizer.flat.x.dtype == torch.float32
 
 
 def test_natural_compression_reads_what_is_not_a_number_as_infinity():
@@ -208,17 +216,6 @@ def test_alone_it_is_the_optimizer_itself():
             optimizer.step()
         trajectories.append(q.detach())
     assert torch.allclose(*trajectories, rtol=1e-6)
-
-
-def test_bfloat16_parameters_keep_their_precision_and_h_has_more():
-    q = torch.nn.Parameter(torch.ones(4, dtype=torch.bfloat16))
-    optimizer = Scaffnew(torch.optim.SGD([q], 0.1), period=2)
-    for _ in range(4):
-        (q**2).sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    assert q.dtype == torch.bfloat16
-    assert optimizer.flat.h.dtype == optimizer.flat.x.dtype == torch.float32
 
 
 def test_natural_compression_is_unbiased_within_its_variance():

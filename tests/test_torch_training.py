@@ -13,6 +13,7 @@ import torch_ranks  # noqa: E402
 from proxskip.torch import Model, split, train  # noqa: E402
 from proxskip.torch.stacked_optimizer import acts_by_entry  # noqa: E402
 from proxskip.torch.training import Training  # noqa: E402
+from test_torch_model import accuracy  # noqa: E402
 from test_torch_optimizer import RANKS, on_ranks  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("torch-ranks")]
@@ -143,10 +144,6 @@ def test_the_module_is_a_copy_at_x_and_records_have_metrics(tmp_path):
     module = torch_ranks.virtual_module()
     before = [q.detach().clone() for q in module.parameters()]
     X, y = torch.randn(30, 6, dtype=torch.float64), torch.randint(0, 3, (30,))
-
-    def accuracy(outputs, targets):
-        return (outputs.argmax(-1) == targets).double().mean()
-
     result = train(
         module, cross_entropy, split(X, y, clients=3), lambda q: torch.optim.AdamW(q, 0.01), period=5, rounds=4,
         test=(X, y), metrics={"accuracy": accuracy}, device="cpu",
