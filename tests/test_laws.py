@@ -249,6 +249,29 @@ def test_lyapunov_contracts_at_other_parameters(name: str, fraction: float, p: f
     assert maps.top() <= 1 - maps.zeta + 1e-10
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["proxskip", "scaffnew-weighted", "scaffnew-cohort", "scaffnew-bernoulli", "decentralized", "locodl-rand",
+     "splitskip", pytest.param("gradskip", marks=pytest.mark.slow),
+     pytest.param("tamuna-cohort", marks=pytest.mark.slow)],
+)  # fmt: skip
+@pytest.mark.long
+def test_a_wrong_update_breaks_the_lyapunov_law(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The law sees the sign and the size of the update of h (of x in SplitSkip, where 3/2 of it still contracts)."""
+    maps = maps_of(NAMED[name])
+    kind, half = type(maps.method), "settle_masked" if name == "tamuna-cohort" else "settle"
+    right, key = getattr(kind, half), "x" if name == "splitskip" else "h"
+    for factor in (-1.0, 0.0, 0.5) if key == "x" else (-1.0, 0.0, 0.5, 1.5):
+
+        def wrong(self: Any, client: Any, memory: Any, *outcome: Array, factor: float = factor) -> Any:
+            new = right(self, client, memory, *outcome)
+            old = memory.get("hhat", memory["h"]) if key == "h" else memory["xhat"]
+            return new | {key: old + factor * (new[key] - old)}
+
+        monkeypatch.setattr(kind, half, wrong)
+        assert maps.top() > 1 - maps.zeta + 1e-4, factor
+
+
 # -- the Lyapunov law of an estimator, with every minibatch and coin -----------------------------------------------------
 class Estimators(ErrorMaps):
     """Scaffnew-VR's on least squares: the state is (x_i, h_i, w_i), and gw_i is the full gradient at w_i.
