@@ -132,7 +132,6 @@ def test_bernoulli_cohorts_are_never_empty_and_have_the_binomial_size() -> None:
         ("scaffnew", [[]], "at least one"),
         ("scaffnew", [], "empty"),
         ("scaffnew", "most", "not understood"),
-        ("scaffnew", Bernoulli(1.5), "must lie in"),
         ("scaffnew-psi", 2, "needs the h of all clients"),
         *((name, 2, "needs all clients in every round") for name in ("gd", "fedlin", "s-local-gd", "decentralized")),
     ],
@@ -144,8 +143,9 @@ def test_impossible_cohorts_are_refused(name: str, cohort: Any, says: str) -> No
         ps.run(NAMED[name].make(problem), problem, rounds=1, cohort=cohort)
 
 
-def test_chi_above_its_bound_warns() -> None:
+def test_chi_above_its_bound_warns_and_two_clients_suffice_for_tamuna() -> None:
     problem = ps.Problem(quadratics(4))
+    assert ps.Tamuna.theory(problem, cohort=2).s == 2
     with pytest.warns(ps.UnsafeStepWarning, match="exceeds its bound"):
         ps.run(ps.Scaffnew(1 / problem.L_max, 0.5, chi=1.5), problem, rounds=1, cohort=2)
 

@@ -197,6 +197,8 @@ def test_settings_that_diverge_are_refused_and_those_nearby_are_warned_of() -> N
     assert wild.status is ps.Status.DIVERGED, "the watch on the residual catches what was insisted on"
     with pytest.warns(ps.UnsafeStepWarning, match="may be unstable"):
         ps.run(ps.FiveGCS.practical(problem, c=3, K=3), problem, rounds=1)
+    *_, note = replace(ps.FiveGCS.practical(problem), mu=1.5 * problem.mu).check(problem)
+    assert "exceeds the problem's" in note
     for given in ({"K": 1}, {"K": 9}, {"K": 40}, {"c": 3, "K": 9, "sigma": 0.5}, {"c": 3, "K": 400}):
         assert ps.FiveGCS.practical(problem, **given).check(problem) == [], given
 

@@ -78,6 +78,7 @@ def test_random_graphs_follow_their_seed_and_their_number():
     assert np.array_equal(graph("erdos-renyi:0.4", 15, seed=5).W, graph("erdos-renyi:0.4", 15, seed=5).W)
     assert not np.array_equal(graph("erdos-renyi:0.4", 15, seed=5).W, graph("erdos-renyi:0.4", 15, seed=6).W)
     assert graph("erdos-renyi:1", 6).edges == 15
+    assert graph("ring", 6).edges == 6
     assert (np.count_nonzero(graph("regular:3", 12, seed=1).W, axis=1) == 4).all()
     assert all(graph("erdos-renyi:0.25", 10, seed=s).delta > 0 for s in range(20))
     sizes = {"erdos-renyi": (2, 5, 30), "erdos-renyi:0.3": (10, 20), "regular": (5, 6, 20), "regular:3": (4, 10)}

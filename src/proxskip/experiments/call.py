@@ -12,7 +12,7 @@ from proxskip.report.figures import ReproductionReport
 
 
 def reproduce(
-    experiments: Sequence[str] = (),
+    experiments: str | Sequence[str] = (),
     *,
     data: str = "digits",
     out: str | Path = "report",
@@ -28,7 +28,7 @@ def reproduce(
         data: the data set, by name or path.
         engine, threads: as in ``run``.
         data_dir: where to look for the data set first.
-        experiments: the names of some, such as ``["fig1b"]``; all if not given.
+        experiments: the name of one, such as "fig1b", or of several; all if not given.
         out: the folder of the report; a second call finds there what the first has computed.
         quick: shorter runs.
         engine: "cpu", "gpu" or "reference".
@@ -36,6 +36,7 @@ def reproduce(
         data_dir: a folder with data sets.
         progress: whether to show progress on stderr; by default in a terminal or a notebook.
     """
+    names = [experiments] if isinstance(experiments, str) else experiments
     options = ReproductionOptions(data, Path(out), quick, engine, threads, data_dir)
     with OverallProgress(quiet=not is_wanted(progress)) as overall:
-        return run_all(experiments, options, overall)
+        return run_all(names, options, overall)

@@ -109,7 +109,7 @@ class Network:
             changes: fields to change.
         """
         if name not in NAMED:
-            raise InputError(f'network "{name}" is not known; use {", ".join(NAMED)}, or give a Network.')
+            raise InputError(f'network "{name}" is not known; use {", ".join(NAMED)}.')
         unknown = changes.keys() - {f.name for f in fields(cls)}
         if unknown:
             raise InputError(f"a network has no {min(unknown)}; it has {', '.join(f.name for f in fields(cls))}.")
