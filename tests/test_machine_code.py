@@ -237,12 +237,19 @@ def test_private_parts_of_numba_are_used_in_one_module() -> None:
     assert "0.59.1 and 0.68.1" in str(numba_internals.__doc__)  # the ends of the range that ran these tests
 
 
-def test_a_terminal_hears_once_that_kernels_are_compiled(monkeypatch: Any, tmp_path: Path, capsys: Any) -> None:
+@pytest.mark.parametrize("where", ["terminal", "notebook"])
+def test_somebody_who_waits_hears_once_that_kernels_are_compiled(
+    where: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class ZMQInteractiveShell: ...
+
     tmp_path.chmod(0o700)
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: where == "terminal", raising=False)
+    if where == "notebook":
+        monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=ZMQInteractiveShell))
     for said in (1, 0):  # in a second process the code is kept
         compilation._announce.cache_clear()
         for _ in range(2):
             assert compilation.njit(cache=True)(total)(np.ones(3)) == 3.0
-        assert capsys.readouterr().err.count("compiling kernels") == said
+        assert capsys.readouterr().err.count("compiling kernels, once on this machine (10 to 20 seconds)") == said

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from proxskip.experiments.reproduce import ReproductionOptions
-from proxskip.experiments.reproduce import reproduce as run_all
-from proxskip.loop.progress import OverallProgress, is_wanted
-from proxskip.report.figures import ReproductionReport
+if TYPE_CHECKING:
+    from proxskip.report.figures import ReproductionReport
 
 
 def reproduce(
@@ -36,6 +35,10 @@ def reproduce(
         data_dir: a folder with data sets.
         progress: whether to show progress on stderr; by default in a terminal or a notebook.
     """
+    from proxskip.experiments.reproduce import ReproductionOptions
+    from proxskip.experiments.reproduce import reproduce as run_all
+    from proxskip.loop.progress import OverallProgress, is_wanted
+
     names = [experiments] if isinstance(experiments, str) else experiments
     options = ReproductionOptions(data, Path(out), quick, engine, threads, data_dir)
     with OverallProgress(quiet=not is_wanted(progress)) as overall:
