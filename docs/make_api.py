@@ -98,7 +98,10 @@ BEYOND = (
     ("proxskip.protocol", ("Server", "ServerState", "Client", "ClientState", "Worker", "Counts")),
     ("proxskip.results.checkpoint", ("save", "load", "differences", "Checkpoint", "CheckpointError")),
 )
-HEAD = """# API
+NOTE = "<!-- Written by docs/make_api.py; do not edit. -->"
+HEAD = f"""# API
+
+{NOTE}
 
 Signatures, parameters and examples of all public names, by subject. `import proxskip as ps` gives the names of the
 first sections; the other pages name their module.
@@ -151,7 +154,7 @@ def optional(path: str, name: str) -> Any:
 def section(title: str, slug: str, things: list[tuple[str, Any]]) -> str:
     """One page."""
     given = INTRODUCTIONS.get(slug, {})
-    parts = [f"# {title}\n\n<!-- Written by docs/make_api.py; do not edit. -->\n"]
+    parts = [f"# {title}\n\n{NOTE}\n"]
     if "text" in given:
         parts.append(given["text"].strip() + "\n")
     if "example" in given:

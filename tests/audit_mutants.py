@@ -8,8 +8,6 @@ mends it by itself. On a cluster and on a card every seed makes one fault in one
 faults in all cases.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import warnings
@@ -25,7 +23,6 @@ from proxskip.results.result import Result, Status
 from proxskip.running import make_engine
 from proxskip.types import UnsafeStepWarning
 
-ENGINES = ("cpu", "reference", "torch", "ray", "gpu")
 FAULTS = ("lost", "doubled", "altered")
 LEAST = 1e-6
 """The share of |h| by which an update is altered."""
@@ -136,18 +133,15 @@ def broken(make: Callable[[int], Made], fault: str, seed: int, engine: Any) -> t
     problem.__dict__.setdefault("solution", None)  # not needed here, and it takes long
     rng = np.random.Generator(np.random.Philox((seed, 7)))
     when, who = int(rng.integers(2, 20)), int(rng.integers(100))
-    faulty = Faulty(engine, fault, when, who, settles=_settles(method, given))
+    # whether a round ends with what the clients are told, and not with what they send
+    settles = method.name != "5gcs" and not (method.name == "scaffold" and "cohort" in given)
+    faulty = Faulty(engine, fault, when, who, settles)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnsafeStepWarning)
         result = ps.run(method, problem, rounds=25, every=1, seed=seed, engine=engine, allow_unsafe_step=True, **given)
     if not faulty.done:
         return None, f"{fault} update {when}: h did not move any more, seed {seed}"
     return result, f"{fault} update {when} of member {who} on {engine.name}, seed {seed}"
-
-
-def _settles(method: Any, given: dict[str, Any]) -> bool:
-    """Whether a round ends with what the clients are told, and not with what they send."""
-    return method.name != "5gcs" and not (method.name == "scaffold" and "cohort" in given)
 
 
 def reported(result: Result) -> bool:
@@ -160,7 +154,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("seeds", type=int, nargs="?", default=200)
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--engine", choices=ENGINES, default="cpu")
+    parser.add_argument("--engine", choices=["cpu", "reference", "torch", "ray", "gpu"], default="cpu")
     o = parser.parse_args()
     engine, by_turns = o.engine, o.engine in ("ray", "gpu")
     if o.engine == "ray":

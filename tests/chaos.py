@@ -9,8 +9,6 @@ What a campaign found is kept in build/chaos with what it printed. It is not mad
 same, so that an interrupted run goes on where it was. Exits with 1 unless every campaign ended and found nothing.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

@@ -6,8 +6,6 @@ Several kills share a run, since a deployed round takes seconds. Every run must 
 h at zero; every wipe must be named; rounds without the stopped process must close at their deadline within ten percent.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.machinery
 import importlib.util
@@ -24,7 +22,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from chaos import tell
 
@@ -95,7 +93,7 @@ class Federation:
         result = self.module.HOME / "result.json"
         return json.loads(result.read_text())["summary"] if result.exists() else {}
 
-    def __enter__(self) -> Federation:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:

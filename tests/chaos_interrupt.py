@@ -7,8 +7,6 @@ middle of local steps, while a checkpoint is written. A cluster and a card do no
 interrupted in this process, one cluster for all. It prints how long the slowest took to end.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import random
@@ -52,7 +50,8 @@ def cases(engine: str, plain: ps.Problem, sampled: ps.Problem) -> list[Case]:
     if engine == "ray":
         from proxskip.engines.ray.engine import RayEngine
 
-        one = two = _same(RayEngine(2, stay=True, deadline=120))
+        cluster = RayEngine(2, stay=True, deadline=120)
+        one = two = lambda: cluster
     elif engine == "cpu":
         one, two = (lambda: CpuEngine(1)), (lambda: CpuEngine(2))
     else:
@@ -78,10 +77,6 @@ def survives_a_fork(engine: str) -> bool:
 
         return not torch.cuda.is_available()
     return engine not in ("ray", "gpu")
-
-
-def _same(engine: Any) -> Callable[[], Any]:
-    return lambda: engine
 
 
 def child(job: Callable[[], ps.Result]) -> int:
@@ -123,7 +118,7 @@ def interrupted_here(job: Callable[[], ps.Result], after: float, number: int) ->
 def interrupted(job: Callable[[], ps.Result], after: float, number: int) -> tuple[int, float]:
     """Send a signal some seconds after the job began; how it ended, and how long after the signal (0 if before)."""
     pid = child(job)
-    until, late = time.monotonic() + after, 0.0
+    until = time.monotonic() + after
     while time.monotonic() < until:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
@@ -132,8 +127,7 @@ def interrupted(job: Callable[[], ps.Result], after: float, number: int) -> tupl
     sent = time.monotonic()
     os.kill(pid, number)
     _, status = os.waitpid(pid, 0)
-    late = time.monotonic() - sent
-    return os.waitstatus_to_exitcode(status), late
+    return os.waitstatus_to_exitcode(status), time.monotonic() - sent
 
 
 def campaign(

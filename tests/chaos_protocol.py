@@ -6,8 +6,6 @@
 They are counted from ``--first`` on, so that a long campaign can be made in parts.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import struct

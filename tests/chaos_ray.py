@@ -7,8 +7,6 @@ Part of ``make chaos``. Prints the counts and the longest recovery, and exits wi
 longer than it may. What happened too late to disturb its run does not count, and is done again in another one.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import random
@@ -36,7 +34,7 @@ from ray.cluster_utils import Cluster  # noqa: E402
 
 import proxskip as ps  # noqa: E402
 from chaos import tell  # noqa: E402
-from conftest import NAMED, data  # noqa: E402
+from conftest import NAMED, bits, data  # noqa: E402
 from proxskip.engines.ray.cluster import start_here  # noqa: E402
 from proxskip.engines.ray.engine import RayEngine  # noqa: E402
 from proxskip.engines.ray.private import on_loopback  # noqa: E402
@@ -122,10 +120,6 @@ def result_of(name: str, engine: Any, seed: int, watcher: Any = ()) -> ps.Result
     )  # fmt: skip
 
 
-def same(a: ps.Result, b: ps.Result) -> bool:
-    return a.x.tobytes() == b.x.tobytes() and all(a.memory[k].tobytes() == b.memory[k].tobytes() for k in b.memory)
-
-
 def many(
     times: int, a_run: int, first: int, engine_for: Callable[[], RayEngine],
     act: Callable[[RayEngine, random.Random], bool],
@@ -144,7 +138,7 @@ def many(
         watcher = Watcher(engine := engine_for(), act, min(a_run, times - done), seed, seconds[name])
         result = result_of(name, engine, seed, (watcher,))
         done, worst = done + watcher.done, max(worst, watcher.longest)
-        good = same(result, result_of(name, "cpu", seed))
+        good = bits(result) == bits(result_of(name, "cpu", seed))
         wrong += not good
         rebuilt = len(result.summary()["cluster"]["recoveries"])
         print(
@@ -218,12 +212,8 @@ def drivers(kills: int, first: int) -> tuple[int, int, float]:
 
 def nodes(removals: int, first: int) -> tuple[int, int, float]:
     """Two nodes besides the driver's: one with actors is killed while a run goes on, another added before the next."""
-    about = {
-        "num_cpus": 3,
-        "object_store_memory": 100 * 2**20,
-        "include_dashboard": False,
-        "node_ip_address": "127.0.0.1",
-    }
+    about = {"num_cpus": 3, "object_store_memory": 100 * 2**20, "include_dashboard": False}
+    about |= {"node_ip_address": "127.0.0.1"}
     with on_loopback():
         cluster = Cluster(initialize_head=True, head_node_args={**about, "num_cpus": 0})
         held: list[Any] = []

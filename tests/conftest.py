@@ -11,8 +11,6 @@ Every row also owes exact ledger counts (``up``, ``down``, ``exchanges``, ``extr
 and bitwise resume. LocalGD claims no fixed point; Scaffold, FedLin and S-Local-GD no Lyapunov function.
 """
 
-from __future__ import annotations
-
 import io
 import itertools
 import os
@@ -142,6 +140,11 @@ def quadratics(n: int = 4, d: int = 4, kappa: float = 20.0, own: bool = False, s
     return tuple(ps.Quadratic(2.0**i * f.H, 2.0**i * f.b) for i, f in enumerate(parts)) if own else tuple(parts)
 
 
+def quadratic(kappa: float = 100.0, d: int = 30, seed: int = 0) -> Any:
+    """One of them."""
+    return quadratics(1, d, kappa, seed=seed)[0]
+
+
 @cache
 def data(classes: int = 2, rows: int = 96, features: int = 6, seed: int = 5) -> tuple[Array, Array]:
     """Rows with a third of zeros and labels that depend on them."""
@@ -151,18 +154,30 @@ def data(classes: int = 2, rows: int = 96, features: int = 6, seed: int = 5) -> 
     return A, np.argmax(scores, axis=1).astype(np.float64)
 
 
+LOSSES = {"logistic": ps.Logistic, "squared": ps.LeastSquares, "softmax": ps.Softmax}
+
+
 @cache
 def model(loss: str = "logistic", sparse: bool = False, dtype: str = "float64", l2: float = 0.02) -> Any:
     """A linear model on ``data``."""
     A, b = data(3, features=4) if loss == "softmax" else data()
-    kind = {"logistic": ps.Logistic, "squared": ps.LeastSquares, "softmax": ps.Softmax}[loss]
     matrix = scipy.sparse.csr_matrix(A) if sparse else A
-    return kind(matrix, b, l2=l2, l2_relative=True, dtype=np.dtype(dtype))
+    return LOSSES[loss](matrix, b, l2=l2, l2_relative=True, dtype=np.dtype(dtype))
 
 
 def difference(d: int) -> Array:
     """D x = (x_2 - x_1, ..., x_d - x_{d-1})."""
     return np.diff(np.eye(d), axis=0)
+
+
+class OwnProx:
+    """A psi of a user or of another library, whose calls are counted."""
+
+    def __init__(self, prox: Callable[[Any, float], Any], value: Callable[[Any], Any] = lambda x: 0.0) -> None:
+        self.prox, self.value = mock.Mock(side_effect=prox), mock.Mock(side_effect=value)
+
+    def __call__(self, x: Any) -> Any:
+        return self.value(x)
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------
@@ -204,7 +219,6 @@ class Row:
         return law in self.laws.split()
 
     def quadratic(self, linear: bool = False) -> Problem:
-        """Heterogeneous quadratics."""
         return self._dress(Problem(quadratics(self.clients, own=self.own), self.weights), linear)
 
     def rows(self, loss: str = "logistic", sparse: bool = False, dtype: str = "float64") -> Problem:
@@ -317,10 +331,11 @@ METHODS = (
 NAMED = {row.name: row for row in METHODS}
 
 
-def claiming(*laws: str) -> Any:
-    """Parametrise a test over the rows that claim all of these laws."""
-    rows = [row for row in METHODS if all(row.claims(law) for law in laws)]
-    return pytest.mark.parametrize("row", rows, ids=lambda row: row.name)
+def claiming(law: str, slow: tuple[str, ...] = ()) -> Any:
+    """Parametrise a test over the rows that claim this law; those with these names are slow."""
+    rows = [row for row in METHODS if row.claims(law)]
+    marks = dict.fromkeys(slow, pytest.mark.slow)
+    return pytest.mark.parametrize("row", [pytest.param(r, id=r.name, marks=marks.get(r.name, ())) for r in rows])
 
 
 # -- a method's own halves, driven from any state ----------------------------------------------------------------------
@@ -398,8 +413,7 @@ class Machine:
 
     def put_solution(self) -> None:
         """Start at x*, h_i* = grad f_i(x*), y*."""
-        s = self.problem.solution
-        assert s is not None
+        s: Any = self.problem.solution
         server = self.method.start(self.problem, s.x)
         if self.problem.D is not None:
             server["y"] = s.y

@@ -17,7 +17,6 @@ from proxskip.types import Array, Vectors
 Up = tuple[tuple[Array, ...], Vectors]
 
 
-# -- codecs ------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Signs:
     """A bit for each sign, after the mean absolute value: a size that is not a whole number of bytes."""
@@ -41,7 +40,6 @@ class Signs:
         return float(np.frombuffer(data[:8], "<f8")[0]) * (2.0 * signs - 1.0)
 
 
-# -- methods -----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class LocalSolver(ps.authoring.Method):
     """5GCS for equal weights, with codecs; t, step and beta have an entry for each client.

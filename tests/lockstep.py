@@ -1,9 +1,7 @@
 """Federations in one process: one that never fails, and one whose messages a test moves by hand, all as bytes."""
 
-from __future__ import annotations
-
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,27 +10,13 @@ import numpy as np
 import proxskip as ps
 from conftest import quadratics
 from proxskip.links.cohorts import as_participation
-from proxskip.protocol import (
-    Arrived,
-    Ask,
-    Begin,
-    Client,
-    ClientState,
-    Deadline,
-    Restarted,
-    Server,
-    ServerState,
-    Worker,
-    wire,
-)
-from proxskip.protocol.client import ClientNode
+from proxskip.protocol import Arrived, Ask, Begin, Client, ClientState, Deadline, Restarted, Server, ServerState, Worker
+from proxskip.protocol.wire import decode, encode
 
 RUN = bytes(range(16))
 
 
-def drive(
-    server: Server, clients: Sequence[ClientNode], run: bytes = bytes(16), x0: object = None
-) -> tuple[ServerState, list[ClientState]]:
+def drive(server: Any, clients: Any, run: bytes = bytes(16), x0: Any = None) -> tuple[ServerState, list[ClientState]]:
     """Run to the end; the states of the server and of all clients."""
     state, memories = server.start(run, x0), [ClientState.fresh(run) for _ in clients]
     state, asks = server.step(state, Begin())
@@ -40,7 +24,7 @@ def drive(
         batch, asks = asks, []
         for ask in batch:
             i = ask.client
-            memories[i], answers = clients[i].step(memories[i], wire.encode(ask, server.limit))
+            memories[i], answers = clients[i].step(memories[i], encode(ask, server.limit))
             for raw in answers:
                 state, more = server.step(state, Arrived(raw, i))
                 asks += more
@@ -75,7 +59,7 @@ class Wires:
 
     def work(self, ask: Ask) -> list[bytes]:
         i = ask.client
-        self.memory[i], raw = self.clients[i].step(self.memory[i], wire.encode(ask))
+        self.memory[i], raw = self.clients[i].step(self.memory[i], encode(ask))
         return raw
 
     def deliver(self, but: tuple[int, ...] = (), change: dict[int, Callable[[Any], Any]] | None = None) -> None:
@@ -84,7 +68,7 @@ class Wires:
         for ask in self.asks:
             for raw in () if ask.client in but else self.work(ask):
                 if change and ask.client in change:
-                    raw = wire.encode(change[ask.client](wire.decode(raw, self.problem.d)))
+                    raw = encode(change[ask.client](decode(raw, self.problem.d)))
                 self.send(Arrived(raw, ask.client))
         self.send(Deadline(ticket, exchange))
 
@@ -125,7 +109,7 @@ class Wires:
                 ask, ticket=10**9, exchange=0, client=i, half=".report", down=(), counted=counted,
                 upload=self.state.uploads[i], settle=owed.settle if owed else "", outcome=owed.vectors if owed else None,
             )  # fmt: skip
-            told, _ = self.clients[i].step(memory, wire.encode(verdict))
+            told, _ = self.clients[i].step(memory, encode(verdict))
             name = self.server.method.about.summed
             rows.append(told.memory[name] if told.memory else np.zeros(self.problem.d))
         return np.array(rows)

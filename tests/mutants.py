@@ -8,8 +8,6 @@ download lost, an update applied twice, a division by n where only some were ave
 the one sent, a graph in two parts, a NaN averaged. The others are wrong signs, sizes and times of the h update.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -8,8 +8,6 @@ A run ends after 1,500 rounds or 100,000 local steps, and takes 1,000 of them a 
 millions, which would take hours.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time
@@ -23,8 +21,7 @@ import scipy.sparse
 
 import proxskip as ps
 from chaos import tell
-from lockstep import drive
-from proxskip.protocol import Client, Server, Worker
+from lockstep import drive, federate
 from proxskip.types import UnsafeStepWarning
 
 mpmath.mp.dps = 50
@@ -136,9 +133,8 @@ def judged(seed: int) -> tuple[str, str | None]:
             best = ps.Scaffnew(best.gamma, LEAST_P) if best is not None and best.p < LEAST_P else best
             if way == "federate" and best is not None:
                 rounds = min(400, int(STEPS * best.p))
-                server = Server(best, problem, rounds, seed=seed, tol=tol, measure=20, least=1)
-                workers = [Worker(f, i, seed) for i, f in enumerate(problem.clients)]
-                state, _ = drive(server, [Client(server.method, w) for w in workers])
+                server, clients = federate(best, problem, rounds, seed=seed, tol=tol, measure=20, least=1)
+                state, _ = drive(server, clients)
                 x, success = state.vectors["x"], state.reached
                 said = server.verdict(state)[0].name
             else:

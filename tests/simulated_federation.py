@@ -13,8 +13,6 @@ Beside the clients stands a shadow: for each client the h that it must have, com
     where rounds wait for everybody and no memory was lost, the answer is bitwise the one without faults
 """
 
-from __future__ import annotations
-
 import hashlib
 import heapq
 import math
@@ -54,10 +52,7 @@ class Violation(AssertionError):
 class SimulatedRun:
     """What a seed did."""
 
-    seed: int
-    kind: str
     digest: str
-    rounds: int
     faults: dict[str, int]
     counts: dict[str, int]
 
@@ -154,8 +149,7 @@ class Simulation:
             else:
                 self._serve(load)
         self._finished()
-        counts = dict(vars(self.state.counts))
-        return SimulatedRun(self.seed, self.kind, self.log.hexdigest(), self.state.round, self.faults, counts)
+        return SimulatedRun(self.log.hexdigest(), self.faults, dict(vars(self.state.counts)))
 
     # -- faults --------------------------------------------------------------------------------------------------------
     def _hits(self, fault: str) -> bool:

@@ -1,7 +1,5 @@
 """The audit acts: a lost, doubled or altered update is reported by the run itself, and an engine serves one run."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 

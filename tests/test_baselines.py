@@ -3,8 +3,6 @@
 Those are in the form in which others publish them; the library keeps differences h_i instead.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

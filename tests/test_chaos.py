@@ -1,7 +1,5 @@
 """The driver of the campaigns: what one of them found, or did not end with, is told from what is well, and kept."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -221,6 +221,7 @@ def test_resume_takes_new_limits_and_answers_with_their_code(call, tmp_path):
     code, out, _ = call("resume", tmp_path / "a", "--rounds", "3", "--json")
     assert code == 0
     assert "nothing to do: the run already has 5 rounds, more than the limit of 3" in json.loads(out)["message"]
+    assert "reached the limit of 5 rounds" in call("resume", tmp_path / "a", "--rounds", "5", "--json")[1]
     assert call("resume", tmp_path / "a", "--tol", "1e-13", "--rounds", "6", "--quiet")[0] == 3
     assert call("resume", tmp_path / "a", "--tol", "1e-7", "--rounds", "5000", "--quiet")[0] == 0
 

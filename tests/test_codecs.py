@@ -141,7 +141,6 @@ def test_locodl_takes_codecs_that_round_to_nearest_and_claims_no_rate(text: str,
     assert (method.zeta(problem) is not None) == unbiased
 
 
-# -- bits --------------------------------------------------------------------------------------------------------------
 @every_text
 @given(d=st.integers(1, 70), seed=st.integers(0, 2**64 - 1), client=st.integers(0, 9))
 @settings(max_examples=draws(60))
@@ -173,7 +172,6 @@ def test_sizes_and_variances_for_ten_unknowns(text: str, bits: int | None, omega
     assert omega is None or parse(text).omega(10) == pytest.approx(omega, abs=1e-12)
 
 
-# -- the same bytes everywhere -----------------------------------------------------------------------------------------
 FORMAT = "a274b13651393af1cf52e9726e98590cf69daa3d9099ebf5c37f7814ede24f34"
 """The format of the messages: with another one, two releases could not talk to each other."""
 
@@ -228,7 +226,6 @@ def test_messages_that_no_encoder_writes_are_no_numbers() -> None:
     assert np.isnan(L1Selection(1).decode(data, 5, KEY)).all()
 
 
-# -- text --------------------------------------------------------------------------------------------------------------
 @every_text
 def test_text_and_back(text: str) -> None:
     assert str(parse(text)) == text

@@ -1,7 +1,5 @@
 """The conformance laws: right round functions obey all of them, and each common mistake breaks the ones it is said to."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

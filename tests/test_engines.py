@@ -1,7 +1,5 @@
 """One trajectory: the same on both engines to 1e-12, the same bits whatever the threads, the same rows in a minibatch."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import pickle
@@ -32,13 +30,10 @@ KINDS = [(loss, sparse) for loss in ("logistic", "squared", "softmax") for spars
 def run(row: Row, problem: ps.Problem, engine: Any = "cpu", rounds: int = R, **options: Any) -> ps.Result:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ps.UnsafeStepWarning)
-        return ps.run(
-            row.make(problem), problem, rounds=rounds, cohort=row.cohort, engine=engine, seed=4, allow_unsafe_step=True,
-            every=1, **options,
-        )  # fmt: skip
+        options = {"every": 1, "cohort": row.cohort, "allow_unsafe_step": True} | options
+        return ps.run(row.make(problem), problem, rounds=rounds, engine=engine, seed=4, **options)
 
 
-# -- cpu is reference --------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
 def test_every_method_takes_the_same_way_on_both_engines(row: Row) -> None:
     problem = row.rows()
@@ -103,7 +98,6 @@ def test_bits_of_every_kernel(loss: str, sparse: bool, batch: int | None) -> Non
     assert len({bits(run(NAMED["scaffnew-cohort"], problem, threads=t)) for t in (1, 2, 3, 1)}) == 1
 
 
-# -- minibatches -------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("m", "n"), [(5, 2), (6, 3), (7, 1), (4, 0)])
 def test_every_subset_is_equally_likely(m: int, n: int) -> None:
     """Floyd's algorithm, enumerated: with all numbers that can be drawn, every subset comes equally often."""
@@ -144,7 +138,6 @@ def test_minibatches_of_clients_rounds_steps_and_seeds_differ() -> None:
         assert not np.array_equal(first, minibatch(*other, 1000, 50))
 
 
-# -- margins of any size -----------------------------------------------------------------------------------------------
 def test_logistic_loss_at_any_margin() -> None:
     """The value within 2 ulp and the slope within 4 ulp of 50 digits, without a warning."""
     mpmath = pytest.importorskip("mpmath", reason="mpmath is not installed")
@@ -190,7 +183,6 @@ def test_a_far_run_that_blows_up_returns_the_last_finite_x_seen() -> None:
     assert np.isfinite(result.x).all()
 
 
-# -- oracles of unknown make -------------------------------------------------------------------------------------------
 class Shared:
     """An oracle with a buffer that all of them use: fine on one thread only."""
 

@@ -266,6 +266,7 @@ def test_halving_keeps_the_best_and_spends_the_budget() -> None:
     assert [len(c.gaps) for c in candidates].count(2) == 3
     with pytest.raises(InputError, match="at least 72"):  # 24, 8 and 3 candidates, a round each
         rungs_of(24, 71)
+    assert rungs_of(24, 72)[0] == (24, 1, 8)
 
 
 @pytest.mark.slow

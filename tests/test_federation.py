@@ -1,7 +1,5 @@
 """The example deployment: what it refuses, one run with real processes, and one in Flower's simulation."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """FiveGCS: its two theorems in eigenvalue form, the spectral radius, and what is refused."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import replace
 from typing import Any
@@ -54,7 +52,6 @@ SOME = UNEVEN[:3]
 COHORTS = [None, 2, 1, 0.6, SOME]
 
 
-# -- the theorems ------------------------------------------------------------------------------------------------------
 def exact_rate(method: ps.FiveGCS, problem: ps.Problem) -> float:
     """max( 1/(1 + 2 gamma mu), 1 - pi_m 2 tau_m/(L_m - mu + 2 tau_m) )."""
     L, tau, pi = method._numbers(problem)
@@ -190,7 +187,6 @@ def test_the_spectral_radius_is_exact(c: float, K: int) -> None:
     assert float(np.abs(np.linalg.eigvals(M)).max()) == pytest.approx(found, rel=1e-7)
 
 
-# -- what is refused ---------------------------------------------------------------------------------------------------
 def test_settings_that_diverge_are_refused_and_those_nearby_are_warned_of() -> None:
     problem = ps.Problem([ps.Quadratic(np.diag(np.geomspace(1 / 1.8e4, 1.0, 40)), np.ones(40))] * 2)
     with pytest.raises(ps.InputError, match="diverges on quadratics"):
@@ -201,6 +197,8 @@ def test_settings_that_diverge_are_refused_and_those_nearby_are_warned_of() -> N
     assert wild.status is ps.Status.DIVERGED, "the watch on the residual catches what was insisted on"
     with pytest.warns(ps.UnsafeStepWarning, match="may be unstable"):
         ps.run(ps.FiveGCS.practical(problem, c=3, K=3), problem, rounds=1)
+    *_, note = replace(ps.FiveGCS.practical(problem), mu=1.5 * problem.mu).check(problem)
+    assert "exceeds the problem's" in note
     for given in ({"K": 1}, {"K": 9}, {"K": 40}, {"c": 3, "K": 9, "sigma": 0.5}, {"c": 3, "K": 400}):
         assert ps.FiveGCS.practical(problem, **given).check(problem) == [], given
 

@@ -1,7 +1,5 @@
 """The Flower apps on a grid in this process: the cpu engine's bytes, memory on disk, deadlines, refusals."""
 
-from __future__ import annotations
-
 import json
 import threading
 import warnings
@@ -24,29 +22,19 @@ from flwr.serverapp import Grid  # noqa: E402
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping  # noqa: E402
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
-from conftest import WEIGHTS, quadratics, thinned  # noqa: E402
+from conftest import NAMED, WEIGHTS, Row, quadratics, thinned  # noqa: E402
 from proxskip import flower, registry  # noqa: E402
 from proxskip.flower import Federated, client_app, federation_run, find_clients, from_arrays, from_svmlight, strategy  # noqa: E402
 from proxskip.flower.envelope import wrap  # noqa: E402
 from proxskip.results import checkpoint  # noqa: E402
+from test_protocol import CENTRAL, forms_of  # noqa: E402
 
 pytestmark = pytest.mark.flower
+rows = NAMED["scaffnew"].rows
 
-METHODS = {
-    "scaffnew": lambda p: ps.Scaffnew(1 / p.L_max, 0.4),
-    "scaffnew-own-steps": lambda p: ps.Scaffnew(tuple(np.array([0.5, 0.7, 0.8, 0.9]) / p.L_max), 0.4),
-    "local-gd": lambda p: ps.LocalGD(1 / p.L_max, 3),
-    "scaffold": lambda p: ps.Scaffold(0.3 / p.L_max, 3),
-    "fedlin": lambda p: ps.FedLin(0.2 / p.L_max, 3),
-    "s-local-gd": lambda p: ps.SLocalGD(0.2 / p.L_max, 0.5, 0.5),
-    "tamuna": lambda p: ps.Tamuna.theory(p, s=2),
-    "locodl": lambda p: ps.LoCoDL.theory(p, "rand-2+natural"),
-    "gradskip": ps.GradSkip.theory,
-    "scaffnew-vr": ps.ScaffnewVR.theory,
-    "scaffnew-vr-batch": lambda p: ps.ScaffnewVR(0.1 / p.L_max, 0.4, 0.3),
-    "5gcs": ps.FiveGCS.practical,
-    "5gcs-theory": ps.FiveGCS.theory,
-}
+
+def scaffnew(problem: ps.Problem) -> ps.Scaffnew:
+    return ps.Scaffnew(1 / problem.L_max, 0.4)
 
 
 class Clock:
@@ -133,14 +121,7 @@ def quad_app(**options: Any) -> Any:
     return app_of(ps.Problem(quadratics(4)), **options)
 
 
-def rows() -> ps.Problem:
-    rng = np.random.Generator(np.random.Philox(5))
-    A = rng.standard_normal((60, 5))
-    b = np.where(A[:, 0] + 0.3 * rng.standard_normal(60) > 0, 1.0, -1.0)
-    return ps.split(ps.Logistic(A, b, l2=0.05), clients=4, by="label", weights="equal")
-
-
-def start(app: Any, method: Any = METHODS["scaffnew"], rounds: int = 3, hook: Any = None, **options: Any) -> Any:
+def start(app: Any, method: Any = scaffnew, rounds: int = 3, hook: Any = None, **options: Any) -> Any:
     """A federation of four nodes, or on the grid that is given in the place of the app."""
     grid = app if isinstance(app, Grid) else Here(app, 4, hook or (lambda node, message: False))
     return Federated(method, 4, **options).start(grid, num_rounds=rounds)
@@ -150,25 +131,22 @@ def is_hello(message: Message) -> bool:
     return bool(message.metadata.group_id == "hello")
 
 
-# -- the trajectory ----------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("closing", ["deadline", "everyone"])
-@pytest.mark.parametrize("name", METHODS)
-def test_a_run_is_the_cpu_engines_bit_for_bit(name: str, closing: str, clock: Clock) -> None:
-    problem = rows().with_batch(4 if name.endswith("batch") else None)
-    method = METHODS[name](problem)
-    if closing == "deadline" and ("cohort" not in method.handles or "v" in method.remembers):
-        pytest.skip("waits for everybody")
-    grid = Here(app_of(problem), 4)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ps.UnsafeStepWarning)
-        out = Federated(method, 4, closing=closing, seed=3, insist=True, batch=problem.batch).start(grid, num_rounds=12)
-        cohort = None if closing == "everyone" else [[0, 1, 2, 3]]
-        judge = ps.run(method, problem, rounds=12, seed=3, cohort=cohort, allow_unsafe_step=True)
-    assert np.array_equal(out.x, judge.x)
-    assert out.summary["f"] == pytest.approx(judge.summary()["f"], rel=1e-12)
-    assert out.summary["grad_norm"] == pytest.approx(judge.summary()["grad_norm"], rel=1e-9)
-    if name != "5gcs-theory":  # its clients end their steps by themselves, and the server knows the most alone
-        assert out.summary["iterations"] == judge.summary()["iterations"]
+@pytest.mark.parametrize("row", thinned(CENTRAL, 2))
+def test_a_run_is_the_cpu_engines_bit_for_bit(row: Row, clock: Clock) -> None:
+    problem = row.rows().with_batch(4 if row.claims("batch") else None)
+    method, n = row.make(problem), problem.n
+    given = {"weights": "rows" if row.weights else "equal", "psi": problem.psi, "batch": problem.batch, "insist": True}
+    for closing, cohort in forms_of(row, problem):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ps.UnsafeStepWarning)
+            run = Federated(method, n, closing=closing, cohort=row.cohort, seed=3, **given)
+            out = run.start(Here(app_of(problem), n), num_rounds=12)
+            judge = ps.run(method, problem, rounds=12, seed=3, cohort=cohort, allow_unsafe_step=True)
+        assert np.array_equal(out.x, judge.x)
+        assert out.summary["f"] == pytest.approx(judge.summary()["f"], rel=1e-12)
+        assert out.summary["grad_norm"] == pytest.approx(judge.summary()["grad_norm"], rel=1e-9)
+        if not row.name.startswith("5gcs-"):  # whose clients end their steps by themselves; the server knows the most
+            assert out.summary["iterations"] == judge.summary()["iterations"]
 
 
 @pytest.mark.parametrize("batch", [None, 4])
@@ -217,7 +195,7 @@ def test_a_question_that_is_asked_again_has_the_same_answer(
         again += 1
         return second
 
-    method = METHODS[name](problem)
+    method = NAMED[name].make(problem)
     once, doubled = (start(one, method, 6, closing="everyone", upload=upload, seed=3) for one in (app, twice))
     assert again >= 24
     assert once.x.tobytes() == doubled.x.tobytes()
@@ -232,7 +210,7 @@ def test_arrays_come_back_in_their_shapes(clock: Clock) -> None:
         seen.append((round, arrays["a"].numpy().shape))
         return MetricRecord({"round": round})
 
-    out = Federated(METHODS["scaffnew"], 4).start(Here(app_of(problem), 4), start, num_rounds=3, evaluate_fn=evaluate)
+    out = Federated(scaffnew, 4).start(Here(app_of(problem), 4), start, num_rounds=3, evaluate_fn=evaluate)
     assert seen == [(r, (1, 2)) for r in range(4)]
     assert out.arrays["a"].numpy().dtype == np.float32
     assert np.allclose(np.concatenate([v.numpy().ravel() for v in out.arrays.values()]), out.x, rtol=1e-6)
@@ -285,7 +263,7 @@ class Restarting(Here):
 
 def test_a_restarted_node_goes_on_from_its_disk(clock: Clock, home: Path) -> None:
     problem = rows()
-    method = METHODS["scaffnew"](problem)
+    method = scaffnew(problem)
     out = start(Restarting(app_of(problem), home), method, 12, closing="everyone", seed=3)
     assert np.array_equal(out.x, ps.run(method, problem, rounds=12, seed=3).x)
     assert out.summary["counts"]["lost"] == 0
@@ -305,7 +283,7 @@ def test_a_lost_memory_is_reported_and_repaired(fault: str, clock: Clock, home: 
 def test_a_server_goes_on_from_its_folder(clock: Clock, tmp_path: Path) -> None:
     """Killed in the middle of a round."""
     problem = rows()
-    method, app = METHODS["scaffnew"](problem), app_of(problem)
+    method, app = scaffnew(problem), app_of(problem)
 
     class Killed(Exception): ...
 
@@ -356,7 +334,6 @@ def test_a_client_refuses_a_server_with_other_minibatches(clock: Clock) -> None:
         start(app_of(problem), ps.Scaffnew.theory(problem.with_batch(3)), hook=old, batch=3)
 
 
-# -- time --------------------------------------------------------------------------------------------------------------
 def test_a_round_closes_at_its_deadline_without_the_client_that_hangs(clock: Clock) -> None:
     out = start(quad_app(), hook=lambda node, m: node == 103 and not is_hello(m), deadline=30.0, audit=0)
     seconds = [float(m["seconds"]) for m in out.train_metrics_clientapp.values()]
@@ -369,7 +346,7 @@ def test_a_round_closes_at_its_deadline_without_the_client_that_hangs(clock: Clo
 def test_waiting_ends_with_those_who_are_missing(clock: Clock) -> None:
     said = r"3 of 5 clients after 20 s \(client-0, client-1, client-2\), missing partition 3, partition 4"
     with pytest.raises(ps.InputError, match=said):
-        Federated(METHODS["scaffnew"], 5, wait=20.0).start(Here(quad_app(), 3), num_rounds=2)
+        Federated(scaffnew, 5, wait=20.0).start(Here(quad_app(), 3), num_rounds=2)
     assert 20.0 <= clock.now <= 22.0
 
 
@@ -430,7 +407,7 @@ def test_what_changes_updates_on_their_way_is_refused() -> None:
         with pytest.raises(ps.InputError, match="sum_i w_i h_i would not stay zero"):
             quad_app(mods=[mod])
     quad_app(mods=[message_size_mod])
-    wrapped = DifferentialPrivacyServerSideFixedClipping(Federated(METHODS["scaffnew"], 4), 1.0, 1.0, 4)
+    wrapped = DifferentialPrivacyServerSideFixedClipping(Federated(scaffnew, 4), 1.0, 1.0, 4)
     with pytest.raises(ps.InputError, match="runs its own rounds"):
         wrapped.configure_train(1, ArrayRecord(), ConfigRecord(), Here(quad_app(), 4))
 
@@ -438,7 +415,7 @@ def test_what_changes_updates_on_their_way_is_refused() -> None:
 @pytest.mark.parametrize("option", [{"upload": "float16"}, {"deadline": 0.0}, {"wait": float("inf")}, {"clients": 0}])
 def test_settings_that_make_no_sense_are_refused(option: dict[str, Any]) -> None:
     with pytest.raises(ps.InputError, match=next(iter(option))):
-        Federated(METHODS["scaffnew"], **({"clients": 4} | option))
+        Federated(scaffnew, **({"clients": 4} | option))
 
 
 @pytest.mark.parametrize("words", [None, "[" * 60_000, "{", "[]", '{"gradients": ' + "9" * 5000 + "}", "x" * (1 << 17)])
@@ -538,7 +515,6 @@ def test_a_folder_of_another_run_is_refused(clock: Clock, tmp_path: Path, monkey
     assert go(4, code="b", folder="old").summary["rounds"] == 4
 
 
-# -- oracles -----------------------------------------------------------------------------------------------------------
 def test_oracles_from_arrays_and_files(tmp_path: Path) -> None:
     (tmp_path / "part.svm").write_text("+1 1:1\n-1 2:2\n")
     two = from_svmlight(tmp_path / "part.svm", features=5, l2=0.1)
@@ -587,7 +563,6 @@ def test_a_network_trains_in_a_federation(clock: Clock) -> None:
     assert out.summary["sum_h"] <= 1e-12
 
 
-# -- found by hostile reading ------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("some", [True, False])
 def test_no_step_size_follows_from_an_L_that_is_not_known(some: bool, clock: Clock) -> None:
     """Neither where no client knows its L nor where one does not: the step would be that of the others."""

@@ -1,7 +1,5 @@
 """A run folder has one writer; what the disk refuses is said in one sentence, and no result is lost for it."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os
@@ -13,49 +11,43 @@ import numpy as np
 import pytest
 
 import proxskip as ps
-from proxskip.cli.commands import main
 from proxskip.results import atomic
 from proxskip.results.checkpoint import CheckpointError
 from proxskip.results.lock import NAME, held
 from proxskip.types import InputError
 
 PID = f"{NAME}.pid"
+PROBLEM = ps.Problem(ps.random_quadratics(4, 3, seed=1))
 
 
-@pytest.fixture
-def problem() -> ps.Problem:
-    return ps.Problem(ps.random_quadratics(4, 3, seed=1))
+def run_again(folder: Path | None) -> ps.Result:
+    return ps.run(ps.GD.theory(PROBLEM), PROBLEM, rounds=2, out=folder, force=True)
 
 
-def run_again(folder: Path, problem: ps.Problem) -> ps.Result:
-    return ps.run(ps.GD.theory(problem), problem, rounds=2, out=folder, force=True)
+def resume(folder: Path) -> ps.Result:
+    return ps.resume(folder, PROBLEM, rounds=5)
 
 
-def resume(folder: Path, problem: ps.Problem) -> ps.Result:
-    return ps.resume(folder, problem, rounds=5)
-
-
-def test_a_second_writer_is_refused_with_the_number_of_the_first(tmp_path: Path, problem: ps.Problem) -> None:
+def test_a_second_writer_is_refused_with_the_number_of_the_first(tmp_path: Path) -> None:
     folder = tmp_path / "a"
-    run_again(folder, problem)
+    run_again(folder)
     before = (folder / "checkpoint").read_bytes()
     with held(folder):
         for act in (run_again, resume):
             with pytest.raises(InputError, match=f"is being written by process {os.getpid()}; wait for it"):
-                act(folder, problem)
+                act(folder)
     assert (folder / "checkpoint").read_bytes() == before
-    assert resume(folder, problem).rounds == 5
+    assert resume(folder).rounds == 5
     assert not (folder / NAME).exists()
 
 
 @pytest.mark.parametrize("command", ["run gd", "run gd --seeds 2", "compare gd scaffnew"])
-def test_force_does_not_get_around_a_live_lock(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    argv = [*command.split(), "--data", "digits", "--rounds", "2", "--out", str(tmp_path), "--force", "--quiet"]
+def test_force_does_not_get_around_a_live_lock(command: str, tmp_path: Path, call: Any) -> None:
     with held(tmp_path):
-        assert main(argv) == 2
-    assert f"process {os.getpid()}" in capsys.readouterr().err
+        code, _, err = call(
+            *command.split(), "--data", "digits", "--rounds", 2, "--out", tmp_path, "--force", "--quiet"
+        )
+    assert (code, f"process {os.getpid()}" in err) == (2, True)
     assert [p.name for p in tmp_path.iterdir() if p.name != NAME] == []
 
 
@@ -94,12 +86,11 @@ def test_of_many_processes_one_at_a_time_holds_the_lock(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [counter]
 
 
-# -- what is in the place of a lock ------------------------------------------------------------------------------------
 @pytest.mark.parametrize("place", ["link", "dangling link", "hard link", "data", "folder"])
-def test_no_other_file_is_taken_for_a_lock(place: str, tmp_path: Path, problem: ps.Problem) -> None:
+def test_no_other_file_is_taken_for_a_lock(place: str, tmp_path: Path) -> None:
     """A folder that was unpacked from an archive may hold a link to any file of the user's."""
     folder, mine = tmp_path / "a", tmp_path / "mine"
-    run_again(folder, problem)
+    run_again(folder)
     lock = folder / NAME
     mine.write_text("precious" * 1000)
     {
@@ -111,7 +102,7 @@ def test_no_other_file_is_taken_for_a_lock(place: str, tmp_path: Path, problem: 
     }[place]()
     for act in (run_again, resume):
         with pytest.raises(InputError, match="is not a lock file but a link or other data; move it away"):
-            act(folder, problem)
+            act(folder)
     assert mine.read_text() == "precious" * 1000
     assert place != "data" or lock.read_text() == mine.read_text()
     assert not (tmp_path / "new").exists()
@@ -126,18 +117,15 @@ def test_the_number_of_the_process_is_not_written_through_a_link(tmp_path: Path)
     assert mine.read_text() == "precious"
 
 
-def test_an_interruption_while_f_star_is_found_leaves_no_folder(tmp_path: Path, problem: ps.Problem) -> None:
+def test_an_interruption_while_f_star_is_found_leaves_no_folder(tmp_path: Path) -> None:
     where = mock.patch("proxskip.loop.loop.Loop._prepare_watch", side_effect=KeyboardInterrupt)
     with where, pytest.raises(KeyboardInterrupt):
-        run_again(tmp_path / "a", problem)
+        run_again(tmp_path / "a")
     assert not (tmp_path / "a").exists()
 
 
-# -- a full disk -------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("writes", range(8))
-def test_a_full_disk_never_loses_a_result(
-    writes: int, tmp_path: Path, problem: ps.Problem, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_never_loses_a_result(writes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     left = iter(range(writes))
 
     def limited(path: Path, mode: str) -> Any:
@@ -145,15 +133,15 @@ def test_a_full_disk_never_loses_a_result(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         return open(path, mode)
 
-    whole = ps.run(ps.GD.theory(problem), problem, rounds=2)
+    whole = run_again(None)
     monkeypatch.setattr(atomic, "open", limited, raising=False)
     if writes < 2:  # not even the first checkpoint and spec.toml: the run does not begin
         with pytest.raises(CheckpointError, match="No space left on device"):
-            run_again(tmp_path / "a", problem)
+            run_again(tmp_path / "a")
     elif writes == 7:
-        assert run_again(tmp_path / "a", problem).warnings == ()
+        assert run_again(tmp_path / "a").warnings == ()
     else:
         with pytest.warns(UserWarning, match=r"No space left on device; .* The result is only in memory"):
-            result = run_again(tmp_path / "a", problem)
+            result = run_again(tmp_path / "a")
         assert np.array_equal(result.x, whole.x)
         assert "only in memory" in result.warnings[-1]

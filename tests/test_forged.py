@@ -1,7 +1,5 @@
 """Forged checkpoints with a correct seal: each is refused with a sentence or goes on; none ends in a traceback."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Iterator
@@ -15,12 +13,8 @@ import proxskip as ps
 from proxskip.results import checkpoint
 from proxskip.types import EngineError, InputError
 
+PROBLEM = ps.Problem(ps.random_quadratics(3, 2, seed=1))
 ODD: tuple[Any, ...] = (None, -1, 2**70, 1.5, "x", [], {}, True, float("nan"), {"__array__": "nothing"})
-
-
-@pytest.fixture
-def problem() -> ps.Problem:
-    return ps.Problem(ps.random_quadratics(3, 2, seed=1))
 
 
 def forged_meta(meta: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -41,8 +35,8 @@ def forged_arrays(arrays: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("every", [pytest.param(29, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)])
-def test_no_forged_checkpoint_ends_in_a_traceback(every: int, tmp_path: Path, problem: ps.Problem) -> None:
-    ps.run(ps.Scaffnew.theory(problem), problem, rounds=4, out=tmp_path / "a", cohort=2)
+def test_no_forged_checkpoint_ends_in_a_traceback(every: int, tmp_path: Path) -> None:
+    ps.run(ps.Scaffnew.theory(PROBLEM), PROBLEM, rounds=4, out=tmp_path / "a", cohort=2)
     saved = checkpoint.load(tmp_path / "a")
     cases = [(saved.arrays, m) for m in forged_meta(saved.meta)]
     cases += [(a, saved.meta) for a in forged_arrays(dict(saved.arrays))]
@@ -52,7 +46,7 @@ def test_no_forged_checkpoint_ends_in_a_traceback(every: int, tmp_path: Path, pr
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             try:
-                ps.resume(tmp_path / str(k), problem, rounds=6)
+                ps.resume(tmp_path / str(k), PROBLEM, rounds=6)
             except (InputError, EngineError) as error:
                 refused += 1
                 assert "\n" not in str(error)
@@ -68,10 +62,8 @@ def test_no_forged_checkpoint_ends_in_a_traceback(every: int, tmp_path: Path, pr
         ("5gcs", {"auto": True}, "no parameter auto"),
     ],
 )
-def test_parameters_of_an_older_version(
-    name: str, changed: Any, refusal: str | None, tmp_path: Path, problem: ps.Problem
-) -> None:
-    ps.run(name, problem, rounds=4, out=tmp_path / "new")
+def test_parameters_of_an_older_version(name: str, changed: Any, refusal: str | None, tmp_path: Path) -> None:
+    ps.run(name, PROBLEM, rounds=4, out=tmp_path / "new")
     saved = checkpoint.load(tmp_path / "new")
     meta = copy.deepcopy(dict(saved.meta))
     parameters = meta["config"]["parameters"] | changed
@@ -79,8 +71,8 @@ def test_parameters_of_an_older_version(
     checkpoint.save(tmp_path / "old", saved.arrays, meta)
     if refusal:
         with pytest.raises(InputError, match=refusal):
-            ps.resume(tmp_path / "old", problem, rounds=9)
+            ps.resume(tmp_path / "old", PROBLEM, rounds=9)
         return
-    old, new = (ps.resume(tmp_path / which, problem, rounds=9) for which in ("old", "new"))
+    old, new = (ps.resume(tmp_path / which, PROBLEM, rounds=9) for which in ("old", "new"))
     assert np.array_equal(old.x, new.x)
     assert old.rounds == 9

@@ -1,7 +1,5 @@
 """The GPU engine against the reference engine, and its data layout, which needs no GPU, against plain numpy."""
 
-from __future__ import annotations
-
 import ctypes
 import importlib.util
 import itertools
@@ -18,9 +16,9 @@ import scipy.sparse
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import conftest
 import proxskip as ps
-from conftest import METHODS as EVERY_METHOD
-from conftest import Row, close, draws, no_card
+from conftest import LOSSES, Row, close, draws, no_card
 from proxskip import randomness
 from proxskip.engines.gpu import cuda, launch
 from proxskip.engines.gpu import engine as gpu
@@ -36,50 +34,40 @@ from proxskip.types import InputError
 
 LEFT_OUT = ("vr", "apda", "random-gossip", "decentralized-failing")
 """Rows whose local steps or links this engine does not have; it says so."""
-METHODS = tuple(row for row in EVERY_METHOD if not any(word in row.name for word in LEFT_OUT))
+METHODS = tuple(row for row in conftest.METHODS if not any(word in row.name for word in LEFT_OUT))
+REFUSED = ("5gcs-theory", "5gcs-psi", "5gcs-uneven")
+"""Rows that end their steps by a criterion, which the kernels do not have."""
+ROWS = [row for row in METHODS if row.name not in REFUSED]
 
 
 def on_gpu(test: Any) -> Any:
-    """A test that needs a GPU."""
     return pytest.mark.gpu(pytest.mark.skipif(bool(no_card()), reason=no_card() or "there is a GPU")(test))
 
 
 quick = settings(max_examples=draws(40), suppress_health_check=list(HealthCheck))
 
 
-def random_problem(
-    seed: int, n: int, rows: int, d: int, loss: str = "logistic", density: float = 0.4, scale: float = 1.0, **how: Any
-) -> ps.Problem:
+def random_problem(seed, n, rows, d, loss="logistic", density=0.4, **how) -> ps.Problem:
     """Clients of 1 to ``rows`` rows with empty rows, empty columns and repeated rows."""
     rng = np.random.Generator(np.random.Philox(seed))
     sizes = rng.integers(1, rows + 1, n)
     N = max(int(sizes.sum()), 3)
     sizes[-1] += N - sizes.sum()
-    A = scale * rng.standard_normal((N, d)) * (rng.random((N, d)) < density)
+    A = rng.standard_normal((N, d)) * (rng.random((N, d)) < density)
     A[rng.integers(0, N, N // 4)] = A[0]
     A[:, rng.integers(0, d)] = 0.0
     if how.pop("unit", False):
         A = (A != 0).astype(np.float64)
     b = np.arange(N) % (3 if loss == "softmax" else 2) + 0.0
-    kind = {"logistic": ps.Logistic, "squared": ps.LeastSquares, "softmax": ps.Softmax}[loss]
-    whole = kind(scipy.sparse.csr_matrix(A) if how.pop("sparse", True) else A, b, l2=0.1, **how)
+    whole = LOSSES[loss](scipy.sparse.csr_matrix(A) if how.pop("sparse", True) else A, b, l2=0.1, **how)
     cuts = np.concatenate([[0], np.cumsum(sizes)])
     return ps.Problem([whole.take(np.arange(a, z)) for a, z in itertools.pairwise(cuts)])
 
 
 def by_hand(problem: ps.Problem, x: Any, h: Any, gamma: Any, K: Any, seed: int = 0, round: int = 0) -> Any:
     """The local steps, one client and one step at a time."""
-    out = []
-    for i, f in enumerate(problem.clients):
-        y = np.array(x, dtype=np.float64)
-        for k in range(int(K[i])):
-            if problem.batch:
-                g = f.minibatch_gradient(y, minibatch(seed, i, round, k, f.N, problem.batch))  # type: ignore[attr-defined]
-            else:
-                g = f.gradient(y)
-            y = y - gamma[i] * (g - h[i])
-        out.append(y)
-    return np.stack(out)
+    how = {"members": None, "seed": seed, "round": round, "step0": 0, "pull": 0.0}
+    return NumpySteps(problem).descend(problem.n, x, h, gamma[:, None], K, **how)
 
 
 def on_card(problem: ps.Problem, x: Any, h: Any, gamma: Any, K: Any, seed: int = 0, round: int = 0, **how: Any) -> Any:
@@ -95,21 +83,10 @@ def stepped(steps: LocalSteps, x: Any, h: Any, gamma: Any, K: Any, **more: Any) 
 
 def start(problem: ps.Problem, seed: int, scale: float = 1.0) -> tuple[Any, Any, Any, Any]:
     rng = np.random.Generator(np.random.Philox(seed + 1000))
-    n, d = problem.n, problem.d
-    return (
-        scale * rng.standard_normal(d),
-        0.1 * rng.standard_normal((n, d)),
-        0.05 + 0.2 * rng.random(n),
-        rng.integers(0, 6, n),
-    )
+    x, h = scale * rng.standard_normal(problem.d), 0.1 * rng.standard_normal((problem.n, problem.d))
+    return x, h, 0.05 + 0.2 * rng.random(problem.n), rng.integers(0, 6, problem.n)
 
 
-REFUSED = ("5gcs-theory", "5gcs-psi", "5gcs-uneven")
-"""Rows that end their steps by a criterion, which the kernels do not have."""
-ROWS = [row for row in METHODS if row.name not in REFUSED]
-
-
-# -- without a GPU -----------------------------------------------------------------------------------------------------
 @pytest.mark.skipif(importlib.util.find_spec("cupy") is not None, reason="CuPy is installed here")
 def test_without_cupy_the_error_says_what_to_install() -> None:
     with pytest.raises(InputError, match=r"pip install \"proxskip\[gpu\]\""):
@@ -133,9 +110,7 @@ def gathered(tiles: Any, s: int, source: Any, outputs: int) -> Any:
     st.integers(0, 10**6), st.integers(1, 5), st.integers(1, 40), st.integers(1, 30),
     st.integers(1, 4), st.sampled_from([1, 4, 16]), st.booleans(),
 )  # fmt: skip
-def test_tiles_compute_margins_and_gradients(
-    seed: int, n: int, rows: int, d: int, G: int, warps: int, unit: bool
-) -> None:
+def test_tiles_compute_margins_and_gradients(seed, n, rows, d, G, warps, unit) -> None:
     problem = random_problem(seed, n, rows, d, unit=unit)
     data = ClientRows.of(list(problem.clients), problem.rows_each)
     layout = Layout.of(data.merged(), G, warps, np.float64)
@@ -153,7 +128,6 @@ def test_tiles_compute_margins_and_gradients(
         assert np.allclose(total + f.reg * x, f.gradient(x), rtol=1e-12, atol=1e-14)  # type: ignore[attr-defined]
 
 
-# -- the engine around its kernels, on a card of numpy -----------------------------------------------------------------
 class NumpySteps:
     """Stands for ``LocalSteps``: what its kernels compute, in numpy."""
 
@@ -228,11 +202,15 @@ def test_the_engine_around_its_kernels(row: Row, batch: int | None, every: int) 
 
 
 @pytest.mark.usefixtures("numpy_card")
-@pytest.mark.parametrize("row", [r for r in METHODS if r.name in REFUSED], ids=lambda row: row.name)
-def test_what_the_kernels_do_not_have_is_refused(row: Row) -> None:
-    problem = row.rows(sparse=True)
-    with pytest.raises(InputError, match="until"):
-        ps.run(row.make(problem), problem, rounds=2, cohort=row.cohort, engine="gpu")
+def test_what_the_kernels_do_not_have_is_refused() -> None:
+    for row in map(conftest.NAMED.get, REFUSED):
+        problem = row.rows(sparse=True)
+        with pytest.raises(InputError, match="until"):
+            ps.run(row.make(problem), problem, rounds=2, cohort=row.cohort, engine="gpu")
+    mixed = [ps.Logistic(np.eye(2), [0, 1], l2=0.1, dtype=dtype) for dtype in ("float64", "float32")]
+    for clients in (ps.random_quadratics(5, 7), mixed):
+        with pytest.raises(InputError, match="the gpu engine only runs linear models"):
+            ps.run(ps.GD(0.1), ps.Problem(clients), rounds=2, engine="gpu")
 
 
 @pytest.mark.usefixtures("numpy_card")
@@ -253,10 +231,6 @@ def test_runs_of_one_problem_send_its_data_once(monkeypatch: pytest.MonkeyPatch)
     assert len(opened) == 2
 
 
-GOES_ON = ("accelerated", "scaffold-cohort", "scaffnew-psi", "decentralized")
-
-
-# -- kernels that need no barriers, compiled for the processor: one thread per block -----------------------------------
 ONE_THREAD = r"""
 #include <cmath>
 #include <cstring>
@@ -349,7 +323,6 @@ def test_sums_and_gossip_have_the_bytes_of_numpy(tmp_path: Any) -> None:
     assert out.tobytes() == graph.mix(X).tobytes()
 
 
-# -- kernels against plain numpy ---------------------------------------------------------------------------------------
 @on_gpu
 @quick
 @given(
@@ -388,10 +361,8 @@ def test_what_does_not_fit_is_streamed(monkeypatch: Any, batch: int | None, loss
     arguments = start(problem, 6)
     expected = by_hand(problem, *arguments)
     monkeypatch.setattr(Card, "here", staticmethod(lambda: replace(card, shared=shared + 64, clusters=False)))
-    if batch and shared > 1500:
-        monkeypatch.setattr(launch, "ROWS_PER_CHUNK", 32)
-    if batch and shared == 1500:
-        monkeypatch.setattr(launch, "ROWS_PER_CHUNK", 8)
+    if batch:
+        monkeypatch.setattr(launch, "ROWS_PER_CHUNK", 32 if shared > 1500 else 8)
     got, local = on_card(problem, *arguments)
     assert local.grid or shared > 1500
     assert close(got, expected, 1e-11)
@@ -401,9 +372,7 @@ def test_what_does_not_fit_is_streamed(monkeypatch: Any, batch: int | None, loss
 @pytest.mark.parametrize("how", [{"blocks": 1}, {"blocks": 3}, {"blocks": 2, "grid": True}])
 @pytest.mark.parametrize("batch", [5, 40, 150, 600])
 @pytest.mark.parametrize(("steps", "mask_bytes"), [(2, 40 * 1024), (32, 0)])
-def test_draws_are_the_same_however_they_are_made(
-    monkeypatch: Any, how: dict[str, Any], batch: int, steps: int, mask_bytes: int
-) -> None:
+def test_draws_are_the_same_however_they_are_made(monkeypatch, how, batch, steps, mask_bytes) -> None:
     """Of few steps at a time, or with masks in global memory."""
     monkeypatch.setattr(launch, "STEPS_DRAWN", steps)
     monkeypatch.setattr(launch, "MASK_BYTES", mask_bytes)
@@ -420,9 +389,7 @@ def test_draws_are_the_same_however_they_are_made(
 @pytest.mark.parametrize("how", [{"blocks": 1}, {"blocks": 2}, {"blocks": 3, "grid": True}])
 @pytest.mark.parametrize("loss", ["logistic", "softmax"])
 @pytest.mark.parametrize("batch", [True, False])
-def test_steps_do_not_depend_on_how_they_are_cut(
-    loss: str, batch: bool, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_steps_do_not_depend_on_how_they_are_cut(loss: str, batch: bool, how: Any, monkeypatch: Any) -> None:
     problem = random_problem(4, 5, 50, 20, loss)
     if batch:
         problem = replace(problem, batch=min(f.N for f in problem.clients))  # type: ignore[attr-defined]
@@ -450,7 +417,6 @@ def test_extreme_margins(scale: float, loss: str) -> None:
         assert close(got, by_hand(problem, x, h, gamma, np.ones_like(K)), 1e-11)
 
 
-# -- the engine --------------------------------------------------------------------------------------------------------
 @on_gpu
 @pytest.mark.usefixtures("quiet_steps")
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
@@ -469,14 +435,6 @@ def test_the_trajectory_of_every_method(row: Row, batch: int | None) -> None:
         assert close(got.memory[name], v, 1e-9) or np.abs(v).max() < 1e-12
     for column in ("floats_up", "floats_down", "exchanges", "grad_evals", "iterations", "local_steps"):
         assert np.array_equal(got.trace[column], expected.trace[column]), column
-
-
-@pytest.mark.usefixtures("numpy_card")
-def test_functions_without_a_kernel_are_refused() -> None:
-    mixed = [ps.Logistic(np.eye(2), [0, 1], l2=0.1, dtype=dtype) for dtype in ("float64", "float32")]
-    for clients in (ps.random_quadratics(5, 7), mixed):
-        with pytest.raises(InputError, match="the gpu engine only runs linear models"):
-            ps.run(ps.GD(0.1), ps.Problem(clients), rounds=2, engine="gpu")
 
 
 @on_gpu
@@ -527,8 +485,9 @@ def test_whole_rounds_of_any_shape(name: str) -> None:
 
 @on_gpu
 @pytest.mark.usefixtures("quiet_steps")
-@pytest.mark.parametrize("row", [r for r in METHODS if r.name in GOES_ON], ids=lambda row: row.name)
-def test_a_resumed_run_has_the_same_bytes(row: Row, tmp_path: Any) -> None:
+@pytest.mark.parametrize("name", ["accelerated", "scaffold-cohort", "scaffnew-psi", "decentralized"])
+def test_a_resumed_run_has_the_same_bytes(name: str, tmp_path: Any) -> None:
+    row = conftest.NAMED[name]
     problem = row.rows(sparse=True)
     method = row.make(problem)
     ps.run(method, problem, rounds=7, cohort=row.cohort, seed=3, engine="gpu", out=tmp_path / "a")

@@ -1,7 +1,5 @@
 """What the METHODS table claims, proved on the code itself: fixed points, Lyapunov eigenvalues, rates, sum h = 0."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable
@@ -22,7 +20,6 @@ from proxskip.types import Array
 SEEDS = 16
 
 
-# -- the table itself --------------------------------------------------------------------------------------------------
 def test_every_method_has_a_row() -> None:
     covered = {row.make(row.quadratic()).name for row in METHODS}
     assert covered == set(ps.authoring.METHODS)
@@ -64,11 +61,6 @@ def linear_part(act: Callable[[Array], Array], fixed: Array) -> Array:
     """The matrix of an affine act, column by column."""
     at = act(fixed)
     return np.stack([act(fixed + e) - at for e in np.eye(len(fixed))], axis=1)
-
-
-def largest_eigenvalue(Q: Array, R: Array) -> float:
-    """Of one quadratic form against another."""
-    return float(scipy.linalg.eigh((Q + Q.T) / 2, (R + R.T) / 2, eigvals_only=True)[-1])
 
 
 class ErrorMaps:
@@ -164,7 +156,8 @@ class ErrorMaps:
             for probability, cohort, r in self.outcomes:
                 M = linear_part(lambda z, S=cohort, c=coins, r=r: self.step(z, S, c, r)[0], self.fixed)
                 mean += p * probability * chance * M.T @ P @ M
-        return largest_eigenvalue(B.T @ mean @ B, B.T @ P @ B)
+        Q, R = B.T @ mean @ B, B.T @ P @ B
+        return float(scipy.linalg.eigh((Q + Q.T) / 2, (R + R.T) / 2, eigvals_only=True)[-1])
 
     @property
     def zeta(self) -> float:
@@ -217,14 +210,7 @@ def maps_of(row: Row) -> ErrorMaps:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "row",
-    [
-        pytest.param(r, id=r.name, marks=[pytest.mark.slow] if r.name in ("tamuna", "locodl-weighted") else [])
-        for r in METHODS
-        if r.claims("lyapunov")
-    ],
-)
+@claiming("lyapunov", slow=("tamuna", "locodl-weighted"))
 def test_lyapunov_contracts_by_its_theorem(row: Row) -> None:
     maps = maps_of(row)
     assert close(maps.step(maps.fixed, np.arange(maps.n))[0], maps.fixed, 1e-12)

@@ -1,7 +1,5 @@
 """Written-down client halves: whatever their form, the bytes of numpy, in place, in sums and on several threads."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable
@@ -62,6 +60,7 @@ def test_results_and_sums_have_the_bytes_of_numpy(form: str, c: int, d: int, own
     weights = tuple(np.random.default_rng(1).random((3, c)))
     expected = FORMS[form](h[members], x, row, s)
     sums = [weighted_sum(w, expected) for w in weights]
+    assert same(CpuEngine(2).sum(weights[0], expected), sums[0])
     untouched, out = h.copy(), np.empty((c, d))
     for target, kept, rows in ((out, False, weights), (out, False, weights[:1]), (h, True, ())):  # the last in place
         assert h.tobytes() == untouched.tobytes()
@@ -80,7 +79,6 @@ def test_results_and_sums_have_the_bytes_of_numpy(form: str, c: int, d: int, own
     assert h[others].tobytes() == untouched[others].tobytes()
 
 
-# -- halves that do more than + - * / ----------------------------------------------------------------------------------
 NAMES = "abcdefghij"
 
 
@@ -132,9 +130,7 @@ def rounds_of(form: Callable[[Any], Any], cohort: Array, threads: int) -> list[b
 
 @pytest.mark.parametrize("form", MORE)
 @pytest.mark.parametrize("members", [600, 350])
-def test_a_half_may_do_anything_with_its_rows_however_large_the_cohort(
-    form: str, members: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_half_may_do_anything_with_its_rows_however_large_the_cohort(form, members, monkeypatch) -> None:
     cohort = np.sort(np.random.default_rng(0).permutation(600)[:members])
     small = rounds_of(MORE[form], cohort, 1)
     monkeypatch.setattr(cpu, "LAZY", 1)
@@ -155,7 +151,6 @@ def test_an_error_of_a_half_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.array_equal(engine.memory()["h"], np.ones((4, 3)))
 
 
-# -- the threads -------------------------------------------------------------------------------------------------------
 def test_an_interrupt_leaves_no_helper_at_work() -> None:
     engine, at_work, mine = CpuEngine(2), [], threading.get_ident()
     engine.pool = ThreadPoolExecutor(1)

@@ -1,7 +1,5 @@
 """The ledger against Table 1, and against a postman who counts every letter himself."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 
@@ -27,7 +25,7 @@ class Postman(ReferenceEngine):
     """Counts vectors, steps and gradients where they happen, client by client."""
 
     def __init__(self) -> None:
-        self.up = self.down = self.calls = self.steps = self.gradients = 0
+        self.up = self.down = self.calls = self.steps = self.iterations = self.gradients = 0
         self.letters: dict[int, list[bytes]] = {}
 
     def run(self, request: Any) -> Any:
@@ -41,7 +39,9 @@ class Postman(ReferenceEngine):
         work = super().run(request)
         self.up += len(work.up) * len(cohort)
         self.gradients += work.gradients
-        self.steps += int(np.sum(np.broadcast_to(K if work.steps is None else work.steps, (len(cohort),))))
+        steps = np.broadcast_to(K if work.steps is None else work.steps, (len(cohort),))
+        self.steps += int(np.sum(steps))
+        self.iterations += int(np.max(steps))
         return work
 
     def tell(self, half: Any, cohort: Any, outcome: Any) -> None:
@@ -71,7 +71,7 @@ def test_the_ledger_is_table_one_and_counts_what_moves(row: Row) -> None:
     assert last["vectors_up"] == (last["edge_messages"] if gossip else postman.up)
     assert last["exchanges"] == postman.calls
     assert last["grad_evals"] == postman.gradients
-    assert last["local_steps"] == postman.steps
+    assert (last["local_steps"], last["iterations"]) == (postman.steps, postman.iterations)
     clients = row.cohort if isinstance(row.cohort, int) else problem.n
     for count, wanted in (("vectors_up", row.up), ("vectors_down", row.down)):
         assert wanted is None or last[count] == R * clients * wanted
@@ -113,16 +113,6 @@ def test_neither_evaluation_nor_the_engine_changes_the_ledger(row: Row) -> None:
     assert [cpu[k] for k in counts] == [often[k] for k in counts]
 
 
-def test_local_steps() -> None:
-    """A fixed K is K; steps of its own for each client count each, and iterations are the longest."""
-    last = ledger(NAMED["scaffold"])
-    assert (last["iterations"], last["local_steps"]) == (4 * R, 4 * R * 4)
-    last = ledger(NAMED["fedlin-own"])
-    assert (last["iterations"], last["local_steps"]) == (4 * R, (1 + 2 + 3 + 4) * R)
-    last = ledger(NAMED["scaffnew"])
-    assert last["local_steps"] == 4 * last["iterations"]
-
-
 @pytest.mark.parametrize(
     ("name", "title"),
     [
@@ -141,18 +131,6 @@ def test_the_papers_table_agrees_with_the_meter(name: str, title: str) -> None:
     last = ledger(NAMED[name])
     assert last["floats_up"] == R * problem.n * (table.floats_per_round or 0)
     assert last["exchanges"] == R * table.exchanges_per_round
-
-
-def test_s_local_gd_pays_for_the_anchor_only_when_it_moves() -> None:
-    last = ledger(NAMED["s-local-gd-q"])
-    moved = last["exchanges"] - R
-    assert 1 <= moved < R
-    assert last["vectors_up"] == last["vectors_down"] == 4 * (R + moved)
-
-
-def test_splitskip_sends_what_changes() -> None:
-    """x up; D'(y+ - y) down with the next message, so the last one is not sent; x0 is where everybody starts."""
-    assert (ledger(NAMED["splitskip"])["vectors_up"], ledger(NAMED["splitskip"])["vectors_down"]) == (R, R - 1)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Many clients on cohorts: rows of memory for those who took part, in memory or in files, saved in parts; draws in O(c)."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import shutil
@@ -66,7 +64,6 @@ def same(a: ps.Result, b: ps.Result) -> None:
     assert a.status is b.status
 
 
-# -- the same bytes ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("row", thinned(ON_COHORTS, 2))
 @pytest.mark.parametrize("engine", ["cpu", "reference"])
 def test_rows_of_those_who_took_part_give_the_bytes_of_all_rows(
@@ -266,7 +263,6 @@ def test_force_removes_the_parts_of_an_older_run_and_no_file_of_the_user_with_su
     assert {name: (tmp_path / name).read_text() for name in mine} == mine
 
 
-# -- cohorts -----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("n", "c"), [(6, 1), (5, 3), (5, 2), (4, 4)])
 def test_every_subset_is_equally_likely(n: int, c: int) -> None:
     draws = 200 * math.comb(n, c)

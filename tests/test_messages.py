@@ -142,6 +142,9 @@ def table(folder: Path, text: str) -> str:
         (lambda d: ps.sweep(["gd"], PROBLEM, rounds=1, out=table(d, ID)), "data.csv: File exists"),
         # arguments of another kind
         (lambda d: ps.run("gd", PROBLEM, rounds=1, x0="abc"), "x0 must be real numbers"),
+        (lambda d: ps.participation.Bernoulli(2), "the probability 2 of a cohort must lie in (0, 1]."),
+        (lambda d: ps.participation.Uniform(0), "a cohort of 0 clients cannot be drawn; give at least 1."),
+        (lambda d: ps.reproduce("fig9", out=d), 'there is no experiment "fig9"'),
         (lambda d: ps.run("gd", PROBLEM, rounds=1, x0=[1j, 0, 0]), "x0 must be real numbers, not [1j, 0, 0]."),
         (lambda d: ps.run("scaffnew", PROBLEM, rounds=1, h0="abc"), "h0 must be real numbers"),
         (lambda d: ps.run("gd", PROBLEM, rounds=1, warm="x"), "warm must be a result of run."),

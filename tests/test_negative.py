@@ -1,7 +1,5 @@
 """What must fail, fails: wrong methods stall or diverge as they should, and wrong input is refused before any work."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,12 +11,11 @@ import mutants
 import proxskip as ps
 from conftest import NAMED, WEIGHTS, data, quadratics
 from proxskip.links.codecs import Key, Natural, RandK
-from proxskip.types import Array, InputError, Vectors
+from proxskip.types import Array, InputError
 
 pytestmark = pytest.mark.usefixtures("quiet_steps")
 
 
-# -- codecs that look harmless -----------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class TopK(RandK):
     """The k largest entries, which claims to be unbiased and is not: no error feedback makes up for the rest."""
@@ -79,42 +76,19 @@ def test_anchored_corrections_diverge_at_one_over_L_where_scaffnew_converges(met
         assert gap[-1] < gap[1]
 
 
-# -- a wrong way to average cohorts ---------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class IdleUpdate(ps.Scaffnew):
-    """Clients that were not averaged update too (here: one of them, by being told)."""
-
-    def round(self, server: Vectors, exchange: Any) -> Vectors:
-        out = ps.Scaffnew.round(self, server, exchange)
-        exchange.cohort, kept = exchange.all, exchange.cohort
-        exchange.settle(self.settle, out["x"])
-        exchange.cohort = kept
-        return out
-
-
-@pytest.mark.long
-def test_wrong_updates_on_cohorts_stall_far_away() -> None:
-    given: dict[str, Any] = {"rounds": 1500, "cohort": 3, "every": 50}
-    right, wrong = (ps.run(method(1.0, 0.1), HARD, **given) for method in (ps.Scaffnew, IdleUpdate))
-    assert error(right, HARD) < 1e-6
-    assert right.trace.last()["sum_h"] < 1e-12
-    assert error(wrong, HARD) > 1e-2
-    assert wrong.trace["sum_h"].max() > 1e-3
-    assert not wrong.success
-
-
 # -- refusals before any work ------------------------------------------------------------------------------------------
-def weighted() -> ps.Problem:
-    return ps.Problem(quadratics(4), WEIGHTS)
-
-
 def gossip(tau: float, n: int = 4) -> ps.authoring.Method:
     return ps.DecentralizedScaffnew(0.5, 0.5, tau, ps.graphs.graph("ring", n))
 
 
+PLAIN, WEIGHTED = ps.Problem(quadratics(4)), ps.Problem(quadratics(4), WEIGHTS)
+FLAT, ROUND = ps.Problem([ps.Quadratic([1.0, 0.0], [1.0, 0.0])]), ps.Quadratic([1.0, 2.0], [1.0, 1.0])
+
+
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("call", "says"),
     [
+        # parameters out of range, where they are given
         (lambda: ps.Scaffnew(0.5, 2), r"p = 2 must lie in \(0, 1\]."),
         (lambda: ps.Scaffnew(0.5, 0.0), "p = 0"),
         (lambda: ps.Scaffnew(0.1, 1e-300), "p = 1e-300"),
@@ -139,90 +113,52 @@ def gossip(tau: float, n: int = 4) -> ps.authoring.Method:
         (lambda: ps.FiveGCS(0.1, 0.1, 1.0, 0.1, theta=1.0), "theta = 1"),
         (lambda: ps.LoCoDL(0.1, 0.5, "natural", 0.1, 0.125, 0.0), "rho = 0"),
         (lambda: ps.Decaying(ps.GD(0.1), -1.0), "decay = -1"),
-    ],
-)
-def test_parameters_out_of_range_are_refused_where_they_are_given(make: Any, says: str) -> None:
-    with pytest.raises(InputError, match=says):
-        make()
-
-
-@pytest.mark.parametrize(
-    ("method", "says"),
-    [
-        (ps.Scaffnew((0.5, 0.5), 0.5), "2 entries for 4 clients"),
-        (ps.Scaffnew(0.5, 0.5, codec="natural"), "wrong answers with the codec natural"),
-        (ps.Scaffnew(0.5, 0.5, codec="rand-2"), "wrong answers with the codec rand-2"),
-        (ps.FedLin(0.1, (1, 2)), "2 entries for 4 clients"),
-        (ps.ProxSkip(0.5, 0.5), "a single function"),
-        (ps.SplitSkip(0.5, 0.5, 0.5), "a single function"),
-        (gossip(1.01 / ps.graphs.graph("ring", 4).lmax), "tau"),
-        (gossip(0.1, 5), "5 nodes but there are 4"),
-    ],
-)
-def test_parameters_that_do_not_fit_the_problem_are_refused(method: ps.authoring.Method, says: str) -> None:
-    with pytest.raises(InputError, match=says):
-        ps.run(method, ps.Problem(quadratics(4)), rounds=1)
-
-
-def test_the_largest_tau_numbers_of_numpy_and_lists_are_taken() -> None:
-    problem = ps.Problem(quadratics(4))
-    ps.run(gossip(1.0 / ps.graphs.graph("ring", 4).lmax), problem, rounds=1)
-    assert ps.run(ps.LocalGD(0.1, np.int64(3)), problem, rounds=2).summary()["iterations"] == 6
-    ps.Problem([ROUND], psi=ps.prox.L1(1.0), D=[[1.0, -1.0]])
-
-
-@pytest.mark.parametrize("name", ["gd", "local-gd", "scaffold", "fedlin", "s-local-gd", "decentralized"])
-def test_methods_without_a_prox_refuse_psi(name: str) -> None:
-    problem = ps.Problem(quadratics(4))
-    with pytest.raises(InputError, match="no prox step"):
-        ps.run(NAMED[name].make(problem), problem.with_psi(ps.prox.L1(0.1)), rounds=1)
-
-
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        ({}, "rounds"),
-        ({"rounds": -1}, "rounds = -1"),
-        ({"rounds": "3"}, "rounds = '3'"),
-        ({"tol": 0.0}, "tol"),
-        ({"rounds": 1, "x0": np.zeros(3)}, "x0"),
-        ({"rounds": 1, "x0": [np.nan] * 4}, "x0"),
-        ({"rounds": 1, "h0": np.zeros((2, 4))}, "h0"),
-        ({"rounds": 1, "seed": -1}, "seed"),
-        ({"rounds": 1, "every": 0}, "every"),
-        ({"rounds": 1, "cohort": [0, 1]}, r"cohort = \[0, 1\]"),
-    ],
-)
-def test_bad_starts_and_stops_are_refused(given: dict[str, Any], says: str) -> None:
-    with pytest.raises(InputError, match=says):
-        ps.run(ps.Scaffnew(0.5, 0.5), ps.Problem(quadratics(4)), **given)
-
-
-FLAT, ROUND = ps.Problem([ps.Quadratic([1.0, 0.0], [1.0, 0.0])]), ps.Quadratic([1.0, 2.0], [1.0, 1.0])
-
-
-@pytest.mark.parametrize(
-    ("call", "says"),
-    [
-        *(
-            (lambda kind=kind: kind.theory(FLAT), "mu is unknown")
-            for kind in (ps.Scaffnew, ps.ProxSkip, ps.Accelerated)
-        ),
-        (lambda: ps.run(gossip(0.5), weighted(), rounds=1), "equally weighted"),
-        (lambda: ps.run(ps.GD(0.5), weighted(), rounds=1, h0=np.ones((4, 4))), "no control variates"),
-        (lambda: ps.run(ps.Scaffold(0.1, 5), weighted(), rounds=1, h0=np.ones((4, 4))), "must be zero, or the answer"),
+        # that do not fit the problem
+        (lambda: ps.run(ps.Scaffnew((0.5, 0.5), 0.5), PLAIN, rounds=1), "2 entries for 4 clients"),
+        (lambda: ps.run(ps.Scaffnew(0.5, 0.5, codec="natural"), PLAIN, rounds=1), "wrong answers with the codec natural"),
+        (lambda: ps.run(ps.Scaffnew(0.5, 0.5, codec="rand-2"), PLAIN, rounds=1), "wrong answers with the codec rand-2"),
+        (lambda: ps.run(ps.FedLin(0.1, (1, 2)), PLAIN, rounds=1), "2 entries for 4 clients"),
+        (lambda: ps.run(ps.ProxSkip(0.5, 0.5), PLAIN, rounds=1), "a single function"),
+        (lambda: ps.run(ps.SplitSkip(0.5, 0.5, 0.5), PLAIN, rounds=1), "a single function"),
+        (lambda: ps.run(gossip(1.01 / ps.graphs.graph("ring", 4).lmax), PLAIN, rounds=1), "tau"),
+        (lambda: ps.run(gossip(0.1, 5), PLAIN, rounds=1), "5 nodes but there are 4"),
+        (lambda: ps.run(gossip(0.5), WEIGHTED, rounds=1), "equally weighted"),
+        (lambda: ps.run(ps.GD(0.5), WEIGHTED, rounds=1, h0=np.ones((4, 4))), "no control variates"),
+        (lambda: ps.run(ps.Scaffold(0.1, 5), WEIGHTED, rounds=1, h0=np.ones((4, 4))), "must be zero, or the answer"),
+        (lambda: ps.LoCoDL.theory(HARD, family.Signs()), "needs an unbiased codec"),
+        *((lambda kind=kind: kind.theory(FLAT), "mu is unknown") for kind in (ps.Scaffnew, ps.ProxSkip, ps.Accelerated)),
+        *((lambda name=name: ps.run(NAMED[name].make(PLAIN), PLAIN.with_psi(ps.prox.L1(0.1)), rounds=1), "no prox step")
+          for name in ("gd", "local-gd", "scaffold", "fedlin", "s-local-gd", "decentralized")),
+        # starts and stops
+        *((lambda given=given: ps.run(ps.Scaffnew(0.5, 0.5), PLAIN, **given), says) for given, says in (
+            ({}, "rounds"),
+            ({"rounds": -1}, "rounds = -1"),
+            ({"rounds": "3"}, "rounds = '3'"),
+            ({"tol": 0.0}, "tol"),
+            ({"rounds": 1, "x0": np.zeros(3)}, "x0"),
+            ({"rounds": 1, "x0": [np.nan] * 4}, "x0"),
+            ({"rounds": 1, "h0": np.zeros((2, 4))}, "h0"),
+            ({"rounds": 1, "seed": -1}, "seed"),
+            ({"rounds": 1, "every": 0}, "every"),
+            ({"rounds": 1, "cohort": [0, 1]}, r"cohort = \[0, 1\]"),
+        )),
+        # problems
         (lambda: ps.split(ps.Logistic(*data()), "3"), "clients = '3'"),
         (lambda: ps.Logistic(*data(), l2="x"), "l2 = 'x'"),
         (lambda: ps.Problem([ROUND], psi=ps.prox.L1(1.0), D=np.eye(3)), "D has shape"),
-        (lambda: ps.LoCoDL.theory(HARD, family.Signs()), "needs an unbiased codec"),
     ],
-)
-def test_wrong_values_get_one_sentence(call: Any, says: str) -> None:
+)  # fmt: skip
+def test_wrong_values_get_one_sentence_before_any_work(call: Any, says: str) -> None:
     with pytest.raises(InputError, match=says):
         call()
 
 
-# -- the tests themselves ----------------------------------------------------------------------------------------------
+def test_the_largest_tau_numbers_of_numpy_and_lists_are_taken() -> None:
+    ps.run(gossip(1.0 / ps.graphs.graph("ring", 4).lmax), PLAIN, rounds=1)
+    assert ps.run(ps.LocalGD(0.1, np.int64(3)), PLAIN, rounds=2).summary()["iterations"] == 6
+    ps.Problem([ROUND], psi=ps.prox.L1(1.0), D=[[1.0, -1.0]])
+
+
 @pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=lambda m: m.name)
 def test_every_mutant_fits_the_source(mutant: mutants.Mutant) -> None:
     """``python tests/mutants.py`` kills them all; here, that each still changes a line of the code as it is."""
@@ -232,7 +168,6 @@ def test_every_mutant_fits_the_source(mutant: mutants.Mutant) -> None:
         assert f"def {name.partition('[')[0]}(" in (mutants.HOME / "tests" / file).read_text()
 
 
-# -- compression done wrong --------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("codec", [TopK(2), Natural(), RandK(2)], ids=["top-2", "natural", "rand-2"])
 @pytest.mark.slow
 def test_compressing_models_instead_of_differences_stalls(codec: Any) -> None:

@@ -13,17 +13,10 @@ import pytest
 from proxskip import Status, experiments
 from proxskip.cli import main
 
-networks: Any = None
+pytest.importorskip("torch", reason="torch is not installed")
+from proxskip.experiments import networks
+
 pytestmark = pytest.mark.torch
-
-
-@pytest.fixture(autouse=True)
-def _needs_torch() -> None:
-    global networks
-    pytest.importorskip("torch")
-    from proxskip.experiments import networks as module
-
-    networks = module
 
 
 @pytest.mark.parametrize("split", ["sorted", "iid"])
@@ -49,7 +42,6 @@ def test_every_method_tries_as_many_settings_with_the_same_factors(name: str, qu
     assert quick or len(preset["periods"]) > 1
 
 
-# -- costs, ties and claims --------------------------------------------------------------------------------------------
 PRESET = {"target": 0.95, "slack": 0.01, "seeds": 5}
 
 
@@ -63,13 +55,10 @@ def arriving(name: str, rounds: list[float]) -> Any:
     return chosen(name, [np.where(np.arange(101) >= r, 0.96, 0.5) for r in rounds])
 
 
-def test_a_seed_has_arrived_only_if_it_stays_within_a_point() -> None:
+def test_a_seed_has_arrived_only_if_it_stays_within_a_point_and_medians_say_how_many_did() -> None:
     stays, dips = [0.5, 0.95, 0.942, 0.97, 0.941], [0.5, 0.95, 0.939, 0.97, 0.96]
     leaves, diverges = [0.5, 0.95, 0.96, 0.97, 0.93], [0.5, 0.95, 0.96, 0.97, math.nan]
     assert chosen("fedlin", [stays, dips, leaves, diverges]).costs("rounds") == [1, 3, math.inf, math.inf]
-
-
-def test_medians_say_how_many_arrived() -> None:
     r = arriving("local-sgd", [10, 20, math.inf, 30, 5])
     assert (r.cost("rounds"), r.said("rounds")) == (20, "20 (4 of 5)")
     assert arriving("local-sgd", [math.inf] * 5).said("rounds") == "never"
@@ -123,14 +112,6 @@ def test_an_interrupted_training_is_not_kept_as_one_that_diverged(monkeypatch: A
         networks.curves_of(None, key)
 
 
-# -- the command -------------------------------------------------------------------------------------------------------
-def test_without_pytorch_it_is_one_sentence(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
-    monkeypatch.setattr("proxskip.experiments.reproduce.importlib.util.find_spec", lambda name: None)
-    assert main(["reproduce", "--networks", "--quick", "--out", str(tmp_path / "out")]) == 2
-    assert 'networks need PyTorch; install it with: pip install "proxskip[torch]"' in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -138,9 +119,12 @@ def test_without_pytorch_it_is_one_sentence(tmp_path: Path, monkeypatch: Any, ca
         (["--family", "--networks"], "give no names"),
         (["--networks", "--data", "w8a"], "leave out --data"),
         (["--networks", "--threads", "2"], "give --jobs in place of --threads"),
+        (["--networks", "--quick"], 'networks need PyTorch; install it with: pip install "proxskip[torch]"'),
     ],
 )
-def test_what_networks_cannot_do_is_refused(words: list[str], sentence: str, capsys: Any, tmp_path: Path) -> None:
+def test_what_networks_cannot_do_is_refused(words, sentence, capsys, tmp_path, monkeypatch) -> None:
+    if "PyTorch" in sentence:
+        monkeypatch.setattr("proxskip.experiments.reproduce.importlib.util.find_spec", lambda name: None)
     assert main(["reproduce", *words, "--out", str(tmp_path / "out")]) == 2
     assert sentence in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -1,20 +1,18 @@
 """Clipping and noise: the sum of the h stays zero, the error has a floor and does not grow, wrong places are refused."""
 
-from __future__ import annotations
-
-import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+import lockstep
 import proxskip as ps
 
 pytest.importorskip("flwr", reason="flwr is not installed")
 
 from conftest import WEIGHTS, quadratics
-from lockstep import drive
 from proxskip.flower import Federated, Noise
 from proxskip.protocol import Client, Server, Worker, allowed_halves
 from proxskip.types import Array
@@ -31,19 +29,11 @@ def seeded(clip: float, std: float, seed: int = 0) -> Callable[[Array, Array], A
     return lambda x, point: own(x, point) + std * rng.standard_normal(x.shape)
 
 
-def federate(
-    method: Any, problem: ps.Problem, rounds: int, closing: str = "deadline", own: Any = None, itemsize: int = 8
-) -> tuple[Any, float, float]:
+def federate(method: Any, problem: Any, rounds: int, own: Any = None, **given: Any) -> tuple[Any, float, float]:
     """The server's last state, |x - x*|, and the largest entry of sum_i w_i h_i."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ps.UnsafeStepWarning)
-        server = Server(
-            method, problem, rounds, closing=closing, audit=10, measure=None, insist=True, itemsize=itemsize
-        )
-    workers = [Worker(f, i) for i, f in enumerate(problem.clients)]
-    clients = [Client(server.method, w, itemsize, noise=own and own(w.i)) for w in workers]
-    state, memories = drive(server, clients)
-    assert problem.solution is not None
+    given = {"closing": "deadline", "audit": 10, "measure": None, **given}
+    server, clients = lockstep.federate(method, problem, rounds, **given)
+    state, memories = lockstep.drive(server, [replace(c, noise=own and own(c.worker.i)) for c in clients])
     H = np.array([m.memory.get("h", np.zeros(problem.d)) for m in memories])
     away = float(np.linalg.norm(state.vectors["x"] - problem.solution.x))
     return state, away, float(np.abs(problem.weights @ H).max())
@@ -53,7 +43,6 @@ def scaffnew(problem: ps.Problem) -> ps.Scaffnew:
     return ps.Scaffnew(1 / problem.L_max, 0.4)
 
 
-# -- at the clients ----------------------------------------------------------------------------------------------------
 @pytest.mark.slow
 @pytest.mark.parametrize(("closing", "itemsize"), [("deadline", 8), ("deadline", 4), ("everyone", 8)])
 def test_noise_at_the_clients_leaves_the_sum_at_zero_and_the_error_at_a_floor(closing: str, itemsize: int) -> None:
@@ -61,9 +50,8 @@ def test_noise_at_the_clients_leaves_the_sum_at_zero_and_the_error_at_a_floor(cl
     problem = ps.Problem(quadratics(4), WEIGHTS)
     found = []
     for rounds in (400, 1600):
-        state, away, total = federate(
-            scaffnew(problem), problem, rounds, closing, lambda i: seeded(1e9, STD, i), itemsize
-        )
+        given = {"closing": closing, "itemsize": itemsize}
+        state, away, total = federate(scaffnew(problem), problem, rounds, lambda i: seeded(1e9, STD, i), **given)
         assert (state.failed, state.counts.audits >= 30, state.counts.recentred) == ("", True, 0)
         assert total <= 1e-12
         found.append(away)
@@ -88,7 +76,7 @@ def test_a_clip_does_not_move_the_solution(make: Any, closing: str) -> None:
         clipped.append(float(np.linalg.norm(point - x)) > 0.05)
         return Noise(0.05, 0.0)(x, point)
 
-    _, away, _ = federate(make(problem), problem, 1500, closing, lambda i: send)
+    _, away, _ = federate(make(problem), problem, 1500, lambda i: send, closing=closing)
     assert sum(clipped) > 20
     assert away <= 1e-10
 
@@ -113,11 +101,10 @@ def test_local_steps_without_h_are_disturbed_too() -> None:
     problem = ps.Problem(quadratics(4))
     method = ps.LocalGD(1 / problem.L_max, 3)
     plain, *_ = federate(method, problem, 5)
-    noisy, *_ = federate(method, problem, 5, "deadline", lambda i: seeded(1e9, STD, i))
+    noisy, *_ = federate(method, problem, 5, lambda i: seeded(1e9, STD, i))
     assert 1e-5 < np.linalg.norm(noisy.vectors["x"] - plain.vectors["x"]) < 20 * STD
 
 
-# -- through Flower ----------------------------------------------------------------------------------------------------
 @pytest.mark.usefixtures("clock")
 def test_a_federation_with_noise_says_what_an_accountant_must_know() -> None:
     problem = ps.Problem(quadratics(4))
@@ -129,7 +116,6 @@ def test_a_federation_with_noise_says_what_an_accountant_must_know() -> None:
     assert out.state.ticket >= 100
     assert (out.summary["counts"]["recentred"], out.summary["counts"]["audits"]) == (0, 10)
     assert out.summary["grad_norm"] is None
-    assert problem.solution is not None
     assert 1e-6 < np.linalg.norm(out.x - problem.solution.x) < 20 * STD
     assert not any(allowed_halves.MEASURE.encode() in str(m.content).encode() for m in grid.sent)
 
@@ -158,11 +144,11 @@ def test_what_noise_does_not_go_with_is_refused_before_round_zero(method: Any, g
 def test_a_client_with_noise_refuses_what_it_cannot_disturb() -> None:
     problem = ps.Problem(quadratics(4))
     with pytest.raises(ps.InputError, match="noise cannot be added"):
-        federate(FEDLIN, problem, 3, "everyone", lambda i: Noise(1.0, STD))
+        federate(FEDLIN, problem, 3, lambda i: Noise(1.0, STD), closing="everyone")
     server = Server(scaffnew(problem), problem, 2)  # measures at the end
     clients = [Client(server.method, Worker(f, i), noise=Noise(1.0, STD)) for i, f in enumerate(problem.clients)]
     with pytest.raises(ps.InputError, match="does not report gradients"):
-        drive(server, clients)
+        lockstep.drive(server, clients)
     with pytest.raises(ps.InputError, match="tol= needs measurements"):
         Server(scaffnew(problem), problem, 5, measure=None, tol=1e-3)
 

@@ -1,7 +1,5 @@
 """The engine of docs/adding-an-engine.md, which stands outside the package, owes what every engine owes."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,8 +9,8 @@ import pytest
 import proxskip as ps
 from conftest import METHODS, NAMED, Row, bits, code_of, same, thinned
 from proxskip.engines.in_process import NearEngine
-
-ROUNDS = 6
+from test_engines import R as ROUNDS
+from test_engines import run
 
 
 @cache
@@ -21,14 +19,6 @@ def kind() -> Any:
     names: dict[str, Any] = {"__name__": "own_engine"}
     exec(compile(code_of("adding-an-engine.md", 0), "docs/adding-an-engine.md", "exec", dont_inherit=True), names)
     return names["ThreadsEngine"]
-
-
-pytestmark = pytest.mark.usefixtures("quiet_steps")
-
-
-def run(row: Row, problem: ps.Problem, engine: Any, rounds: int = ROUNDS, **given: Any) -> ps.Result:
-    common = {"cohort": row.cohort, "seed": 4, "every": 1, "allow_unsafe_step": True}
-    return ps.run(row.make(problem), problem, rounds=rounds, engine=engine, **common, **given)
 
 
 @pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)

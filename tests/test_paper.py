@@ -1,7 +1,5 @@
 """The paper's own setting: w8a, 20 clients sorted by label, full gradients, gamma = 1/L with the global L, p = 1/100."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -24,10 +22,6 @@ def test_constants(problem: ps.Problem) -> None:
     assert problem.L_max == pytest.approx(1.1975, abs=1e-4)
     assert problem.solution.f == pytest.approx(0.137417763410536, abs=1e-11)
     assert problem.solution.certificate < 1e-15
-
-
-@pytest.mark.slow
-def test_equal_weights_are_another_objective(problem: ps.Problem) -> None:
     equal = ps.split(problem.whole, 20, "label", weights="equal")
     assert equal.solution.f == pytest.approx(0.13741196, abs=1e-8)
 

@@ -1,7 +1,5 @@
 """Personalised objectives: Scaffnew with own steps on them is Scafflix, and obeys Scaffnew's laws."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

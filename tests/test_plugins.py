@@ -1,7 +1,5 @@
 """A method from outside the package, the one of docs/authoring.md, works everywhere once it is known."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -16,7 +14,7 @@ import numpy as np
 import pytest
 
 import proxskip as ps
-from conftest import code_of
+from conftest import code_of, quadratics
 from proxskip import registry
 from proxskip.cli import flags as cli_flags
 from proxskip.report import method_styles, plots
@@ -26,6 +24,7 @@ pytestmark = pytest.mark.usefixtures("own_methods")
 CODE = code_of("authoring.md", 0)
 NAME, TITLE = "damped-scaffnew", "Damped Scaffnew"
 EASY = ["--data", "digits", "--l2", "0.1", "--clients", "5", "--rounds", "8"]
+PROBLEM = ps.Problem(quadratics(6, 5))
 Call = Callable[..., tuple[int, str, str]]
 
 
@@ -41,10 +40,6 @@ def file(tmp_path: Path) -> Path:
 def kind(file: Path) -> Any:
     """The method, known."""
     return registry.load_plugin(file)[0]
-
-
-def quadratics() -> ps.Problem:
-    return ps.Problem(ps.random_quadratics(n=6, d=5, L=1.0, mu=0.1, seed=3))
 
 
 def forget() -> None:
@@ -95,15 +90,14 @@ def test_a_file_makes_it_known_on_the_command_line(call: Call, file: Path) -> No
 
 @pytest.mark.usefixtures("quiet_steps")
 def test_it_can_be_tuned_without_being_known() -> None:
-    kind, problem = elsewhere(), quadratics()
+    kind = elsewhere()
     for method, damping in ((kind, 1.0), (kind(0.1, damping=0.5), 0.5)):
-        best: Any = ps.tune(method, problem, budget=100, powers=range(-3, 0), steps=[2, 4], progress=False).method
+        best: Any = ps.tune(method, PROBLEM, budget=100, powers=range(-3, 0), steps=[2, 4], progress=False).method
         assert type(best) is kind
         assert best.damping == damping
     assert NAME not in ps.authoring.METHODS
 
 
-# -- and then it works -------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("batch", [None, 6])
 @pytest.mark.parametrize("cohort", [None, 3])
 def test_it_runs_and_sweeps(kind: Any, cohort: int | None, batch: int | None) -> None:
@@ -125,20 +119,19 @@ def test_it_runs_and_sweeps(kind: Any, cohort: int | None, batch: int | None) ->
 
 
 def test_python_resumes_it_once_it_is_known(kind: Any, tmp_path: Path) -> None:
-    problem, out = quadratics(), tmp_path / "run"
-    method = kind(gamma=0.1, K=3, damping=0.5)
-    ps.run(method, problem, rounds=5, out=out)
+    out, method = tmp_path / "run", kind(gamma=0.1, K=3, damping=0.5)
+    ps.run(method, PROBLEM, rounds=5, out=out)
     forget()
     with pytest.raises(ps.InputError, match=r"is not known.*proxskip\.authoring\.register"):
-        ps.resume(out, problem, rounds=9)
+        ps.resume(out, PROBLEM, rounds=9)
     ps.authoring.register(kind)
-    resumed = ps.resume(out, problem, rounds=9)
-    assert resumed.x.tobytes() == ps.run(method, problem, rounds=9).x.tobytes()
+    resumed = ps.resume(out, PROBLEM, rounds=9)
+    assert resumed.x.tobytes() == ps.run(method, PROBLEM, rounds=9).x.tobytes()
     assert resumed.summary()["damping"] == 0.5
 
 
 def test_a_folder_is_drawn_with_its_methods_style_or_without_its_method(kind: Any, tmp_path: Path) -> None:
-    ps.run(kind.theory(quadratics()), quadratics(), rounds=2, out=tmp_path / "run")
+    ps.run(kind.theory(PROBLEM), PROBLEM, rounds=2, out=tmp_path / "run")
     (curve,) = plots.curves_of(tmp_path / "run")
     assert (curve.label, method_styles.style(curve.method)) == (TITLE, ps.authoring.Style("#123456", "--", "X"))
     forget()
@@ -150,10 +143,9 @@ def test_a_summary_keeps_its_own_fields(tmp_path: Path) -> None:
     Odd = make_dataclass("Odd", [("gamma", float), ("L_kind", str, "mine"), ("decay", float, 0.25)], bases=(ps.GD,),
                          frozen=True, namespace={"about": ps.authoring.About(name="odd", parameters=("gamma",))})  # fmt: skip
     ps.authoring.register(Odd)
-    problem = quadratics()
-    made = ps.run(Odd(0.5), problem, rounds=3, out=tmp_path / "odd")
+    made = ps.run(Odd(0.5), PROBLEM, rounds=3, out=tmp_path / "odd")
     assert (made.summary()["L_kind"], made.summary()["decay"]) == ("max", 0.25)
-    assert ps.resume(tmp_path / "odd", problem, rounds=6).rounds == 6
+    assert ps.resume(tmp_path / "odd", PROBLEM, rounds=6).rounds == 6
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------
@@ -234,12 +226,11 @@ def test_folders_that_do_not_know_their_methods_code_are_resumed(
     saved: str | None, now: str | None, tmp_path: Path, kind: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of 0.2, and of classes without a file; nor does it matter if the code has no file now."""
-    problem = quadratics()
     monkeypatch.setattr(registry, "source_digest", lambda kind: saved)
-    ps.run(kind.theory(problem), problem, rounds=4, out=tmp_path / "run")
+    ps.run(kind.theory(PROBLEM), PROBLEM, rounds=4, out=tmp_path / "run")
     assert ("source" in (tmp_path / "run" / "spec.toml").read_text()) == (saved is not None)
     monkeypatch.setattr(registry, "source_digest", lambda kind: now)
-    assert ps.resume(tmp_path / "run", problem, rounds=6).rounds == 6
+    assert ps.resume(tmp_path / "run", PROBLEM, rounds=6).rounds == 6
 
 
 def test_a_plugin_whose_method_ends_the_program_is_an_error(call: Call, file: Path) -> None:

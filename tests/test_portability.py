@@ -1,7 +1,5 @@
 """Windows and macOS lack some modules and functions of Linux; a run, its resumption and a prox do without them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

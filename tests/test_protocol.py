@@ -1,7 +1,5 @@
 """The protocol: the engines' trajectory bit for bit, one commit for each counted ticket, and no harm from any message."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import random
@@ -9,7 +7,6 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,13 +27,18 @@ from proxskip.protocol.state import Reply
 from proxskip.results import checkpoint
 from simulated_federation import simulate
 
-GOSSIP = ("decentralized", "diging", "extra", "random-gossip")
-CENTRAL = [
-    r for r in METHODS if not r.name.startswith(GOSSIP) and "decaying" not in r.name and not r.split and r.clients > 1
-]
+CENTRAL = [r for r in METHODS if r.down != 0 and "decaying" not in r.name and not r.split and r.clients > 1]
 
 
 # -- the same trajectory as an engine ----------------------------------------------------------------------------------
+def forms_of(row: Row, problem: ps.Problem) -> list[tuple[str, Any]]:
+    """How the rounds of a method may close, and the cohort of a run that does the same."""
+    if row.cohort:
+        return [("deadline", row.cohort)]
+    both = not row.name.startswith("5gcs") and "cohort" in row.make(problem).handles and row.psi is None
+    return [("everyone", None), ("deadline", [list(range(problem.n))])][: 1 + both]
+
+
 @pytest.mark.parametrize("batch", [None, 6])
 @pytest.mark.parametrize("row", thinned(CENTRAL, 2))
 @pytest.mark.long
@@ -45,13 +47,9 @@ def test_a_run_without_faults_is_the_cpu_engines_bit_for_bit(row: Row, batch: in
     if batch and not row.claims("batch"):
         pytest.skip("needs full gradients")
     problem = row.rows(sparse=batch is not None).with_batch(batch)
-    forms = ["deadline"] if row.cohort else ["everyone"]
-    if not row.name.startswith("5gcs") and not row.cohort and "cohort" in row.make(problem).handles and row.psi is None:
-        forms.append("deadline")
-    for closing in forms:
+    for closing, cohort in forms_of(row, problem):
         server, clients = federate(row.make(problem), problem, closing=closing, cohort=row.cohort, seed=4)
         state, memories = drive(server, clients)
-        cohort = row.cohort or (None if closing == "everyone" else [list(range(problem.n))])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ps.UnsafeStepWarning)
             judge = ps.run(row.make(problem), problem, rounds=8, seed=4, cohort=cohort, allow_unsafe_step=True)
@@ -81,16 +79,6 @@ def test_a_federation_of_one_client_is_the_cpu_engines_bit_for_bit(name: str) ->
         assert state.vectors["x"].tobytes() == ps.run(method, problem, rounds=9, seed=3).x.tobytes()
 
 
-def test_a_half_that_no_message_can_name_is_refused() -> None:
-    @dataclass(frozen=True)
-    class Borrowed(Plain):
-        def round(self, server: Any, exchange: Any) -> Any:
-            return {"x": exchange(ps.Scaffnew(0.1, 0.5).local_in_cohort, server["x"], K=1)[0]}
-
-    with pytest.raises(ps.InputError, match='asks its clients for "local_in_cohort", which a message cannot name'):
-        Wires(method=Borrowed())
-
-
 @pytest.mark.parametrize(
     ("make", "options", "reason"),
     [
@@ -100,15 +88,15 @@ def test_a_half_that_no_message_can_name_is_refused() -> None:
         (ps.Scaffnew.theory, {"closing": "deadline", "psi": ps.prox.L1(0.1)}, "needs the h of all clients"),
         (ps.Scaffnew.theory, {"closing": "everyone", "cohort": 2}, "cannot be combined with cohorts"),
         (ps.Scaffnew.theory, {"names": ("a", "b", "a", "c")}, 'two clients have the name "a"'),
+        (lambda p: Borrowed(), {}, 'asks its clients for "local_in_cohort", which a message cannot name'),
     ],
 )
 def test_federations_that_cannot_be_are_refused(make: Any, options: dict[str, Any], reason: str) -> None:
     problem = ps.Problem(quadratics(4)).with_psi(options.pop("psi", None))
     with pytest.raises(ps.InputError, match=reason):
-        federate(make(problem), problem, **options)
+        Wires(problem=problem, method=make(problem), **options)
 
 
-# -- commits -----------------------------------------------------------------------------------------------------------
 def test_the_solution_is_found_with_dropouts_and_after_all_clients_forget() -> None:
     w, rng = Wires(rounds=400), random.Random(1)
     w.play(20)
@@ -279,7 +267,6 @@ def test_the_audit_has_no_false_alarm(scale: float, b: float, p: float | None, a
     assert (state.failed, state.counts.audits, state.counts.recentred) == ("", -(-200 // audit), 0)
 
 
-# -- float32 -----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("method", "closings"),
     [
@@ -301,22 +288,12 @@ def test_float32_uploads_keep_the_sum_at_zero(method: Any, closings: tuple[str, 
 
 
 # -- bad updates -------------------------------------------------------------------------------------------------------
-def with_entry(k: int, number: float) -> Callable[[Any], Any]:
-    """An answer with another number in its vector."""
-
-    def change(answer: Any) -> Any:
-        up = answer.up[0].copy()
-        up[k] = number
-        return replace(answer, up=(up,))
-
-    return change
-
-
 @pytest.mark.parametrize("rounds_before", [0, 1, 3])
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        *((with_entry(k, bad), f": entry {k} of vector 0 is {bad}") for k, bad in ((0, np.nan), (3, np.inf), (1, -np.inf))),
+        *((lambda a, k=k, bad=bad: replace(a, up=(np.where(np.arange(4) == k, bad, a.up[0]),)),
+           f": entry {k} of vector 0 is {bad}") for k, bad in ((0, np.nan), (3, np.inf), (1, -np.inf))),
         *((lambda a, size=size: replace(a, up=(np.full(4, size),)), ": its upload has norm") for size in (1e308, 1e12)),
         (lambda a: replace(a, up=(np.zeros(5),)), ""),
     ],
@@ -484,6 +461,12 @@ class Masked(Plain):
     about = replace(Plain.about, name="masked", needs_whole_cohort=True)
 
 
+@dataclass(frozen=True)
+class Borrowed(Plain):
+    def round(self, server: Any, exchange: Any) -> Any:
+        return {"x": exchange(ps.Scaffnew(0.1, 0.5).local_in_cohort, server["x"], K=1)[0]}
+
+
 def test_an_h_that_is_no_control_variate_is_not_audited() -> None:
     w = Wires(rounds=4, method=Plain(), audit=1)
     w.finish()
@@ -538,7 +521,6 @@ def test_uploads_are_judged_by_the_median_of_the_others(norms: list[float], befo
     assert list(audit.out_of_proportion(state)) == left_out
 
 
-# -- the simulator -----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("seeds", [40, pytest.param(2000, marks=pytest.mark.slow)])
 @pytest.mark.long
 def test_seeds_of_faults(seeds: int) -> None:
@@ -586,7 +568,6 @@ def test_the_simulator_finds_bugs(kind: Any, verb: str, bug: Any, seeds: int, mo
     assert campaign(0, seeds, first=True)[0]
 
 
-# -- found by hostile reading ------------------------------------------------------------------------------------------
 def test_a_client_that_is_gone_ends_only_runs_that_always_ask_it() -> None:
     """A void round draws other clients; those who are missing are some who were asked."""
     w = Wires(n=5, rounds=20, cohort=2, audit=0, measure=None)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from conftest import draws
+from conftest import OwnProx, draws
 from proxskip import prox
 from proxskip.prox import Adapted, as_prox, conjugate_prox
 from proxskip.types import InputError, Prox
@@ -82,10 +82,7 @@ FUNCTIONS = {
     "NuclearNorm": (prox.NuclearNorm(0.7, (2, 3)), on_singular_values(lambda s, t: np.minimum(s, 0.7))),
     "Huber": (prox.Huber(0.7, 0.3), lambda y, t: np.clip(y / (1 + t * 0.3 / 0.7), -0.7, 0.7)),
     "TV1D": (prox.TV1D(0.6), chain_conjugate),
-    "SingularValues": (
-        prox.SingularValues(prox.ElasticNet(0.4, 1.5), (2, 3)),
-        on_singular_values(elastic_conjugate),
-    ),
+    "SingularValues": (prox.SingularValues(prox.ElasticNet(0.4, 1.5), (2, 3)), on_singular_values(elastic_conjugate)),
     "Blocks": (
         prox.Blocks([prox.L1(0.7), prox.SquaredL2(2.5)], [2, 4]),
         lambda y, t: np.concatenate([np.clip(y[:2], -0.7, 0.7), y[2:] / (1 + t / 2.5)]),
@@ -135,7 +132,6 @@ def size(*arrays_):
     return 1 + sum(float(np.linalg.norm(a)) for a in arrays_)
 
 
-# the laws
 @law
 @given(x=vectors, t=steps)
 def test_moreau_identity(name, x, t):
@@ -201,7 +197,6 @@ def test_nothing_hides_a_nan(name):
     assert name not in SETS or psi(x) == math.inf
 
 
-# values
 @pytest.mark.parametrize(
     ("psi", "inside", "outside"),
     [
@@ -228,7 +223,6 @@ def test_the_simplex_is_reached_exactly_however_far_away(x, shift):
     assert abs(P.sum() - 1) <= 1e-14
 
 
-# parameters
 NO_SIZES = [[[0, 1], [2, 3]], [[0, 1], [2]], 5, [1.5, 2.5], "ab"]
 
 
@@ -278,17 +272,6 @@ def test_operators_are_values(name):
     assert as_prox(psi) is psi
 
 
-# operators of others
-class Theirs:
-    """In the manner of pyproximal."""
-
-    def __init__(self, value, prox):
-        self.value, self.prox = value, prox
-
-    def __call__(self, x):
-        return self.value(x)
-
-
 def test_operators_of_others_are_adapted():
     """One with its own precision, which changes the x it is given; its value is a numpy scalar."""
 
@@ -299,7 +282,7 @@ def test_operators_of_others_are_adapted():
 
     x = np.array([[1.0, -2.0], [3.0, 0.5]])
     before = x.copy()
-    psi = as_prox(Theirs(lambda x: np.float32(np.sum(x**2) / 2), halve))
+    psi = as_prox(OwnProx(halve, lambda x: np.float32(np.sum(x**2) / 2)))
     assert isinstance(psi, Adapted)
     assert as_prox(psi) is psi
     assert psi(x) == 7.125
@@ -315,7 +298,7 @@ def test_operators_of_others_are_adapted():
 
 def test_indicators_of_others_are_zero_or_infinite_and_their_answers_are_copied():
     buffer = np.zeros(2)
-    psi = as_prox(Theirs(lambda x: np.linalg.norm(x) <= 1, lambda x, tau: buffer))
+    psi = as_prox(OwnProx(lambda x, tau: buffer, lambda x: np.linalg.norm(x) <= 1))
     assert psi(np.array([0.6, 0.8])) == 0.0
     assert psi(np.array([0.6, 0.9])) == math.inf
     psi.prox(np.ones(2), 1.0)[0] = 5
@@ -324,8 +307,8 @@ def test_indicators_of_others_are_zero_or_infinite_and_their_answers_are_copied(
 
 @pytest.mark.parametrize("answer", [np.zeros(3), 1.0, np.zeros((4, 1)), 1j * np.ones(4), None])
 def test_a_prox_of_another_shape_or_kind_is_refused(answer):
-    with pytest.raises(InputError, match="the prox of Theirs gave"):
-        as_prox(Theirs(lambda x: 0.0, lambda x, tau: answer)).prox(np.ones(4), 1.0)
+    with pytest.raises(InputError, match="the prox of OwnProx gave"):
+        as_prox(OwnProx(lambda x, tau: answer)).prox(np.ones(4), 1.0)
 
 
 def test_numbers_that_are_whole_or_huge():

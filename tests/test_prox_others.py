@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import pytest
 
+from conftest import OwnProx
 from proxskip import prox
 from proxskip.prox import L1, TV1D, TV2D, Adapted, Box, Checked, L1Ball, L2Ball, ProxWarning, Sum, as_prox
 from proxskip.types import InputError
@@ -17,7 +18,6 @@ G = rng.standard_normal((6, 20))
 t = 0.7
 
 
-# -- cvxpy -------------------------------------------------------------------------------------------------------------
 def differences(cp, Y):
     down = cp.vstack([Y[1:] - Y[:-1], np.zeros((1, SHAPE[1]))])
     right = cp.hstack([Y[:, 1:] - Y[:, :-1], np.zeros((SHAPE[0], 1))])
@@ -63,6 +63,10 @@ CASES = {  # ours; its value and constraints in the words of cvxpy. Closed forms
         lambda: Sum(TV1D(0.5), L2Ball(3.0), tolerance=1e-9),
         lambda cp, Y: (0.5 * chain(cp, Y), [cp.norm(flat(cp, Y)) <= 3]),
     ),
+    "Sum of inexact": (
+        lambda: Sum(TV2D(0.4, SHAPE), prox.NonNegative(), tolerance=1e-8),
+        lambda cp, Y: (0.4 * isotropic(cp, Y), [Y >= 0]),
+    ),
     "intersection": (
         lambda: prox.intersection(L1Ball(4.0), Box(-0.5, 1.0)),
         lambda cp, Y: (0, [cp.norm1(flat(cp, Y)) <= 4, Y >= -0.5, Y <= 1]),
@@ -90,7 +94,6 @@ def test_against_cvxpy(name):
     assert psi(ours) + np.sum((ours - X) ** 2) / (2 * t) <= problem.value + 1e-6
 
 
-# -- pyproximal --------------------------------------------------------------------------------------------------------
 def pyproximal():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -195,19 +198,10 @@ def test_the_value_of_a_stack_with_an_indicator_and_a_warning_of_what_is_not_con
         as_prox(p.L0(0.5))
 
 
-# -- the check while it is used ----------------------------------------------------------------------------------------
-class Spy:
-    def __init__(self, prox):
-        self.prox = prox
-
-    def __call__(self, x):
-        return 0.0
-
-
 def test_a_prox_that_is_not_firmly_nonexpansive_is_a_warning_once():
-    psi, x = Checked(as_prox(Spy(lambda x, t: -x))), X.ravel()
+    psi, x = Checked(as_prox(OwnProx(lambda x, t: -x))), X.ravel()
     psi.prox(x, 1.0)
-    with pytest.warns(ProxWarning, match="Spy is not firmly nonexpansive"):
+    with pytest.warns(ProxWarning, match="OwnProx is not firmly nonexpansive"):
         psi.prox(2 * x, 1.0)
     psi.prox(3 * x, 1.0)
     assert "not firmly nonexpansive" in psi.said
@@ -220,7 +214,9 @@ def test_a_prox_that_is_not_firmly_nonexpansive_is_a_warning_once():
 def test_the_error_is_a_lower_bound_on_the_true_one():
     """Noise of size 1e-3 on a soft threshold: what the lemma shows is never more than what was done."""
     noise = np.random.default_rng(0)
-    psi = Checked(as_prox(Spy(lambda x, t: L1(0.5).prox(x, t) + 1e-3 * noise.standard_normal(d) / math.sqrt(d) / 2)))
+    psi = Checked(
+        as_prox(OwnProx(lambda x, t: L1(0.5).prox(x, t) + 1e-3 * noise.standard_normal(d) / math.sqrt(d) / 2))
+    )
     points = X.ravel() + 1e-4 * noise.standard_normal((50, d))
     with pytest.warns(ProxWarning, match="off by"):
         _ = [psi.prox(point, 1.0) for point in points]
@@ -229,8 +225,8 @@ def test_the_error_is_a_lower_bound_on_the_true_one():
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_wrong_answers_are_refused_by_name(bad):
-    with pytest.raises(InputError, match="the prox of Spy gave numbers that are not finite"):
-        Checked(as_prox(Spy(lambda x, t: np.where(x > 0, bad, x)))).prox(X.ravel(), 1.0)
+    with pytest.raises(InputError, match="the prox of OwnProx gave numbers that are not finite"):
+        Checked(as_prox(OwnProx(lambda x, t: np.where(x > 0, bad, x)))).prox(X.ravel(), 1.0)
     with pytest.raises(InputError, match="at a point that is not finite itself"):
         Checked(L1(1.0)).prox(np.array([np.nan]), 1.0)
     assert np.isfinite(Checked(L1(1.0)).prox(np.array([1e200]), 1.0)).all()

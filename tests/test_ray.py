@@ -1,7 +1,5 @@
 """The Ray engine: the bytes of the cpu engine for any number of actors, whoever is killed, and sentences for the rest."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal
@@ -10,7 +8,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -37,43 +35,35 @@ from proxskip.engines.ray.actor_session import ActorSession  # noqa: E402
 from proxskip.engines.ray.cluster import FullClusterWarning, start_here, warn_if_exposed  # noqa: E402
 from proxskip.engines.ray.engine import RayEngine  # noqa: E402
 from proxskip.engines.ray.worker import ActorWorker, Lost, Message, Op  # noqa: E402
+from test_engines import run as run_each  # noqa: E402
 
 pytestmark = [pytest.mark.usefixtures("ray_here"), RAY_WARNS]
 
 
-class Engines:
-    """One engine whose processes are used again for every test, with as many actors as asked."""
-
-    def __init__(self) -> None:
-        self.engine = RayEngine(1, stay=True, deadline=120)
-
-    def __getitem__(self, actors: int) -> RayEngine:
-        self.engine.actors, self.engine.holds, self.engine.snapshot_every = actors, None, 50
-        return self.engine
+Engines = Callable[[int], RayEngine]
 
 
 @pytest.fixture(scope="module")
 def engines(ray_here: None) -> Iterator[Engines]:
-    module_engines = Engines()
-    yield module_engines
-    module_engines.engine.shutdown()
+    """One engine whose processes are used again for every test, with as many actors as asked."""
+    engine = RayEngine(1, stay=True, deadline=120)
+
+    def with_actors(actors: int) -> RayEngine:
+        engine.actors, engine.holds, engine.snapshot_every = actors, None, 50
+        return engine
+
+    yield with_actors
+    engine.shutdown()
 
 
-def run(
-    row: Row, problem: ps.Problem, engine: Any = "cpu", rounds: int = 10, every: int = 3, **options: Any
-) -> ps.Result:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ps.UnsafeStepWarning)
-        options |= {"rounds": rounds, "every": every, "engine": engine, "cohort": row.cohort}
-        return ps.run(row.make(problem), problem, seed=4, allow_unsafe_step=True, **options)
+run = partial(run_each, every=3)
 
 
-# -- one trajectory ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("row", thinned(METHODS, 24))
 @pytest.mark.parametrize("actors", thinned([2, 1, 3]))
 def test_every_method_has_the_cpu_engines_bytes(row: Row, actors: int, engines: Engines) -> None:
     problem = row.rows(sparse=actors != 2)
-    assert bits(run(row, problem, engines[actors])) == bits(run(row, problem))
+    assert bits(run(row, problem, engines(actors))) == bits(run(row, problem))
 
 
 @pytest.mark.slow
@@ -93,7 +83,7 @@ def test_every_kind_of_client_has_the_cpu_engines_bytes(
     """Rows of a minibatch are drawn by the client's number among all, not by its place in an actor."""
     row = NAMED[name]
     problem = row.rows(loss, sparse, dtype).with_batch(batch)
-    assert bits(run(row, problem, engines[3], rounds=4)) == bits(run(row, problem, rounds=4))
+    assert bits(run(row, problem, engines(3), rounds=4)) == bits(run(row, problem, rounds=4))
 
 
 @pytest.mark.usefixtures("own_methods")
@@ -103,9 +93,9 @@ def test_a_method_that_was_loaded_from_a_file(engines: Engines, tmp_path: Path) 
     (kind,) = registry.load_plugin(tmp_path / "damped_scaffnew.py")
     problem = ps.Problem(quadratics(5))
     method = kind.theory(problem)
-    a = ps.run(method, problem, rounds=8, cohort=3, engine=engines[2], out=tmp_path / "run")
+    a = ps.run(method, problem, rounds=8, cohort=3, engine=engines(2), out=tmp_path / "run")
     assert bits(a) == bits(ps.run(method, problem, rounds=8, cohort=3))
-    resumed = ps.resume(tmp_path / "run", problem, rounds=12, engine=engines[3])
+    resumed = ps.resume(tmp_path / "run", problem, rounds=12, engine=engines(3))
     assert bits(resumed) == bits(ps.run(method, problem, rounds=12, cohort=3))
     with pytest.raises(ps.InputError, match="engine"):
         ps.resume(tmp_path / "run", problem, engine=CpuEngine(), rounds=20)
@@ -157,6 +147,13 @@ class Watch:
         self.record(step)
 
 
+class Odd(Exception):
+    """Cannot be unpickled."""
+
+    def __init__(self, a: str, b: str) -> None:
+        super().__init__(f"{a} {b}")
+
+
 class Moody:
     """A client whose value takes its time, or that fails or sleeps from some gradient on, where it was sent to."""
 
@@ -173,6 +170,8 @@ class Moody:
         self.left -= os.getpid() != self.home
         if self.left < 0 and self.mood == "fails":
             raise ZeroDivisionError("the data are gone")
+        if self.left < 0 and self.mood == "fails oddly":
+            raise Odd("sensor", "broken")
         if self.left < 0 and self.mood == "sleeps":
             time.sleep(600)
         return x - 1.0
@@ -183,14 +182,14 @@ def test_records_are_off_the_clock(engines: Engines) -> None:
     problem.__dict__["solution"] = None
     seen: list[float] = []
     watch = Watch(record=lambda step: seen.append(time.perf_counter()))
-    result = ps.run(ps.Scaffnew(0.5, 0.5), problem, rounds=4, every=1, engine=engines[2], callbacks=(watch,))
+    result = ps.run(ps.Scaffnew(0.5, 0.5), problem, rounds=4, every=1, engine=engines(2), callbacks=(watch,))
     clock = result.trace["seconds"]
     assert len(clock) == len(seen) == 5
     assert clock[-1] - clock[0] <= seen[-1] - seen[0] - 4 * 0.2
 
 
 def test_a_round_of_scaffnew_is_one_call_to_each_actor(engines: Engines, monkeypatch: Any) -> None:
-    engine, problem = engines[2], NAMED["scaffnew"].rows()
+    engine, problem = engines(2), NAMED["scaffnew"].rows()
     calls: list[Any] = []
     real = ActorSession.post
     monkeypatch.setattr(ActorSession, "post", lambda *a, **k: (calls.append(a[3]), real(*a, **k))[1])
@@ -201,7 +200,7 @@ def test_a_round_of_scaffnew_is_one_call_to_each_actor(engines: Engines, monkeyp
 
 def test_halves_are_forgotten(engines: Engines, monkeypatch: Any) -> None:
     """With a falling step every round has its own."""
-    problem, engine = NAMED["scaffnew"].rows(), engines[2]
+    problem, engine = NAMED["scaffnew"].rows(), engines(2)
     method = ps.Decaying(ps.Scaffnew.theory(problem), 0.02)
     monkeypatch.setattr(ray_talk, "MAX_HALVES", 5)
     ours = ps.run(method, problem, rounds=50, every=50, engine=engine)
@@ -244,7 +243,7 @@ class Killer(Watch):
 def test_killed_workers_change_nothing(name: str, engines: Engines) -> None:
     row, everyone = NAMED[name], name == "scaffnew-cohort"
     problem = row.rows(sparse=True).with_batch(6)
-    engine = engines[3]
+    engine = engines(3)
     engine.snapshot_every = 7
     killer = Killer(engine, everyone, seed=len(name))
     result = run(row, problem, engine, rounds=120, every=2, callbacks=(killer,))
@@ -308,7 +307,6 @@ def test_a_killed_driver_is_resumed_to_the_same_bytes(tmp_path: Path) -> None:
     assert (there / "x.npy").read_bytes() == (here / "x.npy").read_bytes()
 
 
-# -- what cannot finish ends with a sentence ---------------------------------------------------------------------------
 @pytest.mark.slow
 def test_no_room_for_an_actor() -> None:
     problem = NAMED["scaffnew"].rows()
@@ -318,10 +316,11 @@ def test_no_room_for_an_actor() -> None:
         run(NAMED["scaffnew"], problem, RayEngine(1, cores=100, deadline=8))
 
 
-@pytest.mark.parametrize("mood", thinned(["fails", "sleeps"]))
+@pytest.mark.parametrize("mood", thinned(["fails", "fails oddly", "sleeps"]))
 def test_a_client_that_does_not_answer(mood: str) -> None:
     sentence = {
         "fails": r"^client 1 failed with ZeroDivisionError: the data are gone\.$",
+        "fails oddly": r"^client 1 failed with [^\n]*sensor broken\.$",
         "sleeps": r"^the actor with client 1 did not (finish round \d+|answer) within 8 seconds; check its machine",
     }[mood]
     problem = ps.Problem([Moody(), Moody(mood, 60)])
@@ -349,7 +348,7 @@ def from_file(folder: Path, l2: float = 0.05) -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [None, 4])
 def test_shards_from_files(tmp_path: Path, batch: int | None, engines: Engines) -> None:
-    engine = engines[3]
+    engine = engines(3)
     problem = engine.load(from_file(tmp_path), n=4, batch=batch)
     here = problem.here()
     assert [f.N for f in here.clients] == problem.sizes == [24, 24, 24, 24]
@@ -371,7 +370,7 @@ def test_shards_from_files(tmp_path: Path, batch: int | None, engines: Engines) 
 
 @pytest.mark.slow
 def test_a_sharded_run_is_resumed_only_on_the_same_data(tmp_path: Path, engines: Engines) -> None:
-    engine, load_shard = engines[2], from_file(tmp_path)
+    engine, load_shard = engines(2), from_file(tmp_path)
     problem = engine.load(load_shard, n=4)
     method = ps.Scaffnew.theory(problem)
     ps.run(method, problem, rounds=5, engine=engine, out=tmp_path / "run")
@@ -391,7 +390,7 @@ def test_clients_in_a_folder_have_the_cpu_engines_bytes(
     A, b = data(rows=640, features=40)
     ps.write_clients(tmp_path / "store", [(scipy.sparse.csr_matrix(A), b, np.arange(640) % 80)])
     problem = ps.open_clients(tmp_path / "store", l2=0.1, batch=batch)
-    engine, row = engines[3], NAMED["scaffnew-cohort"]
+    engine, row = engines(3), NAMED["scaffnew-cohort"]
     assert bits(run(row, problem, engine)) == bits(run(row, problem))
     kill(engine, 1)  # the one that takes its place opens the folder again
     assert bits(run(row, problem, engine)) == bits(run(row, problem))
@@ -407,7 +406,7 @@ def test_clients_in_a_folder_have_the_cpu_engines_bytes(
 # -- the cluster -------------------------------------------------------------------------------------------------------
 def test_a_network_that_loses_clients_is_refused(engines: Engines) -> None:
     with pytest.raises(ps.InputError, match=r'the engine "ray" cannot undo a void round'):
-        ps.run("gd", ps.Problem(quadratics(3)), rounds=1, engine=engines[2], network="mobile")
+        ps.run("gd", ps.Problem(quadratics(3)), rounds=1, engine=engines(2), network="mobile")
 
 
 def test_a_ray_that_does_not_start_is_one_sentence(monkeypatch: Any) -> None:
@@ -468,7 +467,7 @@ def test_bad_options_are_refused(option: dict[str, Any]) -> None:
 
 
 def test_the_result_says_where_the_time_went(engines: Engines) -> None:
-    about = run(NAMED["scaffnew"], NAMED["scaffnew"].rows(), engines[2]).summary()["cluster"]
+    about = run(NAMED["scaffnew"], NAMED["scaffnew"].rows(), engines(2)).summary()["cluster"]
     assert about["actors"] == 2
     assert about["rounds_per_second"] > 0
     shares = [about[f"share_{k}"] for k in ("local", "waiting", "communication")]

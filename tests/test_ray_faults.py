@@ -1,7 +1,5 @@
 """The Ray engine where something is wrong: the wrong data, the wrong cluster, a silent one, and who is to be named."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import re
@@ -69,7 +67,6 @@ def script(code: str) -> str:
     return done.stdout
 
 
-# -- Ray itself --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("who", "named"), [("raylet", "raylet"), ("gcs_server", "head"), ("agent", "raylet")])
 def test_a_ray_that_ends_is_named_at_once(who: str, named: str, tmp_path: Path) -> None:
     """Not after the deadline of ten minutes, and not as a fault of an actor; the checkpoint can be resumed."""
@@ -107,7 +104,6 @@ os._exit(0)
     assert resumed == "True"
 
 
-# -- the same data -----------------------------------------------------------------------------------------------------
 def test_a_shard_that_changed_is_not_taken_for_the_same(tmp_path: Path, make: Any) -> None:
     engine = make(2)
     problem = engine.load(from_file(tmp_path), n=4)
@@ -151,7 +147,6 @@ def test_a_problem_is_judged_on_its_own_shards(make: Any) -> None:
         second.value(np.ones(3))
 
 
-# -- one rule on every engine ------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("every", [1, 500])
 def test_gossip_that_overflows_ends_in_the_same_round(every: int, make: Any) -> None:
     q = ps.Problem(quadratics())
@@ -234,7 +229,6 @@ os._exit(0)
     assert "soon True" in printed
 
 
-# -- deaths ------------------------------------------------------------------------------------------------------------
 def test_deaths_are_counted_by_actor() -> None:
     pool, deaths = ray_pool.Pool([0, 1, 2], 1, 10.0, None), Counter[int]()
     for _ in range(ray_pool.MAX_DEATHS):
@@ -261,7 +255,6 @@ def test_an_actor_lost_before_the_run_is_told(make: Any) -> None:
     assert again.summary()["cluster"]["recoveries"] == []
 
 
-# -- who is named ------------------------------------------------------------------------------------------------------
 def deadly(i: int, seconds: float = 0.0) -> Any:
     if i == 3:
         time.sleep(seconds)
@@ -283,39 +276,6 @@ def test_a_shard_that_hangs_or_ends_the_process_is_one_sentence(make: Any) -> No
         engine.load(hanging, n=6)
     with pytest.raises(EngineError, match=r"^the actor with clients 0 to 5 .* died 6 times in one call \("):
         make(1).load(deadly, n=6)
-
-
-class Odd(Exception):
-    """Cannot be unpickled."""
-
-    def __init__(self, a: str, b: str) -> None:
-        super().__init__(f"{a} {b}")
-
-
-class Broken:
-    """The last of two clients fails after some gradients."""
-
-    L, mu, d = 1.0, 0.5, 2
-
-    def __init__(self, i: int) -> None:
-        self.i, self.left = i, 40
-
-    def value(self, x: Any) -> float:
-        return 0.5 * float(x @ x)
-
-    def gradient(self, x: Any) -> Any:
-        self.left -= 1
-        if self.i == 1 and self.left < 0:
-            raise Odd("sensor", "broken")
-        return x - self.i
-
-
-def test_an_error_that_cannot_be_unpickled(make: Any) -> None:
-    engine = make(2)
-    problem = engine.load(Broken, n=2)
-    with pytest.raises(EngineError, match=r"^client 1 \(Broken\(1\)\) failed with .*sensor broken\.$") as caught:
-        ps.run(ps.Scaffnew(0.5, 0.5), problem, rounds=300, engine=engine)
-    assert "\n" not in str(caught.value)
 
 
 # -- nothing is left behind --------------------------------------------------------------------------------------------
@@ -358,7 +318,6 @@ def test_shards_that_do_not_fit_together_leave_no_actors(tmp_path: Path, make: A
         assert engine.pool is None
 
 
-# -- which Ray ---------------------------------------------------------------------------------------------------------
 def test_another_cluster_than_the_one_in_use_is_refused(make: Any) -> None:
     q, here = ps.Problem(quadratics()), ray.get_runtime_context().gcs_address
     with pytest.raises(ps.InputError, match=rf'^this process already uses the Ray at "{here}", not "10\.255'):

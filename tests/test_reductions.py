@@ -1,7 +1,5 @@
 """One family: each method is another one in the right corner of its parameters, to 1e-12 along the whole trajectory."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -52,7 +50,6 @@ def composite(n: int = 1) -> ps.Problem:
     return clients(n).with_psi(ps.prox.L1(0.05))
 
 
-# -- one step per round is gradient descent ------------------------------------------------------------------------------
 ONE_STEP = {
     "scaffnew": lambda g, n: ps.Scaffnew(g, p=1.0),
     "own-steps": lambda g, n: ps.Scaffnew((g,) * n, p=1.0),
@@ -76,7 +73,6 @@ def test_one_step_a_round_is_gd(name: str, problem: ps.Problem) -> None:
 
 @pytest.mark.parametrize(("kind", "n"), [(ps.ProxSkip, 1), (ps.SProxSkip, 1), (ps.Scaffnew, 1), (ps.Scaffnew, 4)])
 def test_p_one_is_proxgd(kind: Any, n: int) -> None:
-    """To rounding, for a thousand iterations."""
     problem = composite(n)
     gamma = 1 / problem.L
     assert close(trajectory(kind(gamma, 1.0), problem, 1000), trajectory(ps.ProxGD(gamma), problem, 1000), TOL)
@@ -95,7 +91,6 @@ def test_splitskip_with_p_one_is_loris_and_verhoeven() -> None:
     assert close(trajectory(ps.SplitSkip(gamma, 1.0, tau), problem), np.array(expected), TOL)
 
 
-# -- Scaffnew is ProxSkip ----------------------------------------------------------------------------------------------
 def test_proxskip_on_the_consensus_constraint_is_scaffnew() -> None:
     problem = clients()
     gamma, p = 1 / problem.L_max, 0.2
@@ -144,7 +139,6 @@ def test_scaffold_two_has_two_equal_forms() -> None:
         assert close(problem.weights @ some.memory["h"] + 1, some.server["c"] + 1, TOL)
 
 
-# -- the decentralized method ------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["ring", "path", "star"])
 def test_splitskip_with_the_root_of_I_minus_W_is_decentralized_scaffnew(name: str) -> None:
     problem, graph = clients(), ps.graphs.graph(name, 4)
@@ -205,7 +199,6 @@ def test_splitskip_without_D_is_proxskip(psi: Any) -> None:
     assert close(trajectory(split, problem.with_psi(psi, np.eye(problem.d))), plain, TOL)
 
 
-# -- weights, order and samples ----------------------------------------------------------------------------------------
 WEIGHTED = {
     "accelerated": lambda _: ps.Accelerated(0.2, 0.3),
     "local-gd": lambda _: ps.LocalGD(0.1, 5),
@@ -250,7 +243,6 @@ def test_the_number_of_local_steps_is_geometric() -> None:
     assert {geometric(rng, 1.0) for _ in range(10)} == {1}
 
 
-# -- gossip ------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["ring", "path", "star"])
 @pytest.mark.parametrize("k", [None, 4])
 def test_random_gossip_with_every_link_awake_is_its_deterministic_form(name: str, k: int | None) -> None:

@@ -1,8 +1,7 @@
 """A resumed run is bitwise the run that was never interrupted; another run's checkpoint is refused with reasons."""
 
-from __future__ import annotations
-
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -83,20 +82,10 @@ def test_a_crash_costs_only_the_rounds_since_the_last_checkpoint(name: str, ever
     assert same(ps.resume(tmp_path, problem), straight)
 
 
-# -- what is refused ---------------------------------------------------------------------------------------------------
-class Own:
+def own(center: float) -> ps.Problem:
     """An oracle that is known by its numbers alone."""
-
-    L, mu = 2.0, 1.0
-
-    def __init__(self, center: float) -> None:
-        self.center = center
-
-    def value(self, x: Any) -> float:
-        return float(np.sum((x - self.center) ** 2))
-
-    def gradient(self, x: Any) -> Any:
-        return 2.0 * (x - self.center)
+    value, gradient = lambda x: float(np.sum((x - center) ** 2)), lambda x: 2.0 * (x - center)
+    return ps.Problem([SimpleNamespace(L=2.0, mu=1.0, value=value, gradient=gradient)], d=50)
 
 
 def quadratic() -> ps.Problem:
@@ -116,7 +105,7 @@ def quadratic() -> ps.Problem:
         (NAMED["scaffnew"].rows, lambda p: NAMED["scaffnew"].rows(dtype="float32"), "dtype"),
         (NAMED["scaffnew"].rows, lambda p: NAMED["scaffnew"].rows(loss="squared"), "loss"),
         (NAMED["splitskip"].quadratic, lambda p: p.with_psi(p.psi, -difference(p.d)), "D"),
-        (lambda: ps.Problem([Own(1.0)], d=50), lambda p: ps.Problem([Own(2.0)], d=50), "fingerprint"),
+        (lambda: own(1.0), lambda p: own(2.0), "fingerprint"),
     ],
     ids=["data", "order", "weights", "clients", "psi", "L", "batch", "dtype", "loss", "D", "own"],
 )
@@ -190,7 +179,6 @@ def test_warm_start_from_a_method_with_controls_to_one_without() -> None:
     assert ps.run(ps.GD.theory(problem), problem, rounds=1, warm=first).trace["gap"][0] == first.trace["gap"][-1]
 
 
-# -- minibatches -------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("begun", [None, 3, 4])
 def test_a_run_with_other_minibatches_is_refused_and_kept(begun: int | None, tmp_path: Path) -> None:
     """The folders of 0.1 have no number; 3 were the bundles of 0.2."""

@@ -3,8 +3,6 @@
 No number in the library may be compared with 1. Powers of two scale without rounding, so most laws hold to the last bit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +13,7 @@ import scipy.sparse
 from scipy.sparse.linalg import aslinearoperator
 
 import proxskip as ps
-from conftest import difference, thinned
+from conftest import LOSSES, difference, thinned
 from proxskip import registry
 from proxskip.results.fields import FIELDS
 
@@ -25,7 +23,7 @@ SCALES = (2.0**-27, 2.0**-13, 2.0**13, 2.0**27)  # about 1e-8, 1e-4, 1e4, 1e8
 FORMS: dict[str, Callable[[Any], Any]] = {
     "dense": lambda A: A, "sparse": scipy.sparse.csr_matrix, "operator": aslinearoperator,
 }  # fmt: skip
-KINDS = {"logistic": ps.Logistic, "squared": ps.LeastSquares, "softmax": ps.Softmax}
+MODELS = [(loss, form) for loss in LOSSES for form in FORMS if (loss, form) != ("softmax", "operator")]
 
 
 def data(rows: int = 24, features: int = 5) -> tuple[Any, Any]:
@@ -35,18 +33,13 @@ def data(rows: int = 24, features: int = 5) -> tuple[Any, Any]:
     return A, (A[:, 1] + rng.standard_normal(rows) > 0).astype(float)
 
 
-def models() -> list[Any]:
-    found = [(loss, form) for loss in KINDS for form in FORMS if (loss, form) != ("softmax", "operator")]
-    return [*found, ("quadratic", "dense"), ("quadratic", "diagonal")]
-
-
 def made(loss: str, form: str, c: float = 1.0) -> Any:
     """The function of  A -> c A  with the regulariser in proportion, so that x -> x/c."""
     A, b = data()
     if loss == "quadratic":
         H = A.T @ A / len(A) + 0.1 * np.eye(A.shape[1])
         return ps.Quadratic(c * c * (np.diag(H) if form == "diagonal" else H), c * (A.T @ b))
-    return KINDS[loss](FORMS[form](c * A), b, l2=0.1 * c * c)
+    return LOSSES[loss](FORMS[form](c * A), b, l2=0.1 * c * c)
 
 
 def _times(f: Any, c: float) -> Any:
@@ -63,7 +56,7 @@ def _times(f: Any, c: float) -> Any:
 
 
 @pytest.mark.parametrize("c", SCALES)
-@pytest.mark.parametrize("case", models())
+@pytest.mark.parametrize("case", [*MODELS, ("quadratic", "dense"), ("quadratic", "diagonal")])
 def test_constants_iterates_and_certificates_follow_the_data(case: tuple[str, str], c: float) -> None:
     one, other = made(*case), made(*case, c)
     assert np.isclose(other.L, c * c * one.L, rtol=1e-9)
@@ -77,7 +70,6 @@ def test_constants_iterates_and_certificates_follow_the_data(case: tuple[str, st
     assert a.warnings == b.warnings == ()
 
 
-# -- every method ------------------------------------------------------------------------------------------------------
 def pair(name: str, law: str, c: float, batch: int | None = None) -> Any:
     """A problem that the method handles, the same with A -> c A or f -> c f, and what the method asks for besides."""
     A, b = data()

@@ -1,7 +1,5 @@
 """The seam carries the family: every engine and the protocol agree on methods that use all of it, and count it right."""
 
-from __future__ import annotations
-
 import struct
 import warnings
 from collections.abc import Callable, Iterator
@@ -115,7 +113,6 @@ def by_hand(method: ps.authoring.Method, cohort: int | None = None) -> Wires:
     return Wires(ROUNDS, problem=problem_of("quadratic"), method=method, **waiting(cohort))
 
 
-# -- the same on every engine ------------------------------------------------------------------------------------------
 @every_case
 @pytest.mark.long
 def test_engines_agree(member: Member, kind: str, batch: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,26 +147,6 @@ def test_a_federation_that_sends_float32_is_the_codec_everywhere() -> None:
     state, memories = drive(*federate(LocalSolver.of(problem), problem, ROUNDS, itemsize=4, **waiting(None)))
     assert np.array_equal(state.vectors["x"], judge.x)
     assert np.array_equal(np.array([m.memory["v"] for m in memories]), judge.memory["v"])
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("ray_here")
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-def test_actors_compute_the_bytes_of_the_cpu_engine() -> None:
-    import ray
-
-    ray.cloudpickle.register_pickle_by_value(family)
-    engine = ps.RayEngine(3, stay=True, deadline=120)
-    try:
-        for kind, batch, names in (
-            ("sparse", 12, ("tamuna", "mixture", "mixture-cohort", "local-solver-until", "halved")),
-            ("quadratic", None, ("gradskip", "scaffnew-vr", "local-solver-randk", "mixture-cohort")),
-        ):
-            problem = problem_of(kind, batch)
-            for name in names:
-                assert everything(run(NAMED[name], problem, engine)) == everything(run(NAMED[name], problem)), name
-    finally:
-        engine.shutdown()
 
 
 # -- what the methods are ----------------------------------------------------------------------------------------------
@@ -226,7 +203,6 @@ def test_two_descents_are_one_of_their_sum(monkeypatch: pytest.MonkeyPatch) -> N
         assert np.array_equal(*ends)
 
 
-# -- the ledger --------------------------------------------------------------------------------------------------------
 def test_the_ledger_of_an_anchor(engine: str) -> None:
     """Two minibatches a step, a full gradient at first and whenever the coin of the step moves the anchor."""
     problem = problem_of("dense", 4)

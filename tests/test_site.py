@@ -101,6 +101,7 @@ def test_every_method_has_a_page_whose_code_stands_alone(tmp_path: Path) -> None
     for kind in BUILT_IN:
         (page,) = [page for page in pages.values() if f"The fields of `ps.{kind.__name__}`" in page]
         assert all(part in page for part in ("$$", "**When to use it.**", "| parameter |", "\n## Its curve\n"))
+        assert page.count("Parameters") == page.count("\n## Parameters\n") == 1, kind  # said once
         blocks = python_blocks(page)
         assert len(blocks) >= 2, kind
         assert all("import proxskip as ps" in code for code in (blocks[0], blocks[-1])), kind

@@ -1,7 +1,5 @@
 """The package stays as small as it has become: statements (docstrings left out) and lines of ``src``."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

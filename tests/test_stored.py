@@ -1,7 +1,5 @@
 """Clients in a folder that is mapped into memory: the same problem as in memory, whatever the order of the rows."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

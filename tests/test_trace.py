@@ -1,7 +1,5 @@
 """Laws of traces: an append-only table whose numbers survive every format bit by bit."""
 
-from __future__ import annotations
-
 import csv
 import math
 from pathlib import Path
@@ -32,7 +30,6 @@ def same(a: Trace, b: Trace, nan_bits: bool = True) -> bool:
     return a.columns == b.columns and len(a) == len(b) and all(bits(a[c]) == bits(b[c]) for c in a.columns)
 
 
-# -- the table ---------------------------------------------------------------------------------------------------------
 def test_append_and_read() -> None:
     trace = Trace(("round", "gap"))
     assert len(trace) == 0
@@ -80,16 +77,6 @@ def test_columns_read_are_history_and_read_only() -> None:
     assert trace["a"][0] == 1.0
 
 
-NO_NAMES = ["", "a b", "=a", "'a", "a/b", "../a", "a\n", "ä", "1", 1, "a" * 65]
-
-
-@pytest.mark.parametrize("columns", [(), "gap", ("a", "a"), ["a"], None, *((name,) for name in NO_NAMES)])
-def test_refused_columns(columns: Any) -> None:
-    with pytest.raises(InputError):
-        Trace(columns)
-
-
-# -- formats -----------------------------------------------------------------------------------------------------------
 def test_special_values_and_bit_patterns_round_trip(tmp_path: Path) -> None:
     patterns = np.random.default_rng(0).integers(0, 2**64, 10_000, dtype=np.uint64).view(np.float64)
     for trace in (filled(SPECIAL), Trace(("a", "b")), filled([1.0], ("a.b-c", "_")), filled(patterns.tolist())):
@@ -106,10 +93,17 @@ def test_csv_text(tmp_path: Path) -> None:
     assert (tmp_path / "trace").read_bytes() == b"a,b\n3,-0.1\n-0.0,nan\n1e+300,-inf\n-inf,1e+300\nnan,-0.0\n-0.1,3\n"
 
 
+NO_NAMES = ["", "a b", "=a", "'a", "a/b", "../a", "a\n", "ä", "1", 1, "a" * 65]
+NO_ARRAYS = [{}, {"a": np.zeros(2, dtype=int)}, {"a": np.zeros((2, 1))}, {"a": np.zeros(2), "b": np.zeros(3)}]
+
+
 @pytest.mark.parametrize(
-    "arrays",
-    [{}, {"a": np.zeros(2, dtype=int)}, {"a": np.zeros((2, 1))}, {"a": np.zeros(2), "b": np.zeros(3)}],
+    ("make", "given"),
+    [
+        *((Trace, columns) for columns in [(), "gap", ("a", "a"), ["a"], None, *((name,) for name in NO_NAMES)]),
+        *((Trace.from_arrays, arrays) for arrays in NO_ARRAYS),
+    ],
 )
-def test_refused_arrays(arrays: dict[str, np.ndarray]) -> None:
+def test_refused_columns_and_arrays(make: Any, given: Any) -> None:
     with pytest.raises(InputError):
-        Trace.from_arrays(arrays)
+        make(given)

@@ -1,7 +1,5 @@
 """Gradients and proxes that do not belong to their values are noticed by minimize, and right ones are not accused."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,27 +11,17 @@ import numpy as np
 import pytest
 
 import proxskip as ps
+from conftest import OwnProx
 from proxskip import prox
 from proxskip.composite.value_checks import MAX_EXTRA_VALUES
 from proxskip.prox import ProxWarning
 from proxskip.types import Array, GradientWarning
 
 
-# -- problems at random ------------------------------------------------------------------------------------------------
 def own(value: Callable[[Array], float], gradient: Callable[[Array], Array], L: float | None = None) -> Any:
     """A function of one's own whose calls are counted, with its L; or the pair, where that is unknown."""
     f = (Mock(side_effect=value), Mock(side_effect=gradient))
     return f if L is None else SimpleNamespace(value=f[0], gradient=f[1], L=L, mu=None)
-
-
-class OwnProx:
-    """A psi of one's own."""
-
-    def __init__(self, value: Callable[[Array], float], prox: Callable[[Array, float], Array]) -> None:
-        self.value, self.prox = Mock(side_effect=value), Mock(side_effect=prox)
-
-    def __call__(self, x: Array) -> float:
-        return self.value(x)
 
 
 @dataclass
@@ -113,7 +101,7 @@ def right(seed: int) -> Case:
     elif of_psi == 2:
         psi = prox.Sum(prox.TV1D(lam), prox.NonNegative())
     if psi is not None and of_psi != 2 and rng.integers(2):
-        psi = OwnProx(psi, psi.prox)
+        psi = OwnProx(psi.prox, psi)
     elif of_psi == 4:
         psi = penalty(rng, d + 2, lam)
         given |= {"D": rng.standard_normal((d + 2, d)), "method": str(rng.choice(["apda", "papc", "pdhg"]))}
@@ -124,7 +112,6 @@ def right(seed: int) -> Case:
     return Case(f, psi, x0, given)
 
 
-# -- and with one ------------------------------------------------------------------------------------------------------
 def other_gradient(rng: np.random.Generator, f: Any, d: int) -> Callable[[Array], Array]:
     """The gradient of another function: other data, another scale, a term or a coordinate that was forgotten."""
     shift, forgotten = float(np.linalg.norm(f.gradient(np.zeros(d)))) * rng.standard_normal(d) / d, np.arange(d) > 0
@@ -142,7 +129,7 @@ def wrong_gradient(rng: np.random.Generator, wrong: Callable[..., Callable[[Arra
     gradient = wrong(rng, f, f.d)
     psi = penalty(rng, f.d, lam) if rng.integers(2) else None
     if psi is not None and rng.integers(2):
-        psi = OwnProx(psi, psi.prox)
+        psi = OwnProx(psi.prox, psi)
     return Case(own(f.value, gradient, f.L if rng.integers(2) else None), psi, x0, any_method(rng))
 
 
@@ -158,7 +145,7 @@ def wrong_prox(rng: np.random.Generator, wrong: Callable[..., Callable[[Array, f
     f = smooth(rng)
     x0, lam = start(rng, f, f.d)
     psi = penalty(rng, f.d, lam)
-    mine = OwnProx(psi, wrong(rng, f, psi))
+    mine = OwnProx(wrong(rng, f, psi), psi)
     return Case(own(f.value, f.gradient, f.L) if rng.integers(2) else f, mine, x0, any_method(rng))
 
 
@@ -198,19 +185,18 @@ def test_nothing_is_said_about_right_problems(problems: int) -> None:
         assert [str(w.message) for w in seen] == [], seed
 
 
-# -- what it costs, and single cases -----------------------------------------------------------------------------------
 A = np.random.default_rng(0).standard_normal((30, 8))
 F = ps.LeastSquares(A, A.sum(axis=1), l2=0.1)
 L1 = prox.L1(0.1)
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-@pytest.mark.parametrize("psi", [L1, OwnProx(L1, L1.prox), OwnProx(L1, lambda x, t: x), None])
+@pytest.mark.parametrize("psi", [L1, OwnProx(L1.prox, L1), OwnProx(lambda x, t: x, L1), None])
 @pytest.mark.parametrize("method", ["fista", "apda"])
 @pytest.mark.filterwarnings("ignore")
 def test_the_checks_take_five_values_at_most_and_no_gradient_or_prox(method: str, psi: Any, sign: float) -> None:
     f = own(F.value, lambda x: sign * F.gradient(x), F.L)
-    counted = None if psi is None else OwnProx(psi, psi.prox)
+    counted = None if psi is None else OwnProx(psi.prox, psi)
     res = ps.minimize(f, counted, np.ones(8), method, max_iter=300)
     of_psi = 0 if counted is None else counted.value.call_count - 1
     assert f.value.call_count - 1 + of_psi <= MAX_EXTRA_VALUES
@@ -224,7 +210,7 @@ def test_a_value_that_is_not_finite_is_no_success(value: float) -> None:
         res = ps.minimize((lambda x: value, F.gradient), L1, np.zeros(8))
     assert (res.success, res.status) == (False, ps.Status.INEXACT)
     with pytest.warns(ProxWarning, match=f"OwnProx is {value} at a point that its own prox returned"):
-        res = ps.minimize(F, OwnProx(lambda x: value, L1.prox))
+        res = ps.minimize(F, OwnProx(L1.prox, lambda x: value))
     assert (res.success, res.status) == (False, ps.Status.INEXACT)
 
 
@@ -239,7 +225,7 @@ def test_a_wrong_sign_is_not_answered_with_a_smaller_gamma(known: bool) -> None:
 
 def test_both_numbers_are_named() -> None:
     with pytest.warns(ProxWarning, match=r"is 0\.1 by the values, and at least 0\.3 by the prox"):
-        ps.minimize(F, OwnProx(L1, prox.L1(0.3).prox), method="proxgd", x0=np.eye(8)[0], L=1e9, max_iter=1)
+        ps.minimize(F, OwnProx(prox.L1(0.3).prox, L1), method="proxgd", x0=np.eye(8)[0], L=1e9, max_iter=1)
 
 
 def test_a_set_whose_edge_is_missed_by_rounding_is_right() -> None:
@@ -248,12 +234,12 @@ def test_a_set_whose_edge_is_missed_by_rounding_is_right() -> None:
     def project(x: Array, t: float) -> Array:
         return x - max(0.0, a @ x + 5.0) / (a @ a) * a
 
-    strict = OwnProx(lambda x: 0.0 if a @ x < -5.0 else np.inf, project)
+    strict = OwnProx(project, lambda x: 0.0 if a @ x < -5.0 else np.inf)
     res = ps.minimize(F, strict, tol=1e-7)
     assert res.success
     assert a @ res.x == pytest.approx(-5.0)
     with pytest.warns(ProxWarning, match="is inf at a point"):
-        assert not ps.minimize(F, OwnProx(strict, lambda x, t: x), tol=1e-7).success
+        assert not ps.minimize(F, OwnProx(lambda x, t: x, strict), tol=1e-7).success
 
 
 def test_rounding_between_close_iterates_is_no_curvature() -> None:

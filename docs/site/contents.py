@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 CONTENTS: dict[str, tuple[str, ...]] = {
@@ -33,7 +34,9 @@ def append_to(work: Path) -> None:
     # a page that nobody has placed yet is still found
     parts += [toctree("More", sorted(more))] if more else []
     grow(work / "index.md", "\n".join(parts))
-    grow(work / "api.md", toctree("", sorted(f"api/{p.stem}" for p in (work / "api").glob("*.md"))))
+    # in the order of its table
+    sections = re.findall(r"^\| \[[^\]]+\]\((api/[\w-]+)\.md\)", (work / "api.md").read_text("utf-8"), re.MULTILINE)
+    grow(work / "api.md", toctree("", sections))
 
 
 def toctree(caption: str, pages: list[str]) -> str:

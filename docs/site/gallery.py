@@ -1,7 +1,7 @@
 """The gallery: runs the scripts of ``examples/gallery`` and the notebooks, and writes a page with what they show.
 
 A script is a docstring (its title and introduction) and cells that begin with ``# %%``; comments right after that line
-are text.
+are text. ``python docs/site/gallery.py 01_race docs/demo.png`` draws the picture of README.md, on white.
 """
 
 from __future__ import annotations
@@ -81,14 +81,14 @@ def execute(cells: list[Cell], folder: Path, name: str) -> float:
     return time.perf_counter() - start
 
 
-def save(figure: Any, file: Path) -> None:
+def save(figure: Any, file: Path, dpi: int = 2 * SHOWN_DPI, transparent: bool = True) -> None:
     """Write a picture of a size whose letters can be read on a phone; without a background, for dark pages."""
     if len(figure.axes) == 1:
         figure.set_layout_engine("constrained")
         figure.set_size_inches(SIZE)
         for side in ("top", "right"):
             figure.axes[0].spines[side].set_visible(False)
-    figure.savefig(file, dpi=2 * SHOWN_DPI, transparent=True)
+    figure.savefig(file, dpi=dpi, transparent=transparent)
 
 
 def lines_alike(figure: Any) -> list[str]:
@@ -175,3 +175,23 @@ def write_index(found: list[tuple[str, str, str]], out: Path, title: str, text: 
         f"# {title}\n\n{text}\n\n:::{{container}} gallery\n{inside}\n:::\n\n```{{toctree}}\n:hidden:\n\n{tree}\n```\n",
         encoding="utf-8",
     )
+
+
+def main(script: str, picture: str) -> None:
+    """Draw the picture of one script on white, for pages outside the site."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    warnings.filterwarnings("ignore", message="FigureCanvasAgg is non-interactive")
+    from matplotlib import pyplot as plt
+
+    text = (Path(__file__).parents[2] / "examples" / "gallery" / f"{script}.py").read_text("utf-8")
+    names = {"__name__": "__main__"}
+    for cell in cells_of(text):
+        if cell.kind == "code":
+            run_cell(cell.source, names)
+    save(plt.gcf(), Path(picture), dpi=140, transparent=False)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

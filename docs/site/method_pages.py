@@ -84,8 +84,9 @@ def pages(text: str, out: Path, draw: bool) -> dict[str, str]:
     out.mkdir(parents=True)
     for heading, body in zip(parts[::2], parts[1::2], strict=True):
         if name := named(heading):
-            section = body.strip().replace("\n### ", "\n## ")
-            page = [f"# {heading}", section, parameters(name), curve(name, out, draw)]
+            before, _, rules = body.strip().replace("\n### ", "\n## ").partition("**Parameters.** ")
+            rules, use, after = rules.partition("\n\n**When to use it.**")
+            page = [f"# {heading}", before + use.strip() + after, parameters(name, rules), curve(name, out, draw)]
             made[f"methods/{anchor(heading)}.md"] = "\n\n".join(page) + "\n"
         else:
             rest.append(f"## {heading}\n{body.rstrip()}")
@@ -110,15 +111,15 @@ def named(heading: str) -> str:
     return next((name for name in METHODS if name.replace("-", "") == plain), "")
 
 
-def parameters(name: str) -> str:
-    """A table of the parameters of a method."""
+def parameters(name: str, rules: str) -> str:
+    """The parameters of a method: what docs/methods.md says of them, and a table."""
     kind = METHODS[name]
     call = kind.__name__
     about = (
         f"The fields of `ps.{call}`; `ps.{call}.theory(problem)` sets them by its theorem. All members are in [the "
         f"API](api/methods.md#{call.lower()})."
     )
-    return f"## Parameters\n\n{about}\n\n{make_api.parameter_table(kind, make_api.arguments(kind))}"
+    return f"## Parameters\n\n{about}\n\n{rules}\n\n{make_api.parameter_table(kind, make_api.arguments(kind))}"
 
 
 def curve(name: str, out: Path, draw: bool) -> str:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from proxskip.experiments.reproduce import ReproductionOptions
-from proxskip.experiments.reproduce import reproduce as run_all
 from proxskip.keywords import check_keywords
-from proxskip.loop.progress import OverallProgress, is_wanted
-from proxskip.report.figures import ReproductionReport
+
+if TYPE_CHECKING:
+    from proxskip.report.figures import ReproductionReport
 
 
 @check_keywords
 def reproduce(
-    experiments: Sequence[str] = (),
+    experiments: str | Sequence[str] = (),
     *,
     data: str = "digits",
     out: str | Path = "report",
@@ -27,7 +27,7 @@ def reproduce(
     """Reproduce the paper's figures and tables, and check its claims, as `proxskip reproduce` does.
 
     Args:
-        experiments: the names of some, such as ``["fig1b"]``; all if not given.
+        experiments: the name of one, such as "fig1b", or of several; all if not given.
         data: the data set, by name or path.
         out: the folder of the report; a second call finds there what the first has computed.
         quick: shorter runs.
@@ -36,6 +36,11 @@ def reproduce(
         data_dir: a folder with data sets, where to look first.
         progress: whether to show progress on stderr; by default in a terminal or a notebook.
     """
+    from proxskip.experiments.reproduce import ReproductionOptions
+    from proxskip.experiments.reproduce import reproduce as run_all
+    from proxskip.loop.progress import OverallProgress, is_wanted
+
+    names = [experiments] if isinstance(experiments, str) else experiments
     options = ReproductionOptions(data, Path(out), quick, engine, threads, data_dir)
     with OverallProgress(quiet=not is_wanted(progress)) as overall:
-        return run_all(experiments, options, overall)
+        return run_all(names, options, overall)

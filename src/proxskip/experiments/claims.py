@@ -212,7 +212,8 @@ def ratio(
     shown = list({s.label: s for s in [*base, *(s for group in groups for s in group)]}.values())
     lost = [s.label for s in shown if diverged(s)] if without_divergence else []
     costs = "; ".join(
-        f"{axis} to {eps:g}: " + ", ".join(f"{cost_in_words(s, eps, axis)} with {s.label}" for s in shown) for axis in axes
+        f"{axis} to {eps:g}: " + ", ".join(f"{cost_in_words(s, eps, axis)} with {s.label}" for s in shown)
+        for axis in axes
     )
     best = ["", base[0].label, f"the better of {base[0].label} and {base[-1].label}", "the best"][min(len(base), 3)]
     measured = f"{costs[0].upper()}{costs[1:]}." + (f" Relative to {best}: {', '.join(words)}." if words else "")

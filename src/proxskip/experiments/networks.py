@@ -37,7 +37,7 @@ SPLITS = {
 """The names of a split in tables and at the beginning of claims."""
 SHORT = (
     "This is a quick run: few seeds and settings, few rounds and an easy target. What it finds is reported, and no "
-    "verdict; the verdicts come with the same command without --quick."
+    "verdict; a full run gives the verdicts."
 )
 
 

@@ -71,11 +71,16 @@ def _compilation_ends() -> None:
     _clock.compilations(-1)
 
 
+def in_notebook() -> bool:
+    """Whether this process is a notebook kernel."""
+    return type(getattr(sys.modules.get("IPython"), "get_ipython", object)()).__name__ == "ZMQInteractiveShell"
+
+
 @cache
 def _announce() -> None:
-    """Say once, where somebody waits at a terminal, that kernels are compiled."""
-    if sys.stderr.isatty():
-        print("proxskip: compiling kernels, once on this machine (about 10 seconds)", file=sys.stderr, flush=True)
+    """Say once, where somebody waits at a terminal or a notebook, that kernels are compiled."""
+    if sys.stderr.isatty() or in_notebook():
+        print("proxskip: compiling kernels, once on this machine (10 to 20 seconds)", file=sys.stderr, flush=True)
 
 
 def without_numba() -> None:

@@ -62,6 +62,10 @@ class Uniform:
     c: int
     scheme: int | None = field(default=None, repr=False)
 
+    def __post_init__(self) -> None:
+        if self.c < 1:
+            raise InputError(f"a cohort of {self.c} clients cannot be drawn; give at least 1.")
+
     def check(self, n: int) -> None:
         if not 1 <= self.c <= n:
             raise InputError(f"a cohort of {self.c} cannot be drawn from {n} clients; choose from 1 to {n}.")
@@ -98,15 +102,16 @@ class Bernoulli:
     def __post_init__(self) -> None:
         if np.ndim(self.probability):
             object.__setattr__(self, "probability", tuple(float(q) for q in np.asarray(self.probability)))
-
-    def check(self, n: int) -> None:
-        """Probabilities in (0, 1], one or n."""
         q = np.atleast_1d(self.probability)
-        if np.ndim(self.probability) and len(q) != n:
-            raise InputError(f"there are {len(q)} probabilities for {n} clients; give one, or one per client.")
         if not np.all((q > 0) & (q <= 1)):
             wrong = q[~((q > 0) & (q <= 1))][0]
             raise InputError(f"the probability {wrong} of a cohort must lie in (0, 1].")
+
+    def check(self, n: int) -> None:
+        """One probability or n."""
+        q = np.atleast_1d(self.probability)
+        if np.ndim(self.probability) and len(q) != n:
+            raise InputError(f"there are {len(q)} probabilities for {n} clients; give one, or one per client.")
         if n * q.mean() < 1e-3:  # redrawing would take thousands of draws
             raise InputError(f"with probability {q.mean():g} almost every cohort of {n} clients is empty; raise it.")
 

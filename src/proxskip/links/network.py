@@ -111,7 +111,7 @@ class Network:
             changes: fields to change.
         """
         if name not in NAMED:
-            raise InputError(f'network "{name}" is not known; use {", ".join(NAMED)}, or give a Network.')
+            raise InputError(f'network "{name}" is not known; use {", ".join(NAMED)}.')
         return cls(**{**NAMED[name], "name": name, **changes})
 
     @property

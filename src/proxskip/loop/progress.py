@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self, TextIO
 
+from proxskip.lazy.compilation import in_notebook
 from proxskip.results.description import cohort_floor
 from proxskip.results.result import Result
 
@@ -22,12 +23,6 @@ SECONDS_BETWEEN_LINES = 5.0
 
 _ON_SCREEN: list[object] = []
 """What is on the screen: a second line would garble the first."""
-
-
-def in_notebook() -> bool:
-    """Whether this process is a notebook kernel."""
-    module = sys.modules.get("IPython")
-    return module is not None and type(module.get_ipython()).__name__ == "ZMQInteractiveShell"
 
 
 def is_wanted(progress: bool | None) -> bool:

@@ -67,7 +67,8 @@ class _Drawn(_Selection):
 
     def decode(self, data: bytes, d: int, key: Key) -> Array:
         chosen, v = self.chosen(d, key), np.zeros(d)
-        v[chosen] = self.values.decode(data, len(chosen), key) * self.factor(d, key)
+        with np.errstate(over="ignore"):  # a number beyond the largest is infinite, and ends the run as diverged
+            v[chosen] = self.values.decode(data, len(chosen), key) * self.factor(d, key)
         return v
 
 
