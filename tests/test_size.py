@@ -5,7 +5,7 @@ from pathlib import Path
 
 import proxskip
 
-STATEMENTS, LINES = 22_000, 41_150
+STATEMENTS, LINES = 21_800, 40_940
 """What was reached; lower them with every release that gets smaller, and raise them only for a new subject."""
 SOURCES = (".py", ".cu", ".js", ".css", ".toml")
 
