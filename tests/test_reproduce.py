@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -20,6 +21,7 @@ import pytest
 import proxskip as ps
 from proxskip import experiments
 from proxskip.cli import flags as cli_flags
+from proxskip.cli import reproduce_command
 from proxskip.experiments import claims, curves_from_runs, reproduce, successive_halving, toml_figures
 from proxskip.experiments import settings as build
 from proxskip.experiments import workspace as workspace_module
@@ -238,6 +240,19 @@ def test_stopped_and_killed_and_continued_it_gives_the_same_results(data: str, t
     finished = [name for name in done if json.loads((parts / "runs" / name / "summary.json").read_text())]
     kept = [n for n in finished if (parts / "runs" / n / "summary.json").stat().st_mtime_ns == done[n]]
     assert len(kept) >= 1  # what was finished before the first stop was not made again
+
+
+def test_a_second_signal_to_end_does_not_disturb_the_first() -> None:
+    """``timeout`` sends two."""
+    before, undisturbed = signal.getsignal(signal.SIGTERM), False
+    with contextlib.suppress(KeyboardInterrupt), reproduce_command._terminated():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            signal.raise_signal(signal.SIGTERM)
+            undisturbed = True
+    assert undisturbed
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_an_interrupted_run_goes_on(data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,6 +72,8 @@ def _terminated() -> Iterator[None]:
 
 
 def _interrupt(*_: object) -> None:
+    # ``timeout`` sends two, and the second would hit one of Python's locks while the first unwinds
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
