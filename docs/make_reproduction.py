@@ -2,8 +2,7 @@
 
 Run it as ``python docs/make_reproduction.py report report-mushrooms ...`` with the folders of ``proxskip reproduce``;
 the figures are those of the first. ``docs/reproduction.toml`` says on what machine they were made, and why some claims
-do not hold. From folders of ``proxskip reproduce --networks`` it writes docs/networks.md:
-``python docs/make_reproduction.py report-mlp report-cnn "how it was made"``.
+do not hold.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from pathlib import Path
 
 from PIL import Image
 
-from proxskip.experiments import NETWORKS
 from proxskip.report import figures
 from proxskip.report.figures import Claim, Experiment, ReproductionReport, Table
 
@@ -30,19 +28,15 @@ WIDTH = 120
 """Columns of a line of prose."""
 
 
-def main(folders: Sequence[Path], machine: str = "") -> None:
-    """Copy the pictures and write the page."""
+def main(folders: Sequence[Path]) -> None:
+    """Copy the pictures of the first folder and write the page."""
     reports = [figures.from_json(json.loads((f / "results.json").read_text("utf-8"))) for f in folders]
-    name = name_of(reports[0])
-    (DOCS / name).mkdir(exist_ok=True)
-    shown = [(f, e) for f, r in zip(folders, reports, strict=True) for e in r.experiments]
-    for folder, e in shown if name == "networks" else shown[: len(reports[0].experiments)]:
-        small = DOCS / name / f"{e.id}.png"
-        Image.open(folder / "figures" / small.name).convert("RGB").quantize(128).save(small, optimize=True)
+    for e in reports[0].experiments:
+        small = DOCS / "reproduction" / f"{e.id}.png"
+        Image.open(folders[0] / "figures" / small.name).convert("RGB").quantize(128).save(small, optimize=True)
         if small.stat().st_size > MAX_PICTURE_BYTES:
             raise SystemExit(f"{small} has {small.stat().st_size} bytes; the limit is {MAX_PICTURE_BYTES}.")
-    text = networks(reports, machine) if name == "networks" else several(reports)
-    (DOCS / f"{name}.md").write_text(text, encoding="utf-8")
+    (DOCS / "reproduction.md").write_text(several(reports), encoding="utf-8")
 
 
 def several(reports: Sequence[ReproductionReport]) -> str:
@@ -111,54 +105,9 @@ def verdict(c: Claim) -> str:
     return "measured" if c.holds is None else "holds" if c.holds else "does not hold"
 
 
-def name_of(report: ReproductionReport) -> str:
-    """The page that this report belongs to."""
-    return "networks" if {e.id for e in report.experiments} <= set(NETWORKS) else "reproduction"
-
-
-def networks(reports: Sequence[ReproductionReport], machine: str = "") -> str:
-    """The page on networks."""
-    claims = [c for r in reports for c in r.claims]
-    counted = {v: sum(c.verdict == v for c in claims) for v in ("PASS", "FAIL", "REPORTED", "INCONCLUSIVE")}
-    words = ", ".join(f"{n} {v}" for v, n in counted.items() if n)
-    told = tomllib.loads((DOCS / "networks.toml").read_text("utf-8"))
-    made = " and ".join(f"`{command(r.about['command'])}` ({r.about['seconds']:,.0f} seconds)" for r in reports)
-    lines = [
-        f"# {told['title']}",
-        "",
-        "*A generated page: `docs/make_reproduction.py` writes it from runs and from `docs/networks.toml`.*",
-        "",
-        *(line for paragraph in told["opening"] for line in [*prose(paragraph), ""]),
-        *prose(
-            f"Made by {made} on the {reports[0].about['engine']} engine and written by `docs/make_reproduction.py`. "
-            "The folder of a run contains an interactive page with the same figures, and all numbers in `results.json`."
-        ),
-        "",
-        *([*prose(machine), ""] if machine else []),
-        "## Claims",
-        "",
-        f"{words}. PASS and FAIL are verdicts; REPORTED is a measurement where nothing is promised.",
-        "",
-        "| claim | verdict | expected | measured |",
-        "|---|---|---|---|",
-        *(claim(c) for c in claims),
-        "",
-    ]
-    for r in reports:
-        for e in r.experiments:
-            lines += experiment(e, "networks")
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def claim(c: Claim) -> str:
-    """A row of the table."""
-    note = f" ({c.note})" if c.note else ""
-    return f"| {c.id} | **{c.verdict}** | {cell(c.text)} | {cell(c.measured + note)} |"
-
-
-def experiment(e: Experiment, page: str = "reproduction") -> list[str]:
+def experiment(e: Experiment) -> list[str]:
     """A section."""
-    lines = [f"## {e.title}", "", *prose(e.sentence), "", f"![{e.title}]({page}/{e.id}.png)", ""]
+    lines = [f"## {e.title}", "", *prose(e.sentence), "", f"![{e.title}](reproduction/{e.id}.png)", ""]
     lines += [f"`{command(e.command)}`, {e.seconds:,.0f} seconds.", ""]
     lines += [line for note in e.notes for line in prose(note, "- ")] + [""]
     for t in e.tables:
@@ -207,5 +156,4 @@ def cell(value: object) -> str:
 if __name__ == "__main__":
     if len(sys.argv) < 2:
         raise SystemExit("pass the folders of reproductions: python docs/make_reproduction.py report report-mushrooms")
-    given = [Path(word) for word in sys.argv[1:]]
-    main([f for f in given if f.is_dir()], *(word for word in sys.argv[1:] if not Path(word).is_dir()))
+    main([Path(word) for word in sys.argv[1:]])

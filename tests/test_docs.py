@@ -36,7 +36,7 @@ PAGES = [
 BLOCK = re.compile(r"(?:^<!-- not run: ([^\n]+) -->\n)?^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 NUMBER = re.compile(r"\d[\d,]*\.?\d*(?:e[-+]?\d+)?")
-GENERATED = {"api.md", "networks.md", "reproduction.md"}
+GENERATED = {"api.md", "reproduction.md"}
 
 
 class Block(NamedTuple):

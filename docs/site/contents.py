@@ -15,7 +15,7 @@ CONTENTS: dict[str, tuple[str, ...]] = {
     "Where it runs": ("speed", "torch", "ray", "flower"),
     "Your own parts": ("authoring", "adding-an-engine", "how-a-run-flows"),
     "Reference": ("api", "command-line", "reliability"),
-    "Measured": ("reproduction", "networks"),
+    "Measured": ("reproduction",),
     "Project": (
         "decisions", "migrating", "project/changelog", "project/contributing", "project/security",
         "project/benchmarks", "project/benchmarks-gpu",

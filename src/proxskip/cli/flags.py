@@ -81,9 +81,8 @@ network. Writes no files.
     proxskip reproduce --data w8a --out report
     proxskip reproduce --data w8a --out report-gpu --engine gpu
     proxskip reproduce fig1b --data w8a --out report
-  all methods against each other; control variates on networks (needs PyTorch):
+  all methods against each other:
     proxskip reproduce --family --quick --out family
-    proxskip reproduce --networks --quick --out networks
 
 experiments: {", ".join(FUNCTIONS)}, or the TOML file of a figure
 The same command resumes an interrupted reproduction. Claims about theorems are judged on all data, those of the paper's
@@ -465,9 +464,7 @@ def parser(version: str) -> tuple[Parser, dict[str, Parser]]:
               metavar="DIR", default="report"),
         _flag("--quick", "shorter runs (digits: three minutes on two cores)", SWITCH),
         _flag("--family", "compare the methods with each other instead, in rounds, gradients and bits", SWITCH),
-        _flag("--jobs", "processes; default: one per core, 1 for networks on a GPU",
-              whole("jobs"), "N"),
-        _flag("--networks", "train networks instead, with control variates; needs PyTorch", SWITCH),
+        _flag("--jobs", "processes; default: one per core", whole("jobs"), "N"),
         _flag("--strict", "exit with 6 if a claim fails", SWITCH),
         _flag("--engine", "default: cpu", choices=("cpu", "gpu", "reference"), default="cpu"),
         _THREADS, _JSON, _QUIET,

@@ -12,7 +12,7 @@ from pathlib import Path
 from proxskip.cli import output
 from proxskip.cli.commands import DONE, FAILED_CLAIM, INTERRUPTED
 from proxskip.cores import available_cores
-from proxskip.experiments import FAMILY, NETWORKS
+from proxskip.experiments import FAMILY
 from proxskip.experiments.reproduce import DEFAULT_DATA, PAGE, ReproductionOptions, reproduce
 from proxskip.experiments.workspace import PAPER_DATA
 from proxskip.loop.progress import OverallProgress
@@ -31,14 +31,11 @@ VERDICTS: dict[Verdict, tuple[str, str, str]] = {
 
 def command(o: Namespace) -> int:
     """Run it; returns the exit code."""
-    if (o.family or o.networks) and (o.experiments or o.family == o.networks):
-        flag = "--family" if o.family else "--networks"
-        raise InputError(f"{flag} has its own experiments; give no names, or leave it out.")
-    names = list(FAMILY) if o.family else list(NETWORKS) if o.networks else o.experiments
+    if o.family and o.experiments:
+        raise InputError("--family has its own experiments; give no names, or leave it out.")
+    names = list(FAMILY) if o.family else o.experiments
     data = o.data or (PAPER_DATA if o.family and not o.quick else DEFAULT_DATA)
-    # every process that trains networks takes a part of the GPU's memory
-    alone = o.engine == "gpu" and set(names) & set(NETWORKS)
-    jobs = o.jobs or (1 if alone else available_cores())
+    jobs = o.jobs or available_cores()
     options = ReproductionOptions(data, Path(o.out), o.quick, o.engine, o.threads, o.data_dir, o.family, jobs)
     try:
         with OverallProgress(o.quiet) as overall, _terminated():

@@ -32,9 +32,7 @@ FUNCTIONS = {
 """Every experiment in the order of the report, with the module and function that run it."""
 FAMILY = dict.fromkeys(("family", "bits", "sleeping", "minibatches"), FIGURE)
 """Experiments that compare the methods with each other, for ``reproduce --family``."""
-NETWORKS = dict.fromkeys(("mlp", "cnn"), "networks:run")
-"""Experiments with networks, for ``reproduce --networks``; they need PyTorch."""
-ALL = FUNCTIONS | FAMILY | NETWORKS
+ALL = FUNCTIONS | FAMILY
 
 
 def is_file(name: str) -> bool:

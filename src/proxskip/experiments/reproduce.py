@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
 import json
 import os
 import shlex
@@ -85,23 +83,6 @@ def check_names(names: Sequence[str]) -> list[str]:
     return [name for name in ALL if name in (names or experiments.FUNCTIONS)] + files
 
 
-def check_torch(names: Sequence[str], options: ReproductionOptions) -> None:
-    """Refuse networks without PyTorch, on other data, with several threads, or on a GPU that is missing."""
-    if not set(names) & set(experiments.NETWORKS):
-        return
-    if importlib.util.find_spec("torch") is None:
-        raise InputError('networks need PyTorch; install it with: pip install "proxskip[torch]"')
-    if options.data != DEFAULT_DATA:
-        raise InputError("networks learn scikit-learn's digits; leave out data=.")
-    if options.threads is not None:
-        raise InputError("networks train with one thread per process; give jobs= in place of threads=.")
-    if options.engine == "gpu":
-        import torch
-
-        if not torch.cuda.is_available():
-            raise InputError("PyTorch finds no GPU on this machine; leave out engine=.")
-
-
 def reproduce(
     names: Sequence[str], options: ReproductionOptions, show: Callable[[str, float], None] = lambda text, share: None
 ) -> ReproductionReport:
@@ -111,10 +92,8 @@ def reproduce(
         show: called with a text and the share that is done.
     """
     chosen = check_names(names)
-    check_torch(chosen, options)
     claim_folder(options)
-    if not set(chosen) <= set(experiments.NETWORKS):
-        make_engine(options.engine, options.threads)  # refuses a missing engine before anything is written
+    make_engine(options.engine, options.threads)  # refuses a missing engine before anything is written
     presets = {name: experiments.preset(name, options.quick) for name in chosen}
     began, shares = time.monotonic(), {name: float(preset.get("share", 1.0)) for name, preset in presets.items()}
     finished: list[str] = []
@@ -233,10 +212,9 @@ def add_results(
         before = read_json(options.out / RESULTS) or {"about": {}}
         kept = {**earlier(options), **new}
         chosen = [kept[name] for name in dict.fromkeys([*ALL, *kept]) if name in kept]
-        networks = set(kept) <= set(experiments.NETWORKS)
         topic = "ProxSkip" if set(kept) - set(experiments.FAMILY) else "The family"
-        title = "Control variates on networks" if networks else f"{topic} on {os.path.basename(options.data)}"
-        facts = about_networks(options, list(kept)) if networks else about(options, workspace)
+        title = f"{topic} on {os.path.basename(options.data)}"
+        facts = about(options, workspace)
         spent = {"seconds": seconds + before["about"].get("seconds", 0.0), "jobs": options.jobs}
         claims = [claim for _, claims in chosen for claim in claims]
         results = ReproductionReport(title, facts | spent, claims, [e for e, _ in chosen])
@@ -265,17 +243,6 @@ def about(options: ReproductionOptions, workspace: Workspace) -> dict[str, Any]:
         "engine": options.engine,
         "command": options.command(),
         "versions": description.versions(),
-    }
-
-
-def about_networks(options: ReproductionOptions, names: list[str]) -> dict[str, Any]:
-    """The same for a page with networks alone."""
-    return {
-        "data": "digits and generated text",
-        "quick": options.quick,
-        "engine": options.engine,
-        "command": options.command(names),
-        "versions": description.versions() | {"torch": importlib.metadata.version("torch")},
     }
 
 
