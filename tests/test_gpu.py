@@ -25,7 +25,7 @@ from proxskip.engines.gpu import engine as gpu
 from proxskip.engines.gpu.device import Card
 from proxskip.engines.gpu.launch import LocalSteps
 from proxskip.engines.gpu.tiles import PACK, ClientRows, Layout
-from proxskip.interfaces import BrokenOff
+from proxskip.interfaces import BrokenOff, Request
 from proxskip.links.sums import weighted_sum
 from proxskip.randomness import minibatch
 from proxskip.running import make_engine
@@ -167,7 +167,7 @@ def numpy_card(monkeypatch: pytest.MonkeyPatch) -> None:
     card = SimpleNamespace(
         get_default_memory_pool=lambda: pool, cuda=SimpleNamespace(get_current_stream=lambda: stream)
     )
-    for name in ("array", "asarray", "ascontiguousarray", "broadcast_to", "full", "stack"):
+    for name in ("array", "asarray", "ascontiguousarray", "broadcast_to", "full", "stack", "where"):
         setattr(card, name, getattr(np, name))
     card.asnumpy = np.array
     monkeypatch.setattr(gpu, "need_cupy", lambda: card)
@@ -175,6 +175,29 @@ def numpy_card(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "LocalSteps", NumpySteps)
     monkeypatch.setattr(gpu, "weighted_sum", weighted_sum)
     monkeypatch.setattr(gpu, "mixed", numpy_mixed)
+
+
+@pytest.mark.usefixtures("numpy_card")
+@pytest.mark.parametrize("form", ["sent", "computed", "number", "zero"])
+def test_gradients_may_be_wanted_of_some_members(form: str) -> None:
+    """The same gradients and counts on every engine, however the half says where it wants them."""
+    forms = {"sent": lambda awake: awake, "computed": lambda awake: awake * 1.0, "number": lambda _: 1.0}
+
+    def half(client: Any, memory: Any, K: Any, x: Any, awake: Any) -> Any:
+        return (client.gradient(x, where=forms.get(form, lambda _: 0)(awake)),), memory
+
+    problem = random_problem(1, 4, 6, 3)
+    awake, x = {"awake": np.array([1.0, 0.0, 1.0, 0.0])}, np.array([0.5, -1.0, 2.0])
+    works = []
+    for name in ("reference", "cpu", "gpu"):
+        engine = make_engine(name)
+        engine.open(problem, {}, 0)
+        works.append(engine.run(Request(half, np.arange(4), 0, 0, (x,), awake)))
+        engine.close()
+    judge = works[0]
+    for work in works[1:]:
+        assert close(work.up[0], judge.up[0], 1e-12)
+        assert work.gradients == judge.gradients
 
 
 @pytest.mark.usefixtures("quiet_steps", "numpy_card")

@@ -56,16 +56,28 @@ class CardCohort(Sender):
         return int(np.sum(np.broadcast_to(K, len(self.members)) * rows))
 
     def gradient(self, x: Any, where: Any = None) -> Any:
-        """The members' full gradients, one row each; x itself where none is wanted."""
-        wanted: Any = 1 if where is None else self._sent_with(where)
-        self.gradients += int(np.sum(wanted * self.engine.rows[self.members]))
-        members = self.engine.numbers(self.members)
-        return self.engine.steps.gradient(len(self.members), self.engine.dense(x), wanted, members=members)
+        """The members' full gradients, one row each; zeros where none is wanted."""
+        engine, count = self.engine, len(self.members)
+        members = engine.numbers(self.members)
+        if where is None:
+            self.gradients += self._rows_taken_by(np.ones(count, np.int64))
+            return engine.steps.gradient(count, engine.dense(x), 1, members=members)
+        wanted = self._zeros_and_ones(where)
+        self.gradients += self._rows_taken_by(wanted)
+        gradients = engine.steps.gradient(count, engine.dense(x), wanted, members=members)
+        # the kernel takes no step for a member that wants none, and leaves its x
+        return engine.cupy.where(engine.place(wanted)[:, None] != 0, gradients, 0.0)
 
-    def _sent_with(self, column: Any) -> Indices:
-        """The numbers of a column that came with the request, as zeros and ones."""
-        name = next(k for k, v in self.own_columns.items() if v is column)
-        return np.asarray(self.request.own[name], dtype=bool).astype(np.int64)
+    def _rows_taken_by(self, wanted: Indices) -> int:
+        """Rows of the members whose full gradient is wanted."""
+        return int(np.sum(wanted * self.engine.rows[self.members]))
+
+    def _zeros_and_ones(self, where: Any) -> Indices:
+        """For each member 1 where ``where``, a number or a column, is not zero."""
+        # a column that came with the request is known here, and need not be read from the GPU
+        sent = [self.request.own[name] for name, column in self.own_columns.items() if column is where]
+        values = np.ravel(sent[0] if sent else self.engine.fetch(where))
+        return np.broadcast_to(values != 0, len(self.members)).astype(np.int64)
 
     def read(self, v: Any, codec: Codec, keys: Sequence[Key]) -> Any:
         return self.engine.place(super().read(self.engine.fetch(v), codec, keys))
