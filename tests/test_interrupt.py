@@ -185,3 +185,20 @@ def test_random_interruptions_change_nothing(engine: str, tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_random_interruptions_of_a_cluster_change_nothing(ray_here: None, tmp_path: Path) -> None:
     assert chaos_interrupt.campaign(3, tmp_path, 0, "ray")[0] == []
+
+
+def test_a_handler_that_is_not_pythons_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python reads a handler that C code installed as None, and cannot put it back."""
+    installed: list[Any] = []
+    install = signal.signal
+
+    def watched(number: int, handler: Any) -> Any:
+        installed.append((number, handler))
+        before = install(number, handler)
+        return None if number == signal.SIGTERM else before
+
+    before = signal.getsignal
+    monkeypatch.setattr(signal, "getsignal", lambda number: None if number == signal.SIGTERM else before(number))
+    monkeypatch.setattr(signal, "signal", watched)
+    assert ps.run("scaffnew", small(), rounds=2).status is Status.LIMIT
+    assert {number for number, _ in installed} == {signal.SIGINT}

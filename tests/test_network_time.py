@@ -317,3 +317,23 @@ def test_the_command_line(call: Any) -> None:
     assert (code, "network    mobile" in out) == (0, True)
     code, out, _ = call("theory", "--L", "1", "--mu", "0.1", "--n", "100", "--cohort", "5")
     assert (code, "Cohorts of 5 of 100 clients" in out) == (0, True)
+
+
+@dataclass(frozen=True)
+class Nameless(ps.authoring.Method):
+    """Two exchanges whose halves have one and the same ``__name__``: the first is cheap, the second is not."""
+
+    gamma: float
+    about = ps.authoring.About("nameless", handles=frozenset({"clients"}))
+
+    def round(self, server: Any, exchange: Any) -> Any:
+        exchange(lambda client, memory, K, x: ((client.send(x),), {}), server["x"])
+        step = lambda client, memory, K, x: ((client.send(client.descend(x, 0.0, self.gamma, K)),), {})  # noqa: E731
+        (x,) = exchange(step, server["x"], K=4)
+        return {"x": x}
+
+
+def test_halves_of_one_name_have_their_own_costs(problem: ps.Problem) -> None:
+    second_per_gradient = ps.Network(latency=0.0, bandwidth=math.inf, gradient=25.0)
+    end = ps.run(Nameless(0.1), problem, rounds=3, network=second_per_gradient).trace.last()
+    assert end["sim_seconds"] == pytest.approx(3 * 4 * 25.0)

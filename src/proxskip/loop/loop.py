@@ -459,10 +459,14 @@ def signals_caught(interrupted: Event) -> Iterator[None]:
             raise KeyboardInterrupt
         interrupted.set()
 
-    in_main = threading.current_thread() is threading.main_thread()
-    old = {s: signal.signal(s, caught) for s in (signal.SIGINT, signal.SIGTERM) if in_main}
+    old: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            # a handler that was not installed from Python reads as None and could not be put back: it stays
+            if signal.getsignal(number) is not None:
+                old[number] = signal.signal(number, caught)
     try:
         yield
     finally:
-        for s, handler in old.items():
-            signal.signal(s, handler)
+        for number, handler in old.items():
+            signal.signal(number, handler)

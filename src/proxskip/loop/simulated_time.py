@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -144,7 +143,6 @@ class Clock:
         self.least = fewest(method, LEAST, problem.n)
         wanted = isinstance(cohort, Uniform) and asked != cohort
         self.enough = cohort.c if isinstance(cohort, Uniform) and wanted else None
-        self.costs: dict[str, HalfCosts] = {}
         self.seconds = self.computing = 0.0
         self.slowest_seconds, self.slowest_client = math.nan, math.nan
         self.late = self.lost = self.void = 0
@@ -155,17 +153,14 @@ class Clock:
 
     # -- an exchange ---------------------------------------------------------------------------------------------------
     def costs_of(self, half: ClientHalf, down: Sequence[Any], own: Mapping[str, Any], cohort: Indices) -> HalfCosts:
-        """The cost of this half for these clients; computed once, unless it depends on their own numbers."""
-        name = (half.func if isinstance(half, partial) else half).__name__
+        """The cost of this half for these clients, by dry runs of it."""
         shapes = [v.shape for v in down]
 
         def costs_with(numbers: Sequence[float]) -> HalfCosts:
             named = dict(zip(own, map(float, numbers), strict=True))
             return HalfCosts.of(half, self.method.remembers, self.problem.d, shapes, named, self.passes)
 
-        if name not in self.costs:
-            self.costs[name] = costs_with([v[cohort[0]] for v in own.values()])
-        costs = self.costs[name]
+        costs = costs_with([v[cohort[0]] for v in own.values()])
         if not costs.varies or not own:
             return costs
         rows = np.column_stack([np.asarray(v, dtype=np.float64)[cohort] for v in own.values()])
