@@ -459,14 +459,14 @@ def signals_caught(interrupted: Event) -> Iterator[None]:
             raise KeyboardInterrupt
         interrupted.set()
 
-    old: dict[int, Any] = {}
+    old: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for which in (signal.SIGINT, signal.SIGTERM):
             # a handler that was not installed from Python reads as None and could not be put back: it stays
-            if signal.getsignal(number) is not None:
-                old[number] = signal.signal(number, caught)
+            if signal.getsignal(which) is not None:
+                old[which] = signal.signal(which, caught)
     try:
         yield
     finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
+        for which, handler in old.items():
+            signal.signal(which, handler)
