@@ -1,6 +1,7 @@
 """What a release must pass, in fresh environments: the wheel on each Python, each extra alone, both ends of the ranges.
 
-    python tests/release_check.py [--python 3.11 3.12 3.13] [--only NAME ...]
+    python tests/release_check.py [--python 3.11 3.12 3.13 3.14] [--only NAME ...]
+    python tests/release_check.py --project v0.4.0        only: may this project be released under this tag?
 
 Builds the wheel, and for each row makes a virtual environment, installs the wheel with pip, uses what the row is about
 and runs the race of the demo. Prints one row of a Markdown table per environment. pip reads its settings as always:
@@ -19,6 +20,7 @@ import tempfile
 import time
 import tomllib
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 SOLVE = "import proxskip as ps; P = ps.Problem(ps.random_quadratics(4, 3)); r = ps.run('scaffnew', P, rounds=5{}); "
@@ -78,6 +80,21 @@ def number(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version))
 
 
+def faults_of_project(project: dict[str, Any], tag: str) -> list[str]:
+    """Why a project with this table in pyproject.toml must not be released under this tag."""
+    faults = [
+        f'the URL "{name}" in pyproject.toml is a placeholder ({url}); set it'
+        for name, url in project["urls"].items()
+        if "example.invalid" in url
+    ]
+    for name in ("Documentation", "Source", "Changelog", "Issues"):
+        if name not in project["urls"]:
+            faults.append(f'pyproject.toml has no URL "{name}"; set it')
+    if tag != f"v{project['version']}":
+        faults.append(f"the tag is {tag} but the version is {project['version']}")
+    return faults
+
+
 def check(python: str, wheel: Path, folder: Path, extra: str = "", more: list[str] | None = None) -> str:
     """Install and use it; the versions and seconds, or what went wrong."""
     env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
@@ -101,9 +118,15 @@ def check(python: str, wheel: Path, folder: Path, extra: str = "", more: list[st
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--python", nargs="*", default=["3.11", "3.12", "3.13"])
+    parser.add_argument("--python", nargs="*", default=["3.11", "3.12", "3.13", "3.14"])
+    parser.add_argument("--project", metavar="TAG", help="check URLs and version of the project, and nothing else")
     parser.add_argument("--only", nargs="*", help="rows: 3.12, 3.12-oldest, EXTRA or EXTRA-oldest")
     options = parser.parse_args()
+    if options.project:
+        faults = faults_of_project(
+            tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"], options.project
+        )
+        raise SystemExit("\n".join(faults))
     first = interpreter(options.python[0]) or sys.executable
     with tempfile.TemporaryDirectory() as name:
         wheel = build_wheel(Path(name))
