@@ -51,6 +51,108 @@ def test_all_callbacks_hear_the_record_at_which_one_stops() -> None:
     assert heard == [0, 1, 2]
 
 
+class Diary(Callback):
+    """Writes down what it hears; raises where it is told to."""
+
+    def __init__(self, raises: str = "", error: BaseException | None = None) -> None:
+        self.raises, self.error = raises, error or OSError("the tracker is away")
+        self.heard: list[str] = []
+        self.errors: list[BaseException] = []
+
+    def _hear(self, what: str) -> None:
+        self.heard += [what] if what not in self.heard else []
+        if what == self.raises:
+            raise self.error
+
+    def on_run_start(self, config: dict[str, Any]) -> None:
+        self._hear("start")
+
+    def on_record(self, step: int, metrics: Record) -> None:
+        self._hear("record")
+
+    def on_run_end(self, result: ps.Result) -> None:
+        self._hear("end")
+
+    def on_run_error(self, error: BaseException) -> None:
+        self.errors.append(error)
+        self._hear("error")
+
+
+@pytest.mark.parametrize("error", [OSError("away"), KeyboardInterrupt()])
+@pytest.mark.parametrize(("raises", "one", "other"), [
+    ("start", ["start", "error"], []),  # the other one has opened nothing yet
+    ("record", ["start", "record", "error"], ["start", "error"]),
+    ("end", ["start", "record", "end"], ["start", "record", "end"]),
+])  # fmt: skip
+def test_every_callback_that_heard_the_start_hears_the_end_or_the_error(
+    raises: str, one: list[str], other: list[str], error: BaseException
+) -> None:
+    broken, whole = Diary(raises, error), Diary()
+    if raises == "record" and isinstance(error, KeyboardInterrupt):
+        pytest.skip("Ctrl-C in a round ends the run with a result")
+    with pytest.raises(type(error)):
+        ps.run("gd", PROBLEM, rounds=3, callbacks=[broken, whole])
+    assert (broken.heard, whole.heard) == (one, other)
+    assert all(heard is error for heard in broken.errors + whole.errors)
+
+
+def test_callbacks_hear_that_the_run_raised() -> None:
+    class Broken:
+        L, mu, d = 1.0, 0.5, 2
+        broken = False
+
+        def value(self, x: Any) -> float:
+            return float(x @ x) / 2
+
+        def gradient(self, x: Any) -> Any:
+            if self.broken:
+                raise ZeroDivisionError("in the gradient")
+            return x - 1.0
+
+    f, diary = Broken(), Diary()
+    breaks = SimpleNamespace(on_record=lambda step, metrics: setattr(f, "broken", True))
+    with pytest.raises(ZeroDivisionError):
+        ps.run("gd", ps.Problem([f]), rounds=100, callbacks=[diary, breaks])
+    assert diary.heard == ["start", "record", "error"]
+
+
+class FakeMLflow:
+    """The calls of MlflowClient that decide how a run of MLflow looks."""
+
+    def __init__(self) -> None:
+        self.tags: dict[str, str] = {}
+        self.ended: list[str] = []
+
+    def set_tag(self, run_id: str, key: str, value: str) -> None:
+        self.tags[key] = value
+
+    def set_terminated(self, run_id: str, status: str) -> None:
+        self.ended.append(status)
+
+
+@pytest.mark.parametrize(("status", "shown"), [
+    ("CONVERGED", "FINISHED"), ("LIMIT", "FINISHED"), ("STOPPED", "FINISHED"),
+    ("DIVERGED", "FAILED"), ("CORRUPTED", "FAILED"), ("INTERRUPTED", "KILLED"),
+])  # fmt: skip
+def test_mlflow_shows_how_the_run_ended(status: str, shown: str) -> None:
+    listen, client = MLflow.__new__(MLflow), FakeMLflow()
+    listen._client, listen.run_id = client, "1"
+    listen.on_run_end(SimpleNamespace(status=ps.Status[status], message="why"))  # type: ignore[arg-type]
+    assert client.ended == [shown]
+    assert client.tags == {"proxskip.status": status, "proxskip.message": "why"}
+
+
+def test_mlflow_ends_its_run_if_the_run_raises() -> None:
+    listen, client = MLflow.__new__(MLflow), FakeMLflow()
+    listen._client, listen.run_id = client, None
+    listen.on_run_error(OSError("before there was a run"))
+    assert client.ended == []
+    listen.run_id = "1"
+    listen.on_run_error(OSError("disk full"))
+    assert client.ended == ["FAILED"]
+    assert client.tags["proxskip.message"] == "OSError: disk full"
+
+
 @pytest.mark.parametrize(("make", "package"), [
     (lambda: TensorBoard("x"), "tensorboard"), (lambda: MLflow(), "mlflow"), (lambda: WandB(), "wandb"),
     (lambda: ps.run("gd", PROBLEM, rounds=1).trace.to_frame(), "pandas"),

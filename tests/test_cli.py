@@ -437,3 +437,16 @@ def test_only_the_same_command_goes_on(call, refused, tmp_path):
         assert sentence in refused("run", *changed.split(), *flags, "--continue")
     assert "--out" in refused("run", "scaffnew", "--p", "0.2", *flags[:-2], "--continue")
     assert {p.name: p.read_bytes() for p in (tmp_path / "a").iterdir()} == kept
+
+
+def test_data_list_is_quiet(call):
+    assert call("data", "list", "--quiet")[:2] == (0, "")
+
+
+def test_a_group_column_needs_the_split_by_group(call, tmp_path):
+    (tmp_path / "t.csv").write_text("a,label,site\n1,0,x\n2,1,x\n3,0,y\n4,1,y\n")
+    given = ("run", "gd", "--data", tmp_path / "t.csv", "--clients", "2", "--rounds", "1", "--group", "site")
+    code, _, err = call(*given)
+    assert code == 2
+    assert "is the column of groups" in err
+    assert call(*given, "--split", "group")[0] == 0

@@ -168,6 +168,25 @@ def test_every_row_goes_to_exactly_one_client(N, n, by, seed):
         assert order.tolist() == sorted(range(N), key=lambda row: b[row])
 
 
+@pytest.mark.parametrize("missing", [np.nan, np.inf])
+def test_the_dirichlet_split_refuses_rows_without_a_label(missing: float) -> None:
+    rows: Any = SimpleNamespace(N=6, b=np.array([0.0, 1.0, missing, 0.0, 1.0, 1.0]))
+    with pytest.raises(ps.InputError, match="needs a label for every row"):
+        arrangement(rows, 3, "dirichlet")
+
+
+@pytest.mark.parametrize("weights", ["rows", "equal"])
+def test_weights_are_scaled_once(weights: Any) -> None:
+    for rows in range(20, 60):
+        model = ps.Logistic(*some_data(rows, 2), l2=0.1)
+        for clients in (3, 7, 19):
+            direct = ps.split(model, clients, weights=weights, batch=1)
+            assert np.array_equal(ps.split(model, clients, weights=weights).with_batch(1).weights, direct.weights)
+    mine = np.array([0.25, 0.75])
+    ps.Problem(ps.random_quadratics(2, 2), weights=mine)
+    mine[0] = 0.5  # still the caller's own array
+
+
 @pytest.mark.parametrize("form", ["array", "Series", "category"])
 def test_split_by_group(form):
     groups = np.array(list("abcabc"))

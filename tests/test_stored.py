@@ -91,6 +91,22 @@ def test_softmax_and_least_squares_read_the_same_folder(tmp_path: Path) -> None:
         ps.open_clients(tmp_path / "store", l2=0.1)
 
 
+def test_pieces_that_change_between_their_two_readings_are_refused(tmp_path: Path) -> None:
+    A, b, g = rows()
+    turned = np.arange(N)[::-1]
+    for k, second in enumerate((
+        (A[turned], b, g),  # rows of other lengths
+        (A, b, g[turned]),  # rows of other clients
+        (A[1:], b[1:], g[1:]),
+        tuple(np.concatenate([v, v[:1]]) if v is not A else scipy.sparse.vstack([A, A[:1]]) for v in (A, b, g)),
+    )):  # fmt: skip
+        readings = iter([[(A, b, g)], [second]])
+        with pytest.raises(ps.InputError, match="differ when they are read again"):
+            ps.write_clients(tmp_path / str(k), lambda readings=readings: next(readings))
+        with pytest.raises(ps.InputError, match="holds no clients"):
+            ps.open_clients(tmp_path / str(k))
+
+
 def test_what_cannot_be_written_or_read_is_one_sentence(tmp_path: Path) -> None:
     A, b, g = rows()
     twice = scipy.sparse.csr_matrix((np.ones(2), [3, 3], np.append(0, np.full(N, 2))), shape=(N, D))

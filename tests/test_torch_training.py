@@ -205,10 +205,23 @@ def test_a_training_is_kept_in_a_folder(tmp_path):
 def test_splits():
     X, y = torch.arange(12.0)[:, None], torch.arange(12) % 3
     assert [set(b.tolist()) for _, b in split(X, y, clients=3)] == [{0}, {1}, {2}]
-    for how in ({"clients": 4, "by": "iid"}, {"clients": 2, "by": "dirichlet", "alpha": 5.0}, {"groups": y.numpy()}):
+    ways = (
+        {"clients": 4, "by": "iid"},
+        {"clients": 2, "by": "dirichlet", "alpha": 5.0},
+        {"by": "group", "groups": y.numpy()},
+    )
+    for how in ways:
         parts = split(X, y, **how)
         assert sorted(float(v) for a, _ in parts for v in a[:, 0]) == list(range(12))
         assert all(int(a[0]) % 3 == int(b[0]) for a, b in parts)
+
+
+def test_a_split_ignores_no_groups_and_needs_labels():
+    X, y = torch.arange(12.0)[:, None], torch.arange(12) % 3
+    with pytest.raises(ps.InputError, match='groups= needs by="group"'):
+        split(X, y, 4, "iid", groups=y.numpy())
+    with pytest.raises(ps.InputError, match="needs a label for every row"):
+        split(X, torch.where(y > 0, y.double(), torch.nan), 3, "dirichlet")
 
 
 REFUSED = [

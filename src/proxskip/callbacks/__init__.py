@@ -1,8 +1,8 @@
 """Ready-made callbacks: TensorBoard, MLflow, Weights & Biases, and a stopping rule of your own.
 
 Pass them to ``run`` as ``callbacks=[...]``. Each needs its package only when it is made. A callback of your own is a
-class with any of ``on_run_start(config)``, ``on_record(step, metrics)`` and ``on_run_end(result)``; ``Callback`` has
-all three, doing nothing.
+class with any of ``on_run_start(config)``, ``on_record(step, metrics)``, ``on_run_end(result)`` and
+``on_run_error(error)``; ``Callback`` has all four, doing nothing.
 """
 
 from collections.abc import Callable

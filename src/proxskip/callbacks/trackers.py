@@ -10,8 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from proxskip.loop.listen import Callback, Record
-from proxskip.results.result import Result
+from proxskip.results.result import Result, Status
 from proxskip.types import InputError
+
+FAILED = (Status.DIVERGED, Status.CORRUPTED)
+"""Ends that a tracker shows as failures."""
+MLFLOW_TEXT, MLFLOW_PARAMS = 500, 100
+"""The longest value, and the most parameters, that MLflow takes at once."""
 
 
 class TensorBoard(Callback):
@@ -34,7 +39,14 @@ class TensorBoard(Callback):
             self._writer.add_scalar(name, value, step)
 
     def on_run_end(self, result: Result) -> None:
-        self._writer.close()
+        self._close()
+
+    def on_run_error(self, error: BaseException) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
 
 
 class MLflow(Callback):
@@ -58,8 +70,8 @@ class MLflow(Callback):
         experiment = self._client.get_experiment_by_name(about)
         id = self._client.create_experiment(about) if experiment is None else experiment.experiment_id
         self.run_id = self._client.create_run(id, run_name=self.name or config["method"]).info.run_id
-        params = [self._entities.Param(key, str(value)[:500]) for key, value in flat(config).items()]
-        self._client.log_batch(self.run_id, params=params[:100])  # the most that MLflow takes at once
+        params = [self._entities.Param(key, str(value)[:MLFLOW_TEXT]) for key, value in flat(config).items()]
+        self._client.log_batch(self.run_id, params=params[:MLFLOW_PARAMS])
 
     def on_record(self, step: int, metrics: Record) -> None:
         now = int(1000 * time.time())
@@ -68,9 +80,23 @@ class MLflow(Callback):
         self._client.log_batch(self.run_id, metrics=batch)
 
     def on_run_end(self, result: Result) -> None:
-        for key, value in (("status", result.status.name), ("message", result.message)):
-            self._client.set_tag(self.run_id, f"proxskip.{key}", value)
-        self._client.set_terminated(self.run_id, "FINISHED")
+        status = "FINISHED"
+        if result.status is Status.INTERRUPTED:
+            status = "KILLED"
+        elif result.status in FAILED:
+            status = "FAILED"
+        self._end(status, result.status.name, result.message)
+
+    def on_run_error(self, error: BaseException) -> None:
+        if self.run_id is not None:
+            self._end("FAILED", "ERROR", f"{type(error).__name__}: {error}")
+
+    def _end(self, status: str, own_status: str, message: str) -> None:
+        try:
+            self._client.set_tag(self.run_id, "proxskip.status", own_status)
+            self._client.set_tag(self.run_id, "proxskip.message", message[:MLFLOW_TEXT])
+        finally:
+            self._client.set_terminated(self.run_id, status)
 
 
 class WandB(Callback):
@@ -94,8 +120,17 @@ class WandB(Callback):
         self._run.log(_finite(metrics), step=step)
 
     def on_run_end(self, result: Result) -> None:
-        self._run.summary["status"], self._run.summary["message"] = result.status.name, result.message
-        self._run.finish()
+        failed = result.status in FAILED or result.status is Status.INTERRUPTED
+        self._end(result.status.name, result.message, int(failed))
+
+    def on_run_error(self, error: BaseException) -> None:
+        if self._run is not None:
+            self._end("ERROR", f"{type(error).__name__}: {error}", 1)
+
+    def _end(self, status: str, message: str, exit_code: int) -> None:
+        self._run.summary["status"] = status
+        self._run.summary["message"] = message
+        self._run.finish(exit_code=exit_code)
 
 
 def _package(module: str, package: str) -> Any:

@@ -295,6 +295,8 @@ def _resume(o: Namespace) -> int:
         raise InputError(f"{path} holds {len(inside)} runs; resume them one by one, such as {inside[0]}.")
     config = folder.read(path).config
     spec = config.get("spec") or {}
+    if config["method"] == "proxskip.torch.train":
+        raise InputError(f"{path} holds a training of proxskip.torch.train, which cannot be resumed from here.")
     if "data" not in spec:  # a run of the library
         raise InputError(f"{path} was made in Python; resume it there with proxskip.resume(folder, problem).")
     if o.data_dir is not None:
@@ -337,7 +339,7 @@ def _data(o: Namespace) -> int:
         if o.json:
             labels = [None if r.labels is None else {str(k): n for k, n in r.labels.items()} for r in rows]
             output.as_json([r._asdict() | {"labels": keys} for r, keys in zip(rows, labels, strict=True)])
-        else:
+        elif not o.quiet:
             output.print_datasets(rows)
         return DONE
     with DownloadProgress(f"fetching {o.name}", o.quiet) as download:

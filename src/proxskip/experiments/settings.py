@@ -103,7 +103,8 @@ def check_flags(names: Sequence[str], o: Namespace) -> None:
         raise InputError("own_steps=True sets gamma_i = 1/L_i, so leave out gamma=.")
     if o.clients is not None and o.clients > 1 and (alone := [name for name in names if _one_function(name)]):
         raise InputError(f"{alone[0]} minimizes a single function; leave out clients=, or use scaffnew.")
-    # only to refuse a wrong psi before the data are read
+    if o.group is not None and o.split != "group":
+        raise InputError("group= is the column of groups for split=group; give both, or leave out group=.")
     if o.psi is not None:
         prox_text.check(o.psi)  # before the data are read
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -30,9 +31,10 @@ class Record(dict[str, float]):
 
 
 class Callback:
-    """Listens to a run; define any of the three methods. ``raise StopIteration("why")`` in ``on_record`` ends the run.
+    """Listens to a run; define any of the four methods. ``raise StopIteration("why")`` in ``on_record`` ends the run.
 
-    Your own class need not derive from this one.
+    Your own class need not derive from this one. After ``on_run_start`` a callback hears exactly one of ``on_run_end``
+    and ``on_run_error``.
     """
 
     def on_run_start(self, config: dict[str, Any]) -> None:
@@ -42,32 +44,67 @@ class Callback:
         """A record after ``step`` rounds; ``metrics.x`` is x."""
 
     def on_run_end(self, result: Result) -> None:
-        """The run is over."""
+        """The run is over; ``result.status`` says how it ended."""
+
+    def on_run_error(self, error: BaseException) -> None:
+        """The run, or a callback, raised this error, so there is no result; close what you opened."""
 
 
-def heard_by(callbacks: Sequence[Any], name: str) -> list[Callable[..., None]]:
-    """This method of the callbacks that have it."""
-    return [act for c in callbacks if (act := getattr(c, name, None)) is not None]
+METHODS = ("on_run_start", "on_record", "on_run_end", "on_run_error")
+"""What a callback may define."""
 
 
 def check_callbacks(callbacks: Sequence[Any]) -> None:
     """Refuse objects that are not callbacks."""
     if not isinstance(callbacks, Sequence):
         raise InputError("callbacks must be a list, such as [Callback()].")
-    for c in callbacks:
-        if isinstance(c, type) or not any(heard_by([c], f"on_{what}") for what in ("run_start", "record", "run_end")):
-            name = c.__name__ if isinstance(c, type) else type(c).__name__
-            raise InputError(
-                f"the callback {name} has none of on_run_start, on_record and on_run_end; define one of them."
-            )
+    for callback in callbacks:
+        if isinstance(callback, type):
+            raise InputError(f"the callback {callback.__name__} is a class; pass an object, {callback.__name__}(...).")
+        if not any(hasattr(callback, name) for name in METHODS):
+            name = type(callback).__name__
+            raise InputError(f"the callback {name} has none of {', '.join(METHODS)}; define one of them.")
+
+
+@contextmanager
+def listening(callbacks: Sequence[Any], config: dict[str, Any]) -> Iterator[None]:
+    """Tell the callbacks that a run begins, and tell those that heard it if the run raises."""
+    begun: list[Any] = []
+    try:
+        for callback in callbacks:
+            begun.append(callback)
+            _tell(callback, "on_run_start", config)
+        yield
+    except BaseException as error:
+        _tell_all(begun, "on_run_error", error)
+        raise
 
 
 def tell_record(callbacks: Sequence[Any], step: int, record: Record) -> str | None:
     """Tell all callbacks; returns the reason if one of them ends the run, else None."""
     why = None
-    for tell in heard_by(callbacks, "on_record"):
+    for callback in callbacks:
         try:
-            tell(step, record)
+            _tell(callback, "on_record", step, record)
         except StopIteration as stop:
             why = str(stop.value or "") if why is None else why
     return why
+
+
+def tell_end(callbacks: Sequence[Any], result: Any) -> None:
+    """Tell all callbacks that the run is over."""
+    _tell_all(callbacks, "on_run_end", result)
+
+
+def _tell_all(callbacks: Sequence[Any], name: str, what: Any) -> None:
+    """Call this method of all callbacks in their order, the later ones too where one raises."""
+    with ExitStack() as calls:
+        for callback in reversed(callbacks):  # an ExitStack calls the last one first
+            calls.callback(_tell, callback, name, what)
+
+
+def _tell(callback: Any, name: str, *what: Any) -> None:
+    """Call the callback's method of that name, if it has one."""
+    method = getattr(callback, name, None)
+    if method is not None:
+        method(*what)

@@ -22,7 +22,7 @@ from proxskip.links.sums import weighted_sum
 from proxskip.loop import measure, sparse_memory, watch
 from proxskip.loop.audit import Audit
 from proxskip.loop.ledger import Ledger
-from proxskip.loop.listen import Record, heard_by, tell_record
+from proxskip.loop.listen import Record, listening, tell_end, tell_record
 from proxskip.loop.metered_exchange import MeteredExchange
 from proxskip.loop.run_spec import RunSpec
 from proxskip.loop.simulated_time import SIM_COLUMNS, Void
@@ -200,20 +200,18 @@ class Loop:
     def go(self, callbacks: Sequence[Any]) -> Result:
         """Run rounds until a stopping rule holds."""
         try:
-            for start in heard_by(callbacks, "on_run_start"):
-                start(self.config)
-            with np.errstate(all="ignore"):
-                with signals_caught(self.interrupted):
-                    status, message = self._rounds(callbacks)
-                if status is Status.DIVERGED and self.best is not None:
-                    self.x = self.best[2]
-                    message = watch.advice(self.method, self.round, *self.best[:2])
-                result = self._result(status, message)
-            result = result if self.keep is None else self._kept(self.keep, result)
+            with listening(callbacks, self.config):
+                with np.errstate(all="ignore"):
+                    with signals_caught(self.interrupted):
+                        status, message = self._rounds(callbacks)
+                    if status is Status.DIVERGED and self.best is not None:
+                        self.x = self.best[2]
+                        message = watch.advice(self.method, self.round, *self.best[:2])
+                    result = self._result(status, message)
+                result = result if self.keep is None else self._kept(self.keep, result)
         finally:
             self.close()
-        for end in heard_by(callbacks, "on_run_end"):
-            end(result)
+        tell_end(callbacks, result)
         return result
 
     def _kept(self, keep: folder.Folder, result: Result) -> Result:

@@ -119,6 +119,9 @@ class Progress(StatusLine):
     def on_run_end(self, result: Result) -> None:
         self.close()
 
+    def on_run_error(self, error: BaseException) -> None:
+        self.close()
+
     # -- words ---------------------------------------------------------------------------------------------------------
     def fraction(self, metrics: dict[str, float]) -> float | None:
         """The used share of the nearest limit; None without a limit."""

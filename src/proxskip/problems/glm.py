@@ -533,8 +533,11 @@ def label_values(labels: npt.NDArray[Any], classes: npt.ArrayLike | None) -> npt
 
 def shares(name: str, weights: npt.ArrayLike | None, n: int, zeros: bool) -> Array:
     """Weights scaled to sum to one, equal if not given; some of them may be zero only where ``zeros`` are allowed."""
-    w = np.ones(n) if weights is None else np.asarray(weights, dtype=np.float64)
+    w = np.ones(n) if weights is None else np.array(weights, dtype=np.float64)
     if w.shape != (n,) or not np.isfinite(w).all() or w.min() < 0 or w.sum() <= 0 or not (zeros or w.all()):
         kind = "nonnegative finite numbers with a positive sum" if zeros else "positive finite numbers, one per client"
         raise InputError(f"{name} must be {n} {kind}.")
+    # Shares are not scaled again: a second division would change their last bits, and so the identity of the problem.
+    if abs(w.sum() - 1.0) <= n * np.finfo(np.float64).eps:
+        return w
     return np.asarray(w / w.sum())

@@ -154,11 +154,13 @@ def _dirichlet(
     """Each label dealt to the clients in random proportions; drawn again if a client gets no rows."""
     if not (np.isfinite(alpha) and alpha > 0):
         raise InputError(f"alpha = {alpha} of the Dirichlet split must be positive.")
+    if not np.isfinite(labels).all():
+        raise InputError("the Dirichlet split needs a label for every row, and some are nan or infinite.")
     owner = np.empty(len(labels), np.int64)
     for _ in range(tries):
         for label in np.unique(labels):
             rows = rng.permutation(np.flatnonzero(labels == label))
-            # The shares of the clients as cuts of the shuffled rows of this label.
+            # the shares of the clients as cuts of the shuffled rows of this label.
             bounds = np.round(np.cumsum(rng.dirichlet(np.full(n, alpha)))[:-1] * len(rows)).astype(np.int64)
             owner[rows] = np.searchsorted(bounds, np.arange(len(rows)), side="right")
         if np.bincount(owner, minlength=n).all():

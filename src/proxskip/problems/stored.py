@@ -46,11 +46,11 @@ def write_clients(folder: str | os.PathLike[str], pieces: Sequence[Piece] | Call
     if (target / "store.json").exists():
         raise InputError(f"{target} holds clients already; choose another folder.")
     source = pieces if callable(pieces) else lambda: pieces
-    owners, lengths, labels = [], [], set()  # type: list[Any], list[Any], set[float]
-    for A, b, clients in _checked(source()):
+    owners: list[Any] = []
+    lengths: list[Any] = []
+    for A, _, clients in _checked(source()):
         owners.append(clients)
         lengths.append(np.diff(A.indptr))
-        labels |= set(np.unique(b).tolist()) if len(labels) <= MAX_LABELS else set()
     if not owners:
         raise InputError("there are no rows; give a function that yields pieces (A, b, clients).")
     names, owner = np.unique(np.concatenate(owners), return_inverse=True)
@@ -65,29 +65,43 @@ def write_clients(folder: str | os.PathLike[str], pieces: Sequence[Piece] | Call
     kinds: dict[str, Any] = {"data": np.float64, "indices": index, "b": np.float64}
     sizes = {"data": int(indptr[-1]), "indices": int(indptr[-1]), "b": len(order)}
     arrays = {k: np.lib.format.open_memmap(target / f"{k}.npy", "w+", kind, (sizes[k],)) for k, kind in kinds.items()}
-    width = _place(_checked(source()), arrays, indptr, np.argsort(order))
+    width, labels = _place(_checked(source()), arrays, indptr, np.argsort(order), names[owner])
     about = {
         "version": VERSION, "rows": len(order), "features": width, "clients": len(names),
-        "labels": sorted(labels) if len(labels) <= MAX_LABELS else None, "sha256": _digest(target),
+        "labels": labels, "sha256": _digest(target),
     }  # fmt: skip
     # last: a folder without it is not finished
     (target / "store.json").write_text(json.dumps(about, indent=1) + "\n")
 
 
-def _place(pieces: Iterator[Piece], arrays: dict[str, Any], indptr: Indices, place: Indices) -> int:
-    """Write every row at its place; the number of features."""
+def _place(
+    pieces: Iterator[Piece], arrays: dict[str, Any], indptr: Indices, place: Indices, owners: Any
+) -> tuple[int, list[float] | None]:
+    """Write every row at its place; the number of features, and the labels unless there are too many to be classes."""
+    differ = InputError("the pieces differ when they are read again; give a list, or a function that yields them.")
     first = width = 0
-    for A, b, _ in pieces:
+    labels: set[float] = set()
+    for A, b, clients in pieces:
         rows = place[first : first + len(b)]
-        first, width = first + len(b), A.shape[1]
-        if len(rows) == len(b):
-            at = np.arange(len(A.data)) + np.repeat(indptr[rows] - A.indptr[:-1], np.diff(A.indptr))
-            arrays["data"][at], arrays["indices"][at], arrays["b"][rows] = A.data, A.indices, b
-    if first != len(place):
-        raise InputError("the pieces differ when they are read again; give a list, or a function that yields them.")
+        lengths = np.diff(A.indptr)
+        # a row of another client, or of another length, would be written over others
+        if len(rows) < len(b) or not np.array_equal(clients, owners[first : first + len(b)]):
+            raise differ
+        if not np.array_equal(lengths, np.diff(indptr)[rows]):
+            raise differ
+        at = np.arange(len(A.data)) + np.repeat(indptr[rows] - A.indptr[:-1], lengths)
+        arrays["data"][at] = A.data
+        arrays["indices"][at] = A.indices
+        arrays["b"][rows] = b
+        first += len(b)
+        width = A.shape[1]
+        if len(labels) <= MAX_LABELS:
+            labels |= set(np.unique(b).tolist())
+    if first < len(place):
+        raise differ
     for v in arrays.values():
         v.flush()
-    return width
+    return width, sorted(labels) if len(labels) <= MAX_LABELS else None
 
 
 def _checked(pieces: Iterable[Piece]) -> Iterator[Piece]:

@@ -26,7 +26,7 @@ from proxskip.engines.torch.stacked_steps import StackedSteps, repeatable
 from proxskip.keywords import check_keywords
 from proxskip.links.cohorts import as_participation
 from proxskip.links.network import Network
-from proxskip.loop.listen import Record, check_callbacks, heard_by, tell_record
+from proxskip.loop.listen import Record, check_callbacks, listening, tell_end, tell_record
 from proxskip.loop.progress import shown
 from proxskip.plotting import plot
 from proxskip.problems.federated import Problem
@@ -65,8 +65,9 @@ def split(
         X, y: tensors or arrays with one row per sample; y holds the labels.
         clients: the number of clients.
         by: "label" sorts by label and cuts, "dirichlet" deals each label in proportions drawn from Dirichlet(alpha),
-            "iid" shuffles and cuts, "contiguous" cuts the rows in their order.
-        groups: a number for each row: one client per group, or ``clients`` equal parts of the rows sorted by it.
+            "iid" shuffles and cuts, "contiguous" cuts the rows in their order, "group" makes one client per group, or
+            ``clients`` equal parts of the rows sorted by group.
+        groups: a number for each row, for ``by="group"``.
         alpha: the smaller, the more the clients differ.
         seed: of the random splits.
     """
@@ -76,8 +77,7 @@ def split(
     if by in ("label", "dirichlet") and targets.ndim != 1:
         raise InputError(f'by = "{by}" needs one label per row, and y has the shape {tuple(targets.shape)}.')
     rows: Any = SimpleNamespace(N=len(inputs), b=targets.cpu().numpy())
-    how = by if groups is None else "group"
-    order, row0 = arrangement(rows, clients, how, groups=groups, alpha=alpha, seed=theory.whole_seed(seed))
+    order, row0 = arrangement(rows, clients, by, groups=groups, alpha=alpha, seed=theory.whole_seed(seed))
     picks = [torch.as_tensor(order[lo:hi], device=inputs.device) for lo, hi in pairwise(row0)]
     return [(inputs[some], targets[some.to(targets.device)]) for some in picks]
 
@@ -442,19 +442,17 @@ class _Run:
 
     def go(self) -> Trained:
         """Until a limit, a divergence, a callback or the user ends it."""
-        for tell in heard_by(self.callbacks, "on_run_start"):
-            tell(self.config)
-        end = self._record()
-        try:
-            while end is None:
-                end = self._round()
-        except KeyboardInterrupt:
-            end = Status.INTERRUPTED, f"interrupted in round {self.state.round + 1}."
-            if self.trace["round"][-1] < self.state.round:
-                self._record()
-        result = self._result(*end)
-        for tell in heard_by(self.callbacks, "on_run_end"):
-            tell(result)
+        with listening(self.callbacks, self.config):
+            end = self._record()
+            try:
+                while end is None:
+                    end = self._round()
+            except KeyboardInterrupt:
+                end = Status.INTERRUPTED, f"interrupted in round {self.state.round + 1}."
+                if self.trace["round"][-1] < self.state.round:
+                    self._record()
+            result = self._result(*end)
+        tell_end(self.callbacks, result)
         return result
 
     def _round(self) -> tuple[Status, str] | None:
