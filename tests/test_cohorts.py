@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import proxskip as ps
-from conftest import NAMED, Machine, close, draws, quadratics, thinned
+from conftest import NAMED, Machine, close, cohorts_of, draws, quadratics, thinned
 from proxskip.engines.reference import ReferenceEngine
-from proxskip.links.cohorts import Bernoulli
+from proxskip.links.cohorts import Bernoulli, Uniform, as_participation
 from proxskip.randomness import stream
 from proxskip.types import InputError
 
@@ -199,3 +199,42 @@ def test_own_steps_may_be_an_array() -> None:
     gammas = (0.5, 0.4, 0.3, 0.2)
     one, other = (ps.run(ps.Scaffnew(g, 0.5), problem, rounds=5, cohort=2) for g in (gammas, np.array(gammas)))
     assert one.x.tobytes() == other.x.tobytes()
+
+
+@pytest.mark.parametrize(
+    "rule", [Uniform(1), Uniform(2), Uniform(5), Bernoulli(0.3), Bernoulli((0.2, 0.9, 0.5, 1.0, 0.4))]
+)
+def test_inclusion_is_the_probability_of_one_client_and_of_two(rule: Any) -> None:
+    n = 5
+    one, two = np.zeros(n), np.zeros((n, n))
+    for chance, cohort in cohorts_of(rule, n):
+        member = np.isin(np.arange(n), cohort)
+        one += chance * member
+        two += chance * np.outer(member, member)
+    pi, rho = rule.inclusion(n)
+    assert pi == pytest.approx(one, rel=1e-12)
+    apart = ~np.eye(n, dtype=bool)
+    assert (rho * np.outer(pi, pi))[apart] == pytest.approx(two[apart], rel=1e-12)
+
+
+@many
+@given(st.integers(1, 12), st.data())
+def test_groups_that_never_meet(n: int, draw: Any) -> None:
+    some = st.lists(st.integers(0, n - 1), min_size=1, max_size=n, unique=True)
+    cohorts = draw.draw(st.lists(some, min_size=1, max_size=6))
+    found = as_participation(cohorts).apart(n)
+    assert sorted(i for group in found for i in group) == list(range(n))
+    group_of = {i: k for k, group in enumerate(found) for i in group}
+    # no cohort joins two groups, and no group can be cut in two without cutting a cohort
+    assert all(len({group_of[i] for i in c}) == 1 for c in cohorts)
+    for group in found:
+        reached = {group[0]}
+        while more := {i for c in cohorts if reached & set(c) for i in c} - reached:
+            reached |= more
+        assert reached == set(group)
+
+
+def test_two_thousand_cohorts_are_looked_through_at_once() -> None:
+    # one chain: the labels of a client would change two thousand times
+    cohorts = as_participation([[k, k + 1, k + 10] for k in range(2000)])
+    assert cohorts.apart(2010) == [list(range(2010))]

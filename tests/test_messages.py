@@ -19,6 +19,7 @@ import scipy.sparse
 import proxskip as ps
 from conftest import needs
 from proxskip.cli import main
+from proxskip.engines.cpu.engine import CpuEngine
 
 PACKAGE = Path(ps.__file__).parent
 RNG = np.random.default_rng(0)
@@ -26,6 +27,7 @@ A, Y = RNG.standard_normal((12, 3)), RNG.standard_normal(12)
 B = np.sign(A[:, 0])
 MODEL = ps.Logistic(A, B, l2=0.1)
 PROBLEM = ps.split(MODEL, 3)
+DUAL = ps.Problem([MODEL]).with_psi(ps.prox.L1(0.1), np.eye(MODEL.d))
 PIECE = scipy.sparse.csr_matrix(A), B, np.arange(12) // 4
 TEXT_FEATURE = "age,city,label\n1,paris,yes\n2,rome,no\n"
 TEXT_LABEL = "age,len,label\n1,2,yes\n2,4,no\n3,1,yes\n4,9,no\n"
@@ -149,6 +151,16 @@ def table(folder: Path, text: str) -> str:
         (lambda d: ps.run("scaffnew", PROBLEM, rounds=1, h0="abc"), "h0 must be real numbers"),
         (lambda d: ps.run("gd", PROBLEM, rounds=1, warm="x"), "warm must be a result of run."),
         (lambda d: ps.run("gd", PROBLEM, rounds=1, threads="2"), "threads = '2' must be a whole number"),
+        (lambda d: ps.run("gd", PROBLEM, rounds=1, threads=-3), "threads = -3 must be a whole number of at least 1"),
+        (lambda d: ps.run("gd", PROBLEM, rounds=1, threads=2, engine="reference"), 'engine "reference" does not take '
+         "threads="),
+        (lambda d: ps.run("gd", PROBLEM, rounds=1, threads=2, engine=CpuEngine(2)), "an engine that is an object has its own threads"),
+        (lambda d: ps.run("gd", PROBLEM, rounds=1, cohort=[[0.5, 1]]), "cohort 0 = [0.5, 1.0] must hold the numbers"),
+        (lambda d: ps.run("gd", PROBLEM, tol=float("inf")), "tol = inf must be positive and finite."),
+        (lambda d: ps.scafflix(PROBLEM, 0.5, np.full((3, 3), np.nan)), "own must be finite numbers."),
+        (lambda d: ps.run(ps.Decaying(ps.APDA(1.0), 0.1), ps.Problem([MODEL]), rounds=1), "apda chooses its step size in "
+         "every round itself; leave out decay."),
+        (lambda d: ps.run(ps.Decaying(ps.PDHG(0.1, 0.1), 0.1), DUAL, rounds=1), "pdhg chooses its step size"),
         (lambda d: ps.run("gd", PROBLEM, rounds=1, callbacks=ps.callbacks.Callback()), "callbacks must be a list"),
         (lambda d: PROBLEM.with_batch(2.5), "batch = 2.5 must be a whole number of at least 1."),
         (lambda d: ps.Problem(MODEL), "clients must be a list; for one function write Problem([f])."),

@@ -237,6 +237,14 @@ def test_clients_are_drawn_one_by_one() -> None:
     assert abs(np.corrcoef(np.log(apart.latency), np.log(apart.gradient))[0, 1]) < 0.1
 
 
+def test_an_exchange_is_two_ways_and_the_bytes_of_each() -> None:
+    one = ps.Network(latency=0.5, bandwidth=100.0, up=10.0)
+    assert one.exchange(0, 0) == 2 * 0.5
+    assert one.exchange(300, 50) == 2 * 0.5 + 300 / 100 + 50 / 10
+    spread = ps.Network(latency=ps.Spread(0.5, 4.0), bandwidth=ps.Spread(100.0, 400.0))
+    assert spread.exchange(300, 50) == 2 * 0.5 + 350 / 100
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [

@@ -241,6 +241,14 @@ def test_any_object_with_value_gradient_L_mu_is_a_client():
     assert np.allclose(result.x, [0.75, 0.75], atol=1e-8)
 
 
+def test_problems_are_compared_by_identity():
+    clients = ps.random_quadratics(2, 2)
+    one, other = ps.Problem(clients), ps.Problem(clients)
+    assert one == one
+    assert one != other
+    assert len({one, other, one}) == 2
+
+
 def test_without_strong_convexity_nothing_pretends():
     A, b = some_data()
     A[:, 2] = A[:, 1]  # a direction in which nothing changes

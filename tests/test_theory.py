@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -444,6 +445,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: theory.scaffnew_zeta([0.1, -0.2], [1.0, 1.0], 0.5), r"gamma of client 1 = -0.2"),
     (lambda: theory.scaffnew_p([0.1, 0.2], [1.0, 1.0, 1.0]), r"2 step sizes and 3 values of mu"),
     (lambda: theory.check_tau(6.0, 0.1, 0.5), r"tau = 6 is too large: it must be at most p/\(gamma \|\|D D'\|\|\) = 5"),
+    (lambda: theory.check_tau(1.0000001, 1, 1, 1), r"tau = 1.0000001 is too large: it must be at most .* = 1\."),
     (lambda: theory.split_p(0.1, 1.0, 1.0, 2.0), r"lmin_plus = 2 is larger than norm2 = 1"),
     (lambda: theory.gossip_pinv(np.eye(3)), r"the graph must be connected"),
     (lambda: theory.uniform_cohort(5, 1), r"h could never learn"),
@@ -458,6 +460,25 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: step_limits("Scaffold", 1.0, n=3, cohort=4), r"a cohort of 4 is larger than n = 3"),
     (lambda: t1.table1(1.0, None, 0.1, 2), r"mu is unknown"),
 ]
+
+
+@given(st.floats(1e-18, 1.0), st.floats(0.0, 100.0))
+def test_locodl_p_balances_the_two_parts_of_the_rate(gm: float, omega: float) -> None:
+    # exact fractions: 1 - (1 - gm)^2 in floating point is 0 where gm is below the unit roundoff
+    rho = 1.0 / (1.0 + omega)
+    exact = Fraction(gm) * (2 - Fraction(gm)) * (1 + 2 * Fraction(omega)) / Fraction(rho)
+    assert theory.locodl_p(gm, 1.0, omega, rho) == pytest.approx(min(1.0, math.sqrt(exact)), rel=1e-12)
+
+
+@given(st.floats(1e-4, 1.0), st.floats(0.01, 1.0), st.floats(0.1, 2.0), st.floats(0.01, 0.5))
+def test_random_gossip_omega_is_the_largest_that_costs_nothing(gm: float, delta: float, lmax: float, w: float) -> None:
+    omega = theory.random_gossip_omega(gm, 1.0, delta, lmax, w)
+
+    def links_part(omega: float) -> float:  # gamma tau delta/(1 + omega), of the contraction per round
+        return gm * theory.random_gossip_tau(gm, omega, lmax, w) * delta / (1.0 + omega)
+
+    assert omega == 0.0 or links_part(omega) == pytest.approx(gm, rel=1e-9)
+    assert links_part(omega + 1e-3) < gm
 
 
 @pytest.mark.parametrize(("call", "message"), REFUSED)

@@ -169,8 +169,9 @@ def _in_processes(
     if not isinstance(settings.get("engine", "cpu"), str):
         raise InputError("an engine object serves one run at a time; give the engine's name, or jobs=1.")
     problem.solution  # noqa: B018  computed once, and not in every process
-    threads = settings.get("threads") or max(1, available_cores() // jobs)
-    shared = problem, {**settings, "threads": threads}
+    if settings.get("engine", "cpu") == "cpu" and settings.get("threads") is None:
+        settings = {**settings, "threads": max(1, available_cores() // jobs)}
+    shared = problem, settings
     try:
         ForkingPickler.dumps((shared, list(tasks)))
     except Exception as error:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from proxskip import theory
 from proxskip.interfaces import Engine, Method
 from proxskip.keywords import check_keywords, refuse_unknown
 from proxskip.links.cohorts import Everyone, Participation
@@ -168,6 +169,12 @@ ENGINES = {
 
 def make_engine(engine: Any, threads: int | None = None) -> Engine:
     """An engine by its name, or the engine itself."""
+    if threads is not None:
+        theory.whole("threads", threads)
+        if isinstance(engine, Engine):
+            raise InputError("an engine that is an object has its own threads; leave out threads=.")
+        if engine != "cpu":
+            raise InputError(f'the engine "{engine}" does not take threads=; leave it out, or use engine="cpu".')
     if isinstance(engine, Engine):
         return engine
     if not isinstance(engine, str):

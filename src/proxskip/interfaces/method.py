@@ -281,6 +281,13 @@ class Method:
         own = self.parameters()
         return float(own.get("p") or 1.0 / float(np.max(own.get("K") or 1)))
 
+    def dual_step(self, round: int) -> float:
+        """The factor from a difference of x to the change of an h_i in this round, by default p/gamma.
+
+        It magnifies the rounding of x, which the audit of the sum of the h_i forgives.
+        """
+        return self.pace / float(np.min(self.gamma))
+
     def slowest_rate(self, problem: Problem) -> float | None:
         """The slowest contraction per iteration that the parameters suggest, to detect stalling; or None."""
         p, rates = self.pace, [self.zeta(problem)]

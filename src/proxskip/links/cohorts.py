@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
+import scipy
 
 from proxskip import theory
 from proxskip.randomness import FEW_CLIENTS, subset
@@ -158,7 +159,11 @@ class Given(Participation):
     @staticmethod
     def of(cohorts: Sequence[Sequence[int]]) -> Given:
         """From any sequence ``cohorts`` of sequences of client numbers."""
-        return Given(tuple(tuple(int(i) for i in c) for c in cohorts))
+        numbers = tuple(tuple(np.asarray(c).tolist()) for c in cohorts)
+        for k, c in enumerate(numbers):
+            if not all(isinstance(i, int) and not isinstance(i, bool) for i in c):
+                raise InputError(f"cohort {k} = {list(c)} must hold the numbers of clients, which are whole.")
+        return Given(numbers)
 
     def check(self, n: int) -> None:
         if not self.cohorts:
@@ -171,12 +176,13 @@ class Given(Participation):
 
     def apart(self, n: int) -> list[list[int]]:
         """Groups of clients that never meet, directly or through others; there should be only one."""
-        # a group is labeled by its smallest client; a cohort joins the groups of its clients
-        group = list(range(n))
-        for c in self.cohorts:
-            joined = {group[i] for i in c}
-            group = [min(joined) if g in joined else g for g in group]
-        return [[i for i in range(n) if group[i] == g] for g in sorted(set(group))]
+        # the clients of a cohort are linked to its first one
+        first = np.concatenate([np.full(len(c), c[0]) for c in self.cohorts])
+        other = np.concatenate(self.cohorts)
+        links = scipy.sparse.coo_array((np.ones(len(other)), (first, other)), shape=(n, n))
+        _, group = scipy.sparse.csgraph.connected_components(links, directed=False)
+        by_group, sizes = np.argsort(group, kind="stable"), np.bincount(group)
+        return [members.tolist() for members in np.split(by_group, np.cumsum(sizes)[:-1])]
 
     def draw(self, rng: np.random.Generator, n: int, round: int) -> Indices:
         return np.array(sorted(self.cohorts[round % len(self.cohorts)]), dtype=np.int64)

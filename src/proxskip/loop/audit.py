@@ -2,8 +2,8 @@
 
 A lost, doubled or altered update leaves x finite and the answer wrong. It shows in the sum of the h_i, which is zero
 after every round (with psi, minus a subgradient of psi at x; with psi(D x), h = -D'y), and for 5gcs in the sum of the
-v_i, which is v. Rounding leaves at most some units of the largest h and (p/gamma) x so far, because h is updated with
-differences of x. A run audits itself at every record (``Audit``), a federation's server every few rounds
+v_i, which is v. Rounding leaves at most some units of the largest h and of the largest (p/gamma) x so far, because h is
+updated with differences of x. A run audits itself at every record (``Audit``), a federation's server every few rounds
 (``protocol.audit``).
 """
 
@@ -26,10 +26,14 @@ ROUNDS_PER_TOLERANCE = 10_000
 """Rounding adds up like a random walk: the tolerance doubles after this many rounds."""
 
 
-def rounded_scale(method: Method, x: Array, h: Array | None = None) -> float:
-    """max |h| + (p/gamma) max |x|: the size of the rounded terms, since h moves by (p/gamma) (x+ - xhat)."""
-    rate = method.pace / float(np.min(method.gamma))
-    return (0.0 if h is None else largest(h)) + rate * float(np.abs(x).max(initial=0.0))
+def rounded_scale(method: Method, round: int, x: Array, h: Array | None = None) -> float:
+    """max |h| + (p/gamma) max |x|: the size of the rounded terms, since h moves by (p/gamma) (x+ - xhat).
+
+    Args:
+        round: the number of rounds so far; a decaying gamma depends on it.
+    """
+    size_of_h = 0.0 if h is None else largest(h)
+    return size_of_h + method.dual_step(round) * float(np.abs(x).max(initial=0.0))
 
 
 def allowed(scale: float, rounds: int, unit: float = DOUBLE) -> float:
@@ -56,7 +60,7 @@ class Audit:
         h = method.audited(server, memory)
         if h is None:
             return None
-        now = rounded_scale(method, x, h)
+        now = rounded_scale(method, rounds, x, h)
         self.scale = max(self.scale, now) if math.isfinite(now) else self.scale
         if rounds == 0:  # the first round may repair h0
             return None

@@ -96,8 +96,8 @@ class Stop:
             kinds: Any = (int, np.integer) if counted else (int, float, np.number)
             if isinstance(v, bool) or not isinstance(v, kinds):
                 raise InputError(f"{name} = {v!r} must be a {'whole ' if counted else ''}number.")
-            if not v > 0 and not (name == "rounds" and v == 0):
-                raise InputError(f"{name} = {v} must be positive.")
+            if not 0 < v < np.inf and not (name == "rounds" and v == 0):
+                raise InputError(f"{name} = {v} must be positive and finite.")
         if self.target is not None and problem.solution is None:
             raise InputError("target= needs the solution, which is unknown here; use tol= instead.")
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from proxskip import theory
 from proxskip.interfaces import About, Exchange, Method
 from proxskip.links.cohorts import Participation
@@ -66,8 +68,24 @@ class Decaying(Method):
         return replace(method, gamma=theory.falling_step(k, method.gamma, self.decay))
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
-        """The first step size is the method's to judge."""
+        """The first step size is the method's to judge; refused where the server keeps it among its vectors."""
+        x0 = np.zeros(problem.d)
+        now, later = self.at(0).start(problem, x0), self.at(1).start(problem, x0)
+        if any(np.any(now[name] != later[name]) for name in now):
+            raise InputError(f"{self.name} chooses its step size in every round itself; leave out decay.")
         return self.method.check(problem, insist)
+
+    def dual_step(self, round: int) -> float:
+        """It grows as the step size falls."""
+        step: float = self.at(round).dual_step(round)
+        return step
+
+    def slowest_rate(self, problem: Problem) -> float | None:
+        """None: the rate falls with the step size, so a slow run has not stalled."""
+        return None
+
+    def known_sum(self, problem: Problem, server: Vectors) -> Array | None:
+        return self.method.known_sum(problem, server)
 
     def start(self, problem: Problem, x0: Array) -> Vectors:
         return self.method.start(problem, x0)

@@ -120,6 +120,10 @@ class FiveGCS(Method):
     def audited(self, server: Vectors, memory: Vectors) -> Array | None:
         return memory["v"]
 
+    def dual_step(self, round: int) -> float:
+        """The largest tau_m: v_m moves by tau_m (xhat - y_m)."""
+        return float(np.max(self.tau))
+
     def known_sum(self, problem: Problem, server: Vectors) -> Array:
         return server["v"]
 

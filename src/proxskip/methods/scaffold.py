@@ -95,6 +95,10 @@ class Scaffold(LocalMethod):
         """h_i = c_i - c; in the one-vector form c stays zero and the clients keep h_i itself."""
         return memory["h"] - server["c"]
 
+    def dual_step(self, round: int) -> float:
+        """1/(K gamma), and 1/eta_g times that where the clients solve for ybar."""
+        return 1.0 / (self.K * self.gamma * min(1.0, self.eta_g))
+
     def check_parameters(self) -> None:
         Method.check_parameters(self)
         theory.positive("eta_g", self.eta_g)

@@ -26,7 +26,7 @@ MIN_NUMBERS_PER_CLIENT = 10_000
 
 
 @check_keywords
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Problem:
     """min_x sum_i w_i f_i(x) + psi(x), or psi(D x), over clients i = 0, ..., n-1.
 

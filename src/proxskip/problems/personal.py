@@ -70,6 +70,8 @@ def scafflix(problem: Problem, alpha: npt.ArrayLike, own: npt.ArrayLike | None =
     models = _own_models(problem) if own is None else np.asarray(own, dtype=np.float64)
     if models.shape != (problem.n, problem.d):
         raise InputError(f"own has shape {models.shape}; give one model of length {problem.d} for each client.")
+    if not np.isfinite(models).all():
+        raise InputError("own must be finite numbers.")
     clients = [Personal(f, float(a), m) for f, a, m in zip(problem.clients, alphas, models, strict=True)]
     return Problem(clients, problem.weights, problem.psi, problem.D, L_kind=problem.L_kind, info=problem.info)
 

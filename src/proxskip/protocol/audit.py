@@ -120,7 +120,7 @@ def audited(method: Method, problem: Problem, names: Sequence[str], state: Serve
         for i in sorted(state.lost):
             state = state.note(f"{names[i]} has its {name} again.")
         return state.count("repaired", len(state.lost)).but(lost=frozenset(), tried=-1)
-    size, now = float(np.abs(total).max()), rounded_scale(method, state.vectors["x"], H)
+    size, now = float(np.abs(total).max()), rounded_scale(method, state.round, state.vectors["x"], H)
     state = state.count("audits").but(sum_h=size, void=0, scale=max(state.scale, now))
     if size <= allowed(state.scale, state.round):
         return state.but(broken=False)

@@ -428,7 +428,7 @@ class Server:
     def _sized(self, state: ServerState) -> ServerState:
         if not self.has_h:
             return state
-        return state.but(scale=max(state.scale, rounded_scale(self.method, state.vectors["x"])))
+        return state.but(scale=max(state.scale, rounded_scale(self.method, state.round, state.vectors["x"])))
 
     def _absent(self, state: ServerState) -> tuple[str, ...]:
         """Notes on clients about which the answer knows nothing, or nothing recent."""

@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from proxskip.theory.numbers import accuracy, known, nonnegative, positive, probability, whole
-from proxskip.theory.theorems import Numbers, best_p, sharp_rate
+from proxskip.theory.theorems import Numbers, sharp_rate
 from proxskip.types import Array, InputError
 
 __all__ = [
@@ -133,7 +133,8 @@ def locodl_p(gamma: float, mu: float, omega: float, rho: float) -> float:
         mu: the strong convexity.
         omega, rho: of the codec.
     """
-    both = 1.0 - (1.0 - best_p(gamma, mu) ** 2) ** 2
+    gm = min(1.0, positive("gamma", gamma) * known(mu))
+    both = gm * (2.0 - gm)  # 1 - (1 - gm)^2 without cancellation
     return min(1.0, math.sqrt(both * (1.0 + 2.0 * nonnegative("omega", omega)) / probability("rho", rho)))
 
 

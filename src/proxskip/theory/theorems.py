@@ -285,7 +285,7 @@ def check_tau(tau: float, gamma: float, p: float, norm2: float = 1.0) -> float:
     """
     tau, largest = positive("tau", tau), split_tau(gamma, p, norm2)
     if tau > largest * (1 + ROUNDING):
-        raise InputError(f"tau = {tau:g} is too large: it must be at most p/(gamma ||D D'||) = {largest:g}.")
+        raise InputError(f"tau = {tau:.12g} is too large: it must be at most p/(gamma ||D D'||) = {largest:.12g}.")
     return tau
 
 
