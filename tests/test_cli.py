@@ -297,7 +297,7 @@ def test_a_run_is_never_overwritten_without_force(call, refused, tmp_path):
     assert (out / "x.npy").read_bytes() == x
     for seeds in ("3", "2"):
         assert call("run", *common, "--rounds", "2", "--seeds", seeds, "--force")[0] == 0
-    assert sorted(p.name for p in out.iterdir()) == ["seed-0", "seed-1"]
+    assert sorted(p.name for p in out.iterdir()) == ["seed-0", "seed-1", "sweep.json"]
     (tmp_path / "file").touch()
     assert "is a file" in refused("run", "gd", *EASY, "--rounds", "2", "--out", tmp_path / "file")
 
@@ -321,7 +321,9 @@ def test_compare_writes_its_files_and_a_table_and_they_are_plotted(call, tmp_pat
     out, figure = tmp_path / "c", tmp_path / "sub" / "figure.png"
     code, text, _ = call("compare", "scaffnew", "gd", *EASY, "--rounds", "12", "--out", out)
     assert code == 0
-    assert {p.name for p in out.iterdir()} == {"scaffnew", "gd", "compare.json", "compare.png", "compare.pdf"}
+    assert {p.name for p in out.iterdir()} == {
+        *("scaffnew", "gd", "sweep.json", "compare.json", "compare.png", "compare.pdf")
+    }
     assert [s["method"] for s in json.loads((out / "compare.json").read_text())] == ["scaffnew", "gd"]
     parts = ("rounds", "exchanges", "floats", "passes", "seconds", "status", "compare.png")
     assert [part for part in parts if part not in text] == []

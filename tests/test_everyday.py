@@ -202,12 +202,57 @@ def test_tuning_goes_on_where_it_stood(tmp_path: Path, monkeypatch: Any) -> None
 
 def test_what_cannot_be_loaded_is_refused(tmp_path: Path) -> None:
     ps.run("gd", PROBLEM, rounds=3, out=tmp_path / "a")
-    (tmp_path / "a" / "summary.json").write_text("[]")
-    with pytest.raises(InputError, match="not the summary of a run"):
+    for name in ("checkpoint", "checkpoint.previous"):
+        raw = (tmp_path / "a" / name).read_bytes()
+        (tmp_path / "a" / name).write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
+    with pytest.raises(InputError, match="sha256 is wrong"):
         ps.load(tmp_path / "a")
-    (tmp_path / "a" / "summary.json").unlink()
-    with pytest.raises(InputError, match="has not ended"):
-        ps.load(tmp_path / "a")
+    (tmp_path / "b").mkdir()
+    with pytest.raises(InputError, match="holds no run"):
+        ps.load(tmp_path / "b")
+
+
+def test_files_for_people_are_not_read_back(tmp_path: Path) -> None:
+    """Nothing but the sealed checkpoint is: a damaged x.npy would be another answer, and a pipe would never end."""
+    made = ps.run("gd", PROBLEM, rounds=3, out=tmp_path)
+    raw = (tmp_path / "x.npy").read_bytes()
+    (tmp_path / "x.npy").write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
+    (tmp_path / "summary.json").unlink()
+    os.mkfifo(tmp_path / "summary.json")
+    assert same(ps.load(tmp_path), made)  # type: ignore[arg-type]
+
+
+def test_a_sweep_by_force_leaves_no_older_run_behind(tmp_path: Path) -> None:
+    ps.sweep(["scaffnew", "gd"], PROBLEM, rounds=3, seeds=2, out=tmp_path)
+    (tmp_path / "gd" / "seed-1" / "notes.txt").write_text("mine")
+    ps.sweep(["scaffnew"], PROBLEM, rounds=4, seeds=1, out=tmp_path, force=True)
+    found = ps.load(tmp_path)
+    assert [(r.summary()["method"], r.rounds) for r in found] == [("scaffnew", 4)]  # type: ignore[union-attr]
+    assert [p.name for p in (tmp_path / "gd" / "seed-1").iterdir()] == ["notes.txt"]
+    assert not (tmp_path / "gd" / "seed-0").exists()
+
+
+@pytest.mark.parametrize("link", ["gd", "gd/seed-1"])
+def test_a_sweep_does_not_write_through_a_link(link: str, tmp_path: Path) -> None:
+    elsewhere, out = tmp_path / "elsewhere", tmp_path / "out"
+    ps.sweep("gd", PROBLEM, rounds=3, seeds=2, out=elsewhere)
+    before = {p: p.read_bytes() for p in elsewhere.rglob("*") if p.is_file()}
+    (out / link).parent.mkdir(parents=True)
+    (out / link).symlink_to(elsewhere / link)
+    with pytest.raises(InputError, match=f"{link} leads out of .*; remove it"):
+        ps.sweep(ps.GD, PROBLEM, rounds=4, seeds=2, out=out, force=True)
+    assert {p: p.read_bytes() for p in elsewhere.rglob("*") if p.is_file()} == before
+
+
+@pytest.mark.parametrize("looser", [{"tol": 1e-2}, {"target": 1e-2}, {"tol": 1e-6, "iterations": 20}, {"rounds": 10}])
+def test_runs_that_went_beyond_the_limits_of_now_are_refused(looser: dict[str, Any], tmp_path: Path) -> None:
+    """They are not the runs that ``run`` would make."""
+    first = ps.sweep("scaffnew", PROBLEM, tol=1e-6, out=tmp_path)
+    with pytest.raises(InputError, match="went on after these limits were reached"):
+        ps.sweep("scaffnew", PROBLEM, **looser, out=tmp_path)
+    tighter = ps.sweep("scaffnew", PROBLEM, tol=1e-9, out=tmp_path)
+    assert tighter[0].rounds > first[0].rounds
+    assert np.array_equal(tighter[0].x, ps.run("scaffnew", PROBLEM, tol=1e-9).x)
 
 
 def test_wrong_sweeps_are_refused_before_any_work(tmp_path: Path) -> None:

@@ -92,7 +92,8 @@ def test_no_other_file_is_taken_for_a_lock(place: str, tmp_path: Path) -> None:
     folder, mine = tmp_path / "a", tmp_path / "mine"
     run_again(folder)
     lock = folder / NAME
-    mine.write_text("precious" * 1000)
+    precious = "precious" * (1 if place == "hard link" else 1000)
+    mine.write_text(precious)
     {
         "link": lambda: lock.symlink_to(mine),
         "dangling link": lambda: lock.symlink_to(tmp_path / "new"),
@@ -103,7 +104,7 @@ def test_no_other_file_is_taken_for_a_lock(place: str, tmp_path: Path) -> None:
     for act in (run_again, resume):
         with pytest.raises(InputError, match="is not a lock file but a link or other data; move it away"):
             act(folder)
-    assert mine.read_text() == "precious" * 1000
+    assert mine.read_text() == precious
     assert place != "data" or lock.read_text() == mine.read_text()
     assert not (tmp_path / "new").exists()
 

@@ -9,6 +9,7 @@ import pytest
 
 import proxskip as ps
 from conftest import METHODS, NAMED, WEIGHTS, Row, difference, quadratics, same, thinned
+from proxskip.loop.stop import Stop, Unproved
 from proxskip.results import checkpoint, description, folder
 from proxskip.types import InputError
 
@@ -134,6 +135,40 @@ def test_a_folder_without_a_run_is_refused_and_one_with_a_run_is_not_overwritten
     with pytest.raises(InputError, match="already holds a run"):
         ps.run(ps.GD(1.0), problem, rounds=4, out=tmp_path)
     assert ps.resume(tmp_path, problem).rounds == 3
+
+
+# -- what a run remembers of its records --------------------------------------------------------------------------------
+class FallsThenGrows:
+    """Along one axis it falls, along the other the steps are too long; nobody knows its L."""
+
+    L_known, L, mu, d, curvature = False, 1.0, None, 2, np.array([0.1, 4.0])
+
+    def value(self, x: Any) -> float:
+        return 0.5 * float(x @ (self.curvature * x))
+
+    def gradient(self, x: Any) -> Any:
+        return self.curvature * x
+
+
+def test_a_run_that_diverges_after_it_was_resumed_returns_the_best_x_of_all_records(tmp_path: Path) -> None:
+    problem = ps.Problem([FallsThenGrows()])
+    given: dict[str, Any] = {"x0": np.array([10.0, 1e-6])}
+    straight = ps.run(ps.GD(1.0), problem, rounds=2000, **given)
+    assert straight.status is ps.Status.DIVERGED
+    best = int(straight.trace["round"][np.nanargmin(straight.trace["f"])])
+    ps.run(ps.GD(1.0), problem, rounds=best + 30, out=tmp_path, **given)
+    assert same(ps.resume(tmp_path, problem, rounds=2000), straight)
+
+
+def test_records_that_rounding_left_open_are_counted_over_the_whole_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Stop, "unproved", lambda *_: Unproved("rounding leaves it open", False))
+    problem = quadratic()
+    straight = ps.run("scaffnew", problem, rounds=500, tol=1e-3)
+    assert straight.status is ps.Status.PRECISION
+    ps.run("scaffnew", problem, rounds=straight.rounds - 8, tol=1e-3, out=tmp_path)
+    assert same(ps.resume(tmp_path, problem, rounds=500), straight)
 
 
 # -- warm starts, and a user's own parts -------------------------------------------------------------------------------

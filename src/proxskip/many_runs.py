@@ -22,11 +22,12 @@ from proxskip.loop.progress import OverallProgress, is_wanted, shown
 from proxskip.loop.run_spec import RunSpec
 from proxskip.loop.stop import RUN_RULES, Stop
 from proxskip.problems.federated import Problem
-from proxskip.results import description, folder, lock
-from proxskip.results.checkpoint import in_words
+from proxskip.results import description, folder, lock, several
+from proxskip.results.checkpoint import Checkpoint, in_words
 from proxskip.results.load import load
 from proxskip.results.result import Result, Status
-from proxskip.running import checked_x0, resume, run
+from proxskip.results.trace import Trace
+from proxskip.running import checked_x0, go_on, run
 from proxskip.types import InputError, UnsafeStepWarning
 
 
@@ -68,11 +69,14 @@ def run_many(
         out: the folder that holds those of the tasks; it is locked until the last of them has ended.
         progress: as in ``run``.
     """
-    check(tasks, problem, settings, quiet=jobs == 1)
+    check(tasks, problem, settings, out, quiet=jobs == 1)
     if out is not None:
         with in_words(Path(out)):
             Path(out).mkdir(parents=True, exist_ok=True)
     with nullcontext() if out is None else lock.held(Path(out)):
+        if out is not None:
+            runs = [task.folder for task in tasks if task.folder is not None]
+            several.enter(Path(out), runs, bool(settings.get("force")))
         if jobs > 1:
             return _in_processes(tasks, problem, settings, jobs, progress)
         results = []
@@ -84,10 +88,13 @@ def run_many(
         return results
 
 
-def check(tasks: Sequence[RunTask], problem: Problem, settings: Settings, quiet: bool = True) -> None:
+def check(
+    tasks: Sequence[RunTask], problem: Problem, settings: Settings, out: str | Path | None = None, quiet: bool = True
+) -> None:
     """Refuse at once what a run would refuse later, and folders that hold another run.
 
     Args:
+        out: the folder that holds those of the tasks.
         quiet: give no warnings, since the runs themselves will.
     """
     stop, unsafe = Stop(**_limits(settings)), bool(settings.get("allow_unsafe_step"))
@@ -100,12 +107,15 @@ def check(tasks: Sequence[RunTask], problem: Problem, settings: Settings, quiet:
             spec = RunSpec.of(task.method, problem, stop, seed=task.seed, allow_unsafe_step=unsafe, **shared)
             if task.folder is None:
                 continue
-            mixed = [other for other in (task.folder.parent, *task.folder.glob("*")) if has_begun(other) and not force]
+            if out is not None:
+                several.check_inside(Path(out), task.folder)
+            others = (task.folder.parent, *task.folder.glob("*"))
+            mixed = [other for other in others if folder.has_begun(other) and not force]
             if mixed:
                 raise InputError(
                     f"{mixed[0]} holds another run, which would be mixed with these; choose another folder."
                 )
-            has_run = has_begun(task.folder) and not force
+            has_run = folder.has_begun(task.folder) and not force
             folder.check(task.folder, force or has_run, settings.get("checkpoint_every"))
             if has_run:
                 name = engine if isinstance(engine, str) else engine.name
@@ -125,16 +135,24 @@ def _check_kept(path: Path, now: dict[str, Any], problem: Problem, settings: Set
         "every": settings.get("every") in (None, saved.get("every")),
         "network": before == (None if network is None else network.plain()),
     }
-    rounds = settings.get("rounds")
-    if rounds is not None and kept.checkpoint.meta["round"] > rounds:
-        raise InputError(f"{path} holds a run of more than {rounds} rounds; choose another folder, or overwrite it.")
+    wanted = Stop(**_limits(settings))
+    if saved.get("stop") != wanted.rules and _went_beyond(kept.checkpoint, wanted):
+        raise InputError(
+            f"{path} holds a run that went on after these limits were reached; choose another folder, or overwrite it."
+        )
     if differing := [name for name, is_same in same.items() if not is_same]:
         raise InputError(f"{path} holds a run with another {differing[0]}; choose another folder, or overwrite it.")
 
 
-def has_begun(path: Path) -> bool:
-    """Whether the folder holds a run that can be continued."""
-    return (path / "spec.toml").is_file()
+def _went_beyond(checkpoint: Checkpoint, stop: Stop) -> bool:
+    """Whether a run with these rules would have ended before this checkpoint."""
+    counts = checkpoint.meta["line"]["ledger"]
+    spent = ((stop.rounds, checkpoint.meta["round"]), (stop.iterations, counts["iterations"]))
+    if any(most is not None and count > most for most, count in spent):
+        return True
+    trace = Trace.from_arrays(checkpoint.arrays, "trace.")
+    before = np.flatnonzero(trace["round"] < checkpoint.meta["round"])
+    return any(stop.reached({"grad_norm": trace["grad_norm"][k], "gap": trace["gap"][k]}) for k in before)
 
 
 def _limits(settings: Settings) -> dict[str, Any]:
@@ -145,17 +163,20 @@ def run_task(task: RunTask, problem: Problem, settings: Settings, callbacks: Seq
     """The run of a task: read from its folder, resumed, or run now."""
     show: dict[str, Any] = {"callbacks": tuple(callbacks), "progress": False}
     path = task.folder
-    if path is None or settings.get("force") or not has_begun(path):
+    if path is None or settings.get("force") or not folder.has_begun(path):
         return run(task.method, problem, seed=task.seed, out=path, **settings, **show)
     kept, limits = folder.read(path), _limits(settings)
-    if (path / "summary.json").is_file() and kept.config.get("stop") == Stop(**limits).rules:
+    assert kept.checkpoint is not None
+    ended = kept.checkpoint.meta["summary"]["status"] != Status.INTERRUPTED.name
+    if ended and kept.config.get("stop") == Stop(**limits).rules:
         result = load(path)
         assert isinstance(result, Result)
-        if result.status is not Status.INTERRUPTED:
-            return result
+        if not (path / "summary.json").is_file():  # the process was killed before it wrote one
+            folder.export(path, result.x, result.trace, result.summary())
+        return result
     engine = settings.get("engine")
     show |= {"threads": settings.get("threads"), "engine": None if isinstance(engine, str) else engine}
-    return resume(path, problem, **show, **limits)
+    return go_on(path, problem, limits, checkpoint_every=settings.get("checkpoint_every"), **show)
 
 
 # -- in several processes ----------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from pkgutil import resolve_name
@@ -13,7 +13,7 @@ import numpy as np
 
 from proxskip import theory
 from proxskip.interfaces import Engine, Method
-from proxskip.keywords import check_keywords, refuse_unknown
+from proxskip.keywords import check_keywords
 from proxskip.links.cohorts import Everyone, Participation
 from proxskip.links.network import Network
 from proxskip.links.sums import weighted_sum
@@ -100,37 +100,61 @@ def resume(
     path: str | Path,
     problem: Problem | Oracle,
     *,
+    rounds: int | None = None,
+    iterations: int | None = None,
+    seconds: float | None = None,
+    tol: float | None = None,
+    target: float | None = None,
+    checkpoint_every: int | None = None,
     callbacks: Sequence[Any] = (),
     threads: int | None = None,
     engine: str | Engine | None = None,
     progress: bool | None = None,
-    **more: Any,
 ) -> Result:
     """Continue a run folder from its checkpoint; the trajectory is bitwise that of an uninterrupted run.
 
     Args:
         path: the run folder.
         problem: the same problem; another one is refused with the list of differences.
-        callbacks: as in ``run``.
+        rounds, iterations, seconds, tol, target: limits in place of the old ones; those not given stay as they were.
+        checkpoint_every, callbacks, progress: as in ``run``.
         threads: as in ``run``; the number may change.
         engine: one of the kind that the run was on; by default a new one.
-        progress: as in ``run``.
-        more: new limits (rounds, iterations, seconds, tol, target) in place of the old ones.
     """
-    refuse_unknown("resume", more, RUN_RULES)
+    given = {"rounds": rounds, "iterations": iterations, "seconds": seconds, "tol": tol, "target": target}
+    limits = {name: limit for name, limit in given.items() if limit is not None}
+    return go_on(
+        path, problem, limits, checkpoint_every=checkpoint_every, callbacks=callbacks, threads=threads, engine=engine,
+        progress=progress,
+    )  # fmt: skip
+
+
+def go_on(
+    path: str | Path,
+    problem: Problem | Oracle,
+    limits: Mapping[str, Any],
+    *,
+    checkpoint_every: int | None,
+    callbacks: Sequence[Any],
+    threads: int | None,
+    engine: str | Engine | None,
+    progress: bool | None,
+) -> Result:
+    """``resume`` with these limits in place of the old ones; None takes a limit away."""
     check_callbacks(callbacks)
     problem = as_problem(problem)
+    folder.check_every(checkpoint_every)
     keep = folder.reopen(Path(path))
     try:
         with checkpoint_validation.of_a_run():
-            described = _saved(keep, problem, threads, engine, more)
+            described = _saved(keep, problem, threads, engine, limits)
         loop = Loop(described)
         folder.same_run(keep.config, loop.config)
     except BaseException:
         keep.close()
         raise
-    keep.config, loop.keep = loop.config, keep
-    with loop.closed_on_error():
+    keep.config, keep.every, loop.keep = loop.config, checkpoint_every, keep
+    with loop.closed_on_error(), checkpoint_validation.of_a_run():
         assert keep.checkpoint is not None
         loop.restore(keep.checkpoint, checkpoint_validation.rows_of(keep, loop.method, problem))
     with shown(loop.method.name, progress) as bars:
@@ -138,7 +162,7 @@ def resume(
 
 
 def _saved(
-    keep: folder.Folder, problem: Problem, threads: int | None, engine: str | Engine | None, limits: dict[str, Any]
+    keep: folder.Folder, problem: Problem, threads: int | None, engine: str | Engine | None, limits: Mapping[str, Any]
 ) -> RunSpec:
     """The spec of a saved run, if the problem and the new limits fit."""
     assert keep.checkpoint is not None
@@ -149,7 +173,7 @@ def _saved(
     method, cohort = description.revive(config)
     network = None if config.get("network") is None else Network.of(config["network"])
     described = RunSpec.of(
-        method, problem, Stop(**({k: config["stop"].get(k) for k in RUN_RULES} | limits)), seed=config["seed"],
+        method, problem, Stop(**{k: config["stop"].get(k) for k in RUN_RULES} | dict(limits)), seed=config["seed"],
         cohort=cohort, network=network, engine=make_engine(engine or config["engine"], threads),
         every=config["every"], allow_unsafe_step=True, source=config.get("spec"),
     )  # fmt: skip

@@ -22,7 +22,7 @@ from proxskip.types import InputError, Oracle
 
 @check_keywords
 def sweep(
-    methods: Sequence[Method | type[Method] | str],
+    methods: Sequence[Method | type[Method] | str] | Method | type[Method] | str,
     problem: Problem | Oracle,
     *,
     rounds: int | None = None,
@@ -47,7 +47,7 @@ def sweep(
     """Run every method with every seed; the results come method by method, seed by seed.
 
     Args:
-        methods: methods, classes or names, as in ``run``.
+        methods: methods, classes or names, as in ``run``; or one of them.
         problem: the problem, the same for all.
         rounds, iterations, seconds, tol, target: when to stop, as in ``run``.
         engine, threads, cohort, network, x0, every, checkpoint_every, allow_unsafe_step, progress: as in ``run``.
@@ -67,7 +67,7 @@ def sweep(
     problem, jobs = as_problem(problem), theory.whole("jobs", jobs)
     several: Any = seeds
     numbers = several if np.ndim(several) else range(theory.whole("seeds", several))
-    methods = [methods] if isinstance(methods, (str, Method)) else methods
+    methods = [methods] if isinstance(methods, (str, type, Method)) else methods
     numbers = [theory.whole_seed(seed) for seed in numbers]
     rows = [[as_method(m, problem, cohort, seed) for seed in numbers] for m in methods]
     if not rows or not numbers:

@@ -137,12 +137,12 @@ def _execute(methods: Sequence[str], o: Namespace) -> tuple[list[dict[str, Any]]
     tasks = tasks_of({name: settings.method_of(name, o, problem) for name in names}, out, o)
     with engine_for(o.engine, o) as engine:
         shared = {k: vars(o)[k] for k in (*settings.LIMITS, *_OF_A_RUN)} | {"engine": engine, "spec": spec}
-        many_runs.check(tasks, problem, shared)
+        several = o.seeds is not None or o.command == "compare"
+        many_runs.check(tasks, problem, shared, out if several else None)
         _solve(problem, o.quiet)
         if out is not None and not o.go_on:
             clear(out)  # only now, since everything has been checked
         # the folder of several runs is locked until the last of them has ended
-        several = o.seeds is not None or o.command == "compare"
         results = run_many(tasks, problem, shared, out=o.out if several else None, progress=not o.quiet)
     summaries = [dict(r.summary()) for r in results]
     has_tolerance = o.tol is not None or o.target is not None
@@ -267,8 +267,7 @@ def claim(out: str | None, force: bool) -> Path | None:
 def clear(path: Path) -> None:
     """Remove the runs in the folder."""
     for old in held_runs(path):
-        for name in _files(old):
-            (old / name).unlink()
+        folder.clear(old)
         # what else is in the folder belongs to the user
         if old != path and not any(old.iterdir()):
             old.rmdir()

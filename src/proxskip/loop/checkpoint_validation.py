@@ -57,7 +57,9 @@ def check(saved: Checkpoint, method: Method, problem: Problem, columns: tuple[st
         outcomes = {k: (v.size,) for k, v in arrays.items() if k.startswith("line.outcome")}
         records = (len(arrays[f"trace.{columns[0]}"]),)
         shapes = {f"server.{k}": v.shape for k, v in method.start(problem, np.zeros(d)).items()}
-        shapes |= {"x0": (d,)} | outcomes | {f"trace.{k}": records for k in columns}
+        shapes |= {"x0": (d,), "x": (d,)} | outcomes | {f"trace.{k}": records for k in columns}
+        if meta["best"] is not None:
+            shapes["best"] = (d,)
         counted = {}
         if "parts" not in meta:  # otherwise the parts hold what the clients remember, and ``rows_of`` checks them
             shapes |= {"h0": (n, d)} | {f"memory.{k}": (n, d) for k in method.remembers}

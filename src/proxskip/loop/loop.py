@@ -30,7 +30,7 @@ from proxskip.problems.federated import Problem
 from proxskip.results import description, folder
 from proxskip.results.checkpoint import CheckpointError
 from proxskip.results.journal import NUMBERS, RowsState
-from proxskip.results.result import Result, Status
+from proxskip.results.result import Result, Status, Summary
 from proxskip.results.trace import Trace
 from proxskip.types import Array, EngineInUse, InputError, Vectors
 
@@ -87,7 +87,7 @@ class Loop:
         self.audit = Audit()
         self.corrupted: str | None = None
         self.stopped: str | None = None  # why a callback ended the run; may be empty
-        self.unproved = 0
+        self.unproved: set[int] = set()  # rounds of records at which rounding left the tolerance undecided
         self.keep: folder.Folder | None = None
         self.store: RowStore | None = None
         self.seen: Snapshot | None = None  # at the last record or checkpoint
@@ -169,6 +169,11 @@ class Loop:
         self.trace = self._scheduled(Trace.from_arrays(part("trace.")))
         self.round, self.psi0 = int(saved.meta["round"]), saved.meta["psi0"]
         self.audit.scale = float(saved.meta["scale"])
+        if saved.meta["best"] is not None:
+            f, round = saved.meta["best"]
+            self.best = float(f), int(round), saved.arrays["best"]
+        # as in the trace, a record that was only made because the run ended there does not count
+        self.unproved = {r for r in saved.meta["unproved"] if self._is_recorded(r)}
         self.x0, self.h0 = saved.arrays["x0"], saved.arrays.get("h0")
         self.x = self.good = self._answer()
         if saved.note:
@@ -217,7 +222,7 @@ class Loop:
     def _kept(self, keep: folder.Folder, result: Result) -> Result:
         """Write the result; if that fails, warn and return it anyway."""
         try:
-            keep.finish(result, self.state())
+            keep.finish(result.trace, self.state(result))
         except CheckpointError as error:
             note = f"{error} The result is only in memory."
             warnings.warn(note, UserWarning, stacklevel=5)
@@ -337,8 +342,8 @@ class Loop:
             missed = self.stop.unproved(self.judged, self.x, y)
         if missed is None:
             return self.stop.converged(self.round)
-        self.unproved += 1
-        if not missed.hopeless and self.unproved < MAX_UNPROVED:
+        self.unproved.add(self.round)
+        if not missed.hopeless and len(self.unproved) < MAX_UNPROVED:
             return None
         return Status.PRECISION, f"{missed.sentence} after {self.round} rounds."
 
@@ -375,8 +380,10 @@ class Loop:
             done = row["round" if self.claims.per_round else "iterations"]
             row["lyapunov_bound"] = (1.0 - self.zeta) ** done * self.psi0 + self.noise
         self.trace.append(row)
-        # without L a step that is too large shows only now
-        if not self.problem.knows_L and row["f"] < (np.inf if self.best is None else self.best[0]):
+        # Without L a step that is too large shows only later. A resumed run makes no record where the run before it
+        # ended, so such a record is not among those that are compared.
+        lowest = np.inf if self.best is None else self.best[0]
+        if not self.problem.knows_L and self._is_recorded(self.round) and row["f"] < lowest:
             self.best = row["f"], self.round, self.x.copy()
         self._look_at_sum(server, memory)
         why = tell_record(callbacks, self.round, Record(row, self.x))
@@ -410,8 +417,8 @@ class Loop:
         return weighted_sum(self.problem.weights, self._see().memory["x"])
 
     # -- checkpoints and the result ------------------------------------------------------------------------------------
-    def state(self) -> folder.State:
-        """Everything that a resumed run needs."""
+    def state(self, result: Result | None = None) -> folder.State:
+        """Everything that a resumed run needs, with the result, or what it is so far."""
         seen, rows = self._see(), None
         counts = dict(seen.counts["arrays"])
         arrays = {f"server.{k}": v for k, v in seen.server.items()}
@@ -424,8 +431,24 @@ class Loop:
         arrays |= {f"trace.{k}": v for k, v in self.trace.to_arrays().items()}
         arrays["x0"] = self.x0
         meta = {"round": self.round, "psi0": self.psi0, "scale": self.audit.scale, "line": seen.counts["meta"]}
+        meta |= {"best": None, "unproved": sorted(self.unproved)}
+        if self.best is not None:
+            meta["best"] = self.best[:2]
+            arrays["best"] = self.best[2]
         meta |= {} if self.clock is None else {"clock": self.clock.state()}
-        return folder.State(arrays, meta, rows)
+        if result is None:
+            return folder.State(self._answer(), self._summary_so_far(), arrays, meta, rows)
+        return folder.State(result.x, result.summary(), arrays, meta, rows)
+
+    def _summary_so_far(self) -> Summary:
+        """The summary of a run that has not ended, without measurements where this round has no record."""
+        row = dict.fromkeys(self.trace.columns, np.nan)
+        if len(self.trace) and self.trace.last()["round"] == self.round:
+            row = self.trace.last()
+        message = f"not ended: this is the checkpoint after {self.round} rounds; continue it with proxskip.resume."
+        return description.summary(
+            self.config, self.problem, row | self._costs(), Status.INTERRUPTED, message, self.zeta, tuple(self.notes)
+        )
 
     def _result(self, status: Status, message: str) -> Result:
         seen, row = self._see(), self.trace.last()

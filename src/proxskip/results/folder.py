@@ -1,4 +1,9 @@
-"""A run folder: spec.toml, summary.json, trace.csv, x.npy, and a checkpoint to read and to resume from."""
+"""A run folder: a checkpoint, from which a run is resumed and its result is read, and files for people.
+
+A checkpoint holds a whole result: x, the trace, the summary, and the state of the run, all of one moment. The files for
+people (``EXPORTS``) are written when the run ends, and removed before a continued run writes anything: they never
+belong to another moment than the checkpoint beside them.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +23,14 @@ from proxskip.results import atomic, checkpoint
 from proxskip.results.checkpoint import AnyArray, Checkpoint, in_words
 from proxskip.results.journal import RowsState, remove_parts, write_rows
 from proxskip.results.lock import held, refuse_if_held
-from proxskip.results.result import Result
-from proxskip.types import InputError
+from proxskip.results.trace import Trace
+from proxskip.types import Array, InputError
 
-FILES = ("spec.toml", "summary.json", "trace.csv", "trace.npz", "x.npy", "checkpoint", "checkpoint.previous")
+EXPORTS = ("summary.json", "trace.csv", "x.npy")
+"""Files of a run that has ended, for people and other programs."""
+GENERATIONS = ("checkpoint.previous", "checkpoint")
+FILES = ("spec.toml", *EXPORTS, *GENERATIONS)
+"""In the order in which they are removed: the newest checkpoint last."""
 SECONDS_BETWEEN_CHECKPOINTS = 30.0
 SHARE_OF_CHECKPOINTS = 0.1
 """Of the time, at most, unless ``checkpoint_every`` asks for more."""
@@ -33,8 +42,10 @@ ARRAY_KEY = "__array__"
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The content of a checkpoint: arrays, and plain data."""
+    """The content of a checkpoint: the result so far, and the arrays and plain data that a resumed run needs."""
 
+    x: Array
+    summary: Mapping[str, Any]
     arrays: dict[str, AnyArray]
     meta: dict[str, Any]
     rows: RowsState | None = None
@@ -67,13 +78,16 @@ class Folder:
 
     def save(self, state: State) -> None:
         began = time.monotonic()
+        with in_words(self.path):
+            for name in EXPORTS:
+                (self.path / name).unlink(missing_ok=True)
         lists: dict[str, AnyArray] = {}
-        meta = _lists_to_arrays(state.meta | {"config": self.config}, lists)
+        meta = _lists_to_arrays(state.meta | {"config": self.config, "summary": dict(state.summary)}, lists)
         if state.rows is not None:
             meta["parts"] = write_rows(self.path, state.rows)
         # a generation that was passed over when this run was resumed must not push out the one that was taken
         passed_over = self.checkpoint is not None and self.checkpoint.generation == "previous"
-        checkpoint.save(self.path, state.arrays | lists, meta, keep=not passed_over)
+        checkpoint.save(self.path, state.arrays | lists | {"x": state.x}, meta, keep=not passed_over)
         self.checkpoint = None
         if state.rows is not None:
             listed = frozenset(meta["parts"]["name"])
@@ -83,54 +97,71 @@ class Folder:
         self.took = self.last - began
 
     def begin(self, state: State) -> None:
-        """Write a checkpoint and then spec.toml, the configuration: a folder with a spec.toml can be resumed."""
+        """Write a checkpoint, and spec.toml, the configuration."""
         self.save(state)
         with in_words(self.path):
             atomic.atomic_write_text(self.path / "spec.toml", to_toml(self.config))
 
-    def finish(self, result: Result, state: State) -> None:
-        """Write the last checkpoint and all results."""
+    def finish(self, trace: Trace, state: State) -> None:
+        """Write the last checkpoint, with which the run has ended, and then the files for people."""
         self.begin(state)
-        # the summary comes last: a folder with a summary.json is complete
-        with in_words(self.path):
-            result.trace.to_csv(self.path / "trace.csv")
-            buffer = io.BytesIO()
-            np.save(buffer, result.x, allow_pickle=False)
-            atomic.atomic_write(self.path / "x.npy", buffer.getvalue())
-            atomic.atomic_write_json(self.path / "summary.json", dict(result.summary()))
+        export(self.path, state.x, trace, state.summary)
+
+
+def export(path: Path, x: Array, trace: Trace, summary: Mapping[str, Any]) -> None:
+    """Write the files for people; the summary comes last, so that the others are there if it is."""
+    with in_words(path):
+        trace.to_csv(path / "trace.csv")
+        buffer = io.BytesIO()
+        np.save(buffer, x, allow_pickle=False)
+        atomic.atomic_write(path / "x.npy", buffer.getvalue())
+        atomic.atomic_write_json(path / "summary.json", dict(summary))
+
+
+def has_begun(path: Path) -> bool:
+    """Whether the folder holds a run that can be read and continued."""
+    return any((path / name).is_file() for name in GENERATIONS)
+
+
+def clear(path: Path) -> None:
+    """Remove the run in a folder; what else is there belongs to the user."""
+    for name in FILES:
+        (path / name).unlink(missing_ok=True)
+    remove_parts(path)
 
 
 def create(out: str | Path, config: dict[str, Any], force: bool, every: int | None) -> Folder:
     """Make the folder of a new run, and lock it; one that already holds a run is refused unless ``force``."""
-    old = check(out, force, every)
+    check(out, force, every)
     path = Path(out)
     with in_words(path), ExitStack() as lock:
         path.mkdir(parents=True, exist_ok=True)
         lock.enter_context(held(path))
-        # the files of an older run are removed: a mixture of two runs must never be found in one folder
-        for name in old:
-            (path / name).unlink(missing_ok=True)
-        remove_parts(path)
+        clear(path)
         return Folder(path, config, every, lock=lock.pop_all())
 
 
-def check(out: str | Path, force: bool, every: int | None) -> list[str]:
-    """The files of an older run in the folder; refused unless ``force``, and always while it is being written."""
+def check_every(every: int | None) -> None:
+    """Refuse a number of rounds between checkpoints that is not positive."""
     if every is not None and every < 1:
         raise InputError(f"checkpoint_every = {every} must be at least 1.")
+
+
+def check(out: str | Path, force: bool, every: int | None) -> None:
+    """Refuse a folder that holds a run, unless ``force``, and always one that is being written."""
+    check_every(every)
     if str(out) == "":
         raise InputError('out = "" is no folder; give its name, or None.')
     path = Path(out)
-    if path.exists() and not path.is_dir():
-        raise InputError(f"{path} is a file; give a folder.")
     with in_words(path):
+        if path.exists() and not path.is_dir():
+            raise InputError(f"{path} is a file; give a folder.")
         refuse_if_held(path)
-    old = [name for name in FILES if (path / name).exists()]
+        old = [name for name in FILES if (path / name).exists()]
     if old and not force:
         raise InputError(
             f"{path} already holds a run ({old[0]}); choose another folder, resume it, or overwrite it with force=True."
         )
-    return old
 
 
 def reopen(path: Path) -> Folder:
@@ -149,8 +180,8 @@ def read(path: Path) -> Folder:
     saved = checkpoint.load(path)
     try:
         meta = _arrays_to_lists(saved.meta, saved.arrays)
-        if not isinstance(meta["config"], dict):
-            raise TypeError("it has no configuration")
+        if not isinstance(meta["config"], dict) or not isinstance(meta["summary"], dict):
+            raise TypeError("it has no configuration or no summary")
         listed = frozenset(meta.get("parts", {"name": ()})["name"])
     except (KeyError, TypeError, ValueError) as error:
         raise checkpoint.CheckpointError(f"{path / 'checkpoint'} is not the checkpoint of a run ({error}).") from None

@@ -208,7 +208,7 @@ def train(
     config = {"stop": {"rounds": rounds, "seconds": seconds}, **settings}
     # under a name that no method has, so that nobody resumes it
     described = config | {"method": "proxskip.torch.train", "parameters": {}, "optimizer": settings["method"]}
-    if out is not None and folder.check(out, True, None):
+    if out is not None and folder.has_begun(Path(out)):
         raise InputError(f"{out} already holds a run; choose another folder.")
     keep = None if out is None else folder.create(out, described, False, None)
     with closing(keep) if keep else nullcontext(), shown("train", progress) as bars:
@@ -231,8 +231,7 @@ def _write(keep: folder.Folder, result: Trained, state: Training) -> None:
         atomic_write(keep.path / "weights.npz", buffer.getvalue())
     vectors: dict[str, Any] = {"x0": np.asarray(state.model.start()), "server.x": result.x, "memory.h": result.h}
     vectors |= {"line.participated": state.participated} | result.trace.to_arrays("trace.")
-    finished: Any = result
-    keep.finish(finished, folder.State(vectors, {"round": result.rounds}))
+    keep.finish(result.trace, folder.State(result.x, result.summary(), vectors, {"round": result.rounds}))
 
 
 def _problem(
