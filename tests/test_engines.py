@@ -18,7 +18,7 @@ import proxskip as ps
 from conftest import METHODS, NAMED, Elsewhere, Row, bits, close, data, model, near, quadratics, thinned
 from proxskip import randomness
 from proxskip.engines.cpu import engine as cpu
-from proxskip.engines.cpu import kernels, minibatches, shards
+from proxskip.engines.cpu import kernels, shards
 from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.randomness import minibatch
 from proxskip.results import description
@@ -125,7 +125,7 @@ def test_numbers_that_are_drawn_again_are_the_plain_ones() -> None:
     seen = np.zeros(m, np.uint8)  # pages that are not touched take no memory
     for step in range(20):
         out = np.empty(67, np.uint32)
-        minibatches.subset(9, 1, 2, step, m, 64, seen, out)
+        kernels.subset(9, 1, 2, step, m, 64, seen, out)
         assert np.array_equal(out[:64], minibatch(9, 1, 2, step, m, 64))
 
 

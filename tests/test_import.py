@@ -23,6 +23,7 @@ HEAVY = [
     "cupy", "torch", "sklearn", "networkx", "rich", "jax", "pandas", "tensorboard", "mlflow", "wandb",
     "IPython", "concurrent.futures.process",
 ]  # fmt: skip
+COMPILER = ["numba", "llvmlite"]
 PACKAGE = Path(proxskip.__file__).parent
 ALL_NAMES = "import proxskip; [getattr(proxskip, name) for name in proxskip.__all__]"
 CLOCK = "import time; t = time.process_time(); {}; print(time.process_time() - t)"
@@ -36,9 +37,7 @@ def python(code: str, **env: str) -> str:
 
 
 ABOVE = ["proxskip.running", "proxskip.sweeping", "proxskip.minimizing", "proxskip.protocol.server", "proxskip.report"]
-OF_THE_SERVER = ["numba", "scipy.sparse", "proxskip.flower.strategy", "proxskip.protocol.server", "proxskip.running"]
-NOT_IN_AN_ACTOR = ["numpy.random", "difflib", "proxskip.data", "proxskip.problems.sharded"]
-WORKER = "import ray, numpy, numpy.typing; before = set(sys.modules); import proxskip.engines.ray.worker as worker"
+OF_THE_SERVER = ["scipy.sparse", "proxskip.flower.strategy", "proxskip.protocol.server", "proxskip.running"]
 
 
 @pytest.mark.parametrize(
@@ -46,10 +45,7 @@ WORKER = "import ray, numpy, numpy.typing; before = set(sys.modules); import pro
     [
         ("", ALL_NAMES, HEAVY),
         ("", "import proxskip.cli; proxskip.cli.main(['run', '--help'])", [n for n in HEAVY if n[:5] != "scipy"]),
-        ("", "import proxskip.protocol.client", HEAVY + ABOVE),
-        ("", "from proxskip.engines.cpu import kernels, lazy_kernels, minibatches", ["numba"]),
-        # of many actors on a machine each has its own copy of what it loads
-        pytest.param("ray", WORKER, HEAVY + ABOVE + NOT_IN_AN_ACTOR, marks=pytest.mark.ray),
+        ("", "import proxskip.protocol.client", [n for n in HEAVY if n not in COMPILER] + ABOVE),
         pytest.param(
             "flwr", "from proxskip.flower import client_app, from_arrays", OF_THE_SERVER, marks=pytest.mark.flower
         ),

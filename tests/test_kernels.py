@@ -1,8 +1,11 @@
 """The compiled kernels against plain numpy, over shapes and edge cases; the same bytes however the work is cut."""
 
 import itertools
+import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import proxskip as ps
-from conftest import LOSSES, OwnProx, draws
+from conftest import LOSSES, draws
+from proxskip import compiling
 from proxskip.engines import sparse_rows
 from proxskip.engines.cpu import engine as cpu
 from proxskip.engines.cpu import kernels, shards
@@ -22,7 +26,6 @@ from proxskip.engines.local import OneClient
 from proxskip.engines.reference import ReferenceEngine
 from proxskip.engines.sparse_rows import merged_rows
 from proxskip.interfaces import Request
-from proxskip.lazy.compilation import njit
 
 LAYOUTS = ["dense", "sparse", "ones"]
 
@@ -187,24 +190,56 @@ def test_a_hash_collision_merges_nothing(monkeypatch):
     assert group.tolist() == [0, 1]
 
 
-def fresh():
-    """A soft threshold that is compiled at its first call."""
-    return njit()(lambda x, t: np.sign(x) * np.maximum(np.abs(x) - t, 0.0))
+@pytest.mark.parametrize(("loss", "layout"), [("logistic", "dense"), ("logistic", "sparse"), ("softmax", "sparse")])
+@pytest.mark.parametrize("batch", [None, 3, 9])
+@pytest.mark.long
+def test_what_a_run_calls_is_compiled_before_its_clock_runs(loss, layout, batch, monkeypatch):
+    """``open`` compiles for the types of a run, with one thread and with several, whatever vectors a half hands over."""
+    monkeypatch.setattr(shards, "MAX_ROWS_PER_BLOCK", 8)
+    monkeypatch.setattr(shards, "ENTRIES_PER_BLOCK", 8)
+    monkeypatch.setattr(cpu, "ENTRIES_PER_START", 1e-9)
+
+    def versions():
+        return {name: len(kernel.signatures) for name, kernel in vars(kernels).items() if hasattr(kernel, "signatures")}
+
+    problem = problem_of(loss, layout, [11, 12, 10], 4, batch=batch)
+    shards.pack(problem)
+    cpu._make_sums_ready()
+    compiled = versions()
+    for threads in (1, 2):
+        for cohort in (None, 2):
+            run = partial(ps.run, problem=problem, rounds=3, seed=2**63 - 1, cohort=cohort, engine=CpuEngine(threads))
+            run(ps.Scaffnew(gamma=0.1, p=0.3))
+            if batch and cohort is None:
+                run(ps.ScaffnewVR.theory(problem))
+    assert versions() == compiled
 
 
-@pytest.mark.parametrize("method", ["proxgd", "auto", "run"])
-def test_compilation_is_in_no_seconds(method):
-    """As a prox of minimize, and as the minibatch gradient of a run, whose records do not call it."""
-    f = ps.Quadratic(np.geomspace(0.1, 1, 8), np.ones(8))
-    sum_of_rows = {"d": 8, "N": 8, "L": f.L, "mu": f.mu, "value": f.value, "gradient": f.gradient}
+def test_processes_compile_one_at_a_time(tmp_path):
+    """Numba numbers its files without a lock, so that two processes may write the same one."""
+    kernel, began = SimpleNamespace(stats=SimpleNamespace(cache_path=str(tmp_path))), threading.Event()
 
-    def seconds(kernel):
-        if method == "run":
-            own = SimpleNamespace(**sum_of_rows, minibatch_gradient=lambda x, rows: kernel(x, 0.1))
-            return ps.run(ps.GD(0.1), ps.Problem([own], batch=2), rounds=20).trace["seconds"][-1]
-        psi = OwnProx(kernel, lambda x: float(np.abs(x).sum()))
-        return ps.minimize(f, psi, method=method, tol=1e-3).seconds
+    def other():
+        with compiling.compiling(kernel):
+            began.set()
 
-    seconds(fresh())  # compiles all kernels but the next one
-    kernel, start = fresh(), time.perf_counter()
-    assert 0 < seconds(kernel) < 0.4 * (time.perf_counter() - start)
+    with compiling.compiling(kernel):
+        waiting = threading.Thread(target=other)
+        waiting.start()
+        assert not began.wait(0.3)
+    assert began.wait(60)
+    waiting.join()
+
+
+@pytest.mark.parametrize("where", ["terminal", "notebook", "file"])
+def test_somebody_who_waits_hears_that_kernels_are_compiled(where, monkeypatch, capsys, tmp_path):
+    class ZMQInteractiveShell: ...
+
+    monkeypatch.setattr(compiling, "SECONDS_OF_LOADING", 0.0)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: where == "terminal", raising=False)
+    said = threading.Event()
+    monkeypatch.setattr(compiling, "_say_what_takes_time", said.set)
+    if where == "notebook":
+        monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=ZMQInteractiveShell))
+    with compiling.compiling(SimpleNamespace(stats=SimpleNamespace(cache_path=str(tmp_path)))):
+        assert said.wait(60 if where != "file" else 0.2) == (where != "file")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import proxskip
 from conftest import draws
 from proxskip import randomness
-from proxskip.engines.cpu import kernels, minibatches
+from proxskip.engines.cpu import kernels
 
 ONES = 0xFFFFFFFF
 KNOWN = [
@@ -35,7 +35,7 @@ KEYS = st.tuples(st.integers(0, 2**63 - 1), *3 * [st.integers(0, 2**20)])
 
 
 def compiled(counter: tuple[int, ...], seed: int) -> tuple[int, ...]:
-    words = minibatches.philox(*np.array(counter, np.uint32), np.uint64(seed))
+    words = kernels.philox(*np.array(counter, np.uint32), np.uint64(seed))
     return tuple(int(w) for w in words)
 
 
@@ -85,10 +85,10 @@ def test_compiled_coins_are_the_plain_ones(key: Any) -> None:
 def test_compiled_minibatches_are_the_plain_ones(key: Any, size: int, share: float) -> None:
     b = max(1, int(share * size))
     plain = randomness.minibatch(*key, size, b)
-    out, room = minibatches.room_for(b, size)
-    minibatches.draw_rows(*key, 0, size, b, out, room)
+    out, room = kernels.room_for(b, size)
+    kernels.draw_rows(*key, 0, size, b, out, room)
     # read in the order of the rows, unless they are few of many
-    in_order = size <= minibatches.ROWS_PER_PICK * b
+    in_order = size <= kernels.ROWS_PER_PICK * b
     assert np.array_equal(np.sort(plain) if in_order else plain, out[:b])
     assert not room[0].any()  # ready for the next draw
     assert len(set(plain.tolist())) == b

@@ -31,7 +31,7 @@ Minibatches. Floyd's algorithm for a random subset (Bentley and Floyd, "A sample
 ACM, 1987) draws b of m rows or, if b > m/2, the m - b rows left out. Each row takes one word of Philox4x32-10, key =
 seed and counter = (block, step, round, client) (Salmon et al., 2011). A word that would favor some rows is redrawn
 (Lemire, "Fast random integer generation in an interval", 2019, arXiv:1805.10941). The code here is the reference for
-the compiled forms (``engines.cpu.minibatches``, ``engines/gpu/draw.cu``, ``engines.torch.stacked_steps``). A run
+the compiled forms (``engines.cpu.kernels``, ``engines/gpu/draw.cu``, ``engines.torch.stacked_steps``). A run
 records their version, ``SAMPLING``.
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,9 +14,7 @@ import numpy as np
 from proxskip.composite import functions
 from proxskip.composite.exchange import LimitReached, Overflow, SoloExchange, TooSteep, client_of
 from proxskip.composite.functions import CURVATURE_SLACK, Linear, Smooth
-from proxskip.engines.cpu import kernels
 from proxskip.interfaces import Method
-from proxskip.lazy.compilation import running_seconds
 from proxskip.loop.ledger import Ledger
 from proxskip.loop.watch import CertificateWatch
 from proxskip.problems import accuracy
@@ -168,12 +167,12 @@ class Descent:
     # -- a round -------------------------------------------------------------------------------------------------------
     def advance(self) -> bool:
         """Make one round; True if a new bound on the certificate is known after it. Call it under ``np.errstate``."""
-        self.began = running_seconds()
+        self.began = time.perf_counter()
         try:
             known = self._round()
         except Overflow:
             self.bound, known = math.nan, True
-        self.spent += running_seconds() - self.began
+        self.spent += time.perf_counter() - self.began
         self.began = math.nan
         return known
 
@@ -225,7 +224,7 @@ class Descent:
             x = self.server["x"]
             # x = T(start) with the prox-gradient map T, which is nonexpansive: |T(x) - x| <= |x - start|, a bound
             # without another gradient
-            raw = kernels.distance(solo.start, x) / self.gamma
+            raw = float(np.linalg.norm(solo.start - x)) / self.gamma
         else:
             x = self.x
             g = self.client.gradient(x)
@@ -278,7 +277,7 @@ class Descent:
     @property
     def ledger(self) -> Ledger:
         """The counts in a run's terms, a round under way included: f is the only client, ``grad_evals`` counts rows."""
-        seconds = self.spent if math.isnan(self.began) else self.spent + running_seconds() - self.began
+        seconds = self.spent if math.isnan(self.began) else self.spent + time.perf_counter() - self.began
         return Ledger(
             iterations=self.solo.iterations,
             local_steps=self.client.calls,
@@ -294,14 +293,14 @@ class Descent:
         |x - prox_{gamma psi}(x - gamma grad f(x))|/gamma with gamma = 1/L, or for psi(D x)
         |grad f(x) + D'y| + |y - prox_{psi*}(y + D x)|.  ``rounding`` is the part of it that rounding may account for.
         """
-        start = running_seconds()
+        start = time.perf_counter()
         with np.errstate(all="ignore"):
             self.client.gradient(point.x, hold=False)  # looks at the curvature there
             try:
                 certificate = self._certificate(point)
             except Overflow:
                 certificate = accuracy.Bounded(math.nan, math.nan)
-        self.spent += running_seconds() - start
+        self.spent += time.perf_counter() - start
         self.rounding = certificate.error
         return certificate.most
 

@@ -18,6 +18,7 @@ residual  |y+ - prox_{psi*}(y+ + D x)|  by at most  (1 + 2 tau) e.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -26,9 +27,7 @@ import numpy as np
 
 from proxskip import prox
 from proxskip.composite.functions import CURVATURE_SLACK, Smooth, curvature
-from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.interfaces import ClientHalf, Pull, SettleHalf
-from proxskip.lazy.compilation import running_seconds
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.oracles import dtype_of
@@ -152,6 +151,8 @@ class CompiledClient(SoloClient):
     """A linear model: all K steps but the first in one call of the engine's kernel, gradients by the same."""
 
     def __init__(self, f: Smooth, batch: int | None, seed: int, backtrack: bool, threads: int | None) -> None:
+        from proxskip.engines.cpu.engine import CpuEngine
+
         super().__init__(f, batch, seed, backtrack)
         self.engine = CpuEngine(threads)
         self.engine.open(Problem([f.of], batch=batch), {}, seed)
@@ -308,9 +309,9 @@ class SoloExchange:
             if self.prox_times is None:
                 new = psi.prox(x, t)
             else:
-                then = running_seconds()
+                then = time.perf_counter()
                 new = psi.prox(x, t)
-                self.prox_times.append(running_seconds() - then)
+                self.prox_times.append(time.perf_counter() - then)
             if new.shape != x.shape or not _finite(new):
                 self.checked.prox(x, t)  # type: ignore[union-attr]  # says what is wrong with it
         except AttributeError:  # no array

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from html import escape
 from typing import Any
@@ -13,6 +14,11 @@ Rows = Sequence[tuple[str, str]]
 SPARK_POINTS = 120
 """A sparkline has at most this many points."""
 _CELL = "text-align:left;padding:1px 10px 1px 0;vertical-align:top;background:none;border:none"
+
+
+def in_notebook() -> bool:
+    """Whether this process is a notebook kernel."""
+    return type(getattr(sys.modules.get("IPython"), "get_ipython", object)()).__name__ == "ZMQInteractiveShell"
 
 
 def number(value: float | None) -> str:

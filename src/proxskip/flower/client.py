@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -17,10 +16,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
 from proxskip import theory
-from proxskip.flower import TASK
 from proxskip.flower.envelope import HELLO, KEY, unwrap, wrap
 from proxskip.flower.noise import Noise
-from proxskip.lazy.compilation import without_numba
 from proxskip.problems.oracles import knows_L, row_smoothness_of, rows_of
 from proxskip.protocol import wire
 from proxskip.protocol.client import ClientNode, ClientState
@@ -58,8 +55,6 @@ def client_app(
         noise: clip what is sent and add noise to it, for differential privacy.
     """
     _check_mods(mods)
-    if TASK in sys.modules:
-        without_numba()
     app = ClientApp(mods=list(mods))
     ready: OrderedDict[tuple[int, int], Oracle] = OrderedDict()
 

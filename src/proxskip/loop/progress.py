@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self, TextIO
 
-from proxskip.lazy.compilation import in_notebook
+from proxskip.display import in_notebook
 from proxskip.results.description import cohort_floor
 from proxskip.results.result import Result
 

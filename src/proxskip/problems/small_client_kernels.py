@@ -1,6 +1,6 @@
 """A compiled loop over the rows of large sparse matrices."""
 
-from proxskip.lazy.compilation import njit
+from numba import njit
 
 
 @njit(nogil=True, cache=True)

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import scipy
 
+from proxskip.compiling import compiling
 from proxskip.cores import available_cores
-from proxskip.problems import small_client_kernels
 from proxskip.randomness import generator
 from proxskip.types import Array, Indices, InputError, is_sparse
 
@@ -53,12 +53,16 @@ def gram(A: Any, s: Array) -> Array:
 
 def _gram_of_rows(A: Any, s: Array) -> Array:
     """The same without a product of sparse matrices, which would hold A several times."""
+    from proxskip.problems.small_client_kernels import add_gram
+
     parts = np.zeros((GRAM_PARTS, A.shape[1], A.shape[1]))
     ends = [A.shape[0] * k // GRAM_PARTS for k in range(GRAM_PARTS + 1)]
 
     def add(k: int) -> None:
-        small_client_kernels.add_gram(ends[k], ends[k + 1], A.indptr, A.indices, A.data, s, parts[k])
+        add_gram(ends[k], ends[k + 1], A.indptr, A.indices, A.data, s, parts[k])
 
+    with compiling(add_gram):
+        add_gram(0, 0, A.indptr, A.indices, A.data, s, parts[0])
     # always the same parts in the same order, so that the bytes do not depend on the number of threads
     with ThreadPoolExecutor(min(GRAM_PARTS, available_cores())) as pool:
         list(pool.map(add, range(GRAM_PARTS)))

@@ -18,14 +18,50 @@ from typing import Any
 
 import numpy as np
 
+from proxskip.compiling import compiling
 from proxskip.cores import available_cores
-from proxskip.prox import tv_kernels
 from proxskip.prox.contract import Iterative, StoppingRule
 from proxskip.prox.parts import INSIDE, Operator, as_point, check_sizes, matrix_shape, max_abs, shaped, soft_threshold
 from proxskip.types import Array, InputError
 
 MIN_PIXELS_FOR_THREADS = 1 << 15
 """From this many pixels on, the rows are divided among threads."""
+
+
+# kernels are imported and compiled at the first prox that needs them
+@cache
+def _exact() -> Any:
+    """The kernel of one dimension."""
+    from proxskip.prox import tv_kernels
+
+    with compiling(tv_kernels.tv1d):
+        tv_kernels.tv1d(np.zeros(0), 1.0, *np.zeros((6, 1)))
+    return tv_kernels
+
+
+@cache
+def _isotropic() -> Any:
+    """The kernels of ``TV2D._gradients``."""
+    from proxskip.prox import tv_kernels
+
+    x, row, duals = np.zeros((1, 1)), np.zeros(1), np.zeros((6, 1, 1))
+    with compiling(tv_kernels.iso_step):
+        tv_kernels.iso_gap(x, 1.0, 0.0, 0.0, 0.0, *duals[:3], row, 0, 0)
+        tv_kernels.iso_step(x, 1.0, 0.0, 0.0, 0.0, 0.0, *duals, row, 0, 0)
+    return tv_kernels
+
+
+@cache
+def _anisotropic() -> Any:
+    """The kernels of ``TV2D._anisotropic``."""
+    from proxskip.prox import tv_kernels
+
+    x, row = np.zeros((1, 1)), np.zeros(1)
+    with compiling(tv_kernels.rows):
+        tv_kernels.rows(x, x, 1.0, x, 0, 0)
+        tv_kernels.columns(x, x, 1.0, x, x, x, 0.0, row, 0, 0)
+        tv_kernels.rows_gap(x, x, 1.0, row, 0, 0)
+    return tv_kernels
 
 
 def _bounded(psi: TV1D | TV2D) -> None:
@@ -73,7 +109,7 @@ class TV1D(Operator):
         flat, n = np.ascontiguousarray(x).ravel(), x.size
         # The queue holds the place of each knot and its jumps in slope and intercept.
         y, queue, ends = np.empty(n), np.empty((3, 2 * n + 2)), np.empty((2, n))
-        tv_kernels.tv1d(flat, t * self.lam, y, *queue, *ends)
+        _exact().tv1d(flat, t * self.lam, y, *queue, *ends)
         return _pointwise_prox(self, y, t).reshape(x.shape)
 
 
@@ -148,14 +184,15 @@ class TV2D(Iterative):
         p, q = self._started(2, t)
         r, s, turn, gap, y = p.copy(), q.copy(), np.empty(m), np.empty(m), np.empty_like(x)
         r_new, s_new = np.empty_like(p), np.empty_like(q)
-        rule, k, spread = StoppingRule(self.tolerance, self.max_iterations), 0, self._spread
+        spread, compiled = self._spread, _isotropic()
+        rule, k = StoppingRule(self.tolerance, self.max_iterations), 0
         h = (l1, self.lo, self.hi)
         while True:
             if rule.iterations % 10 == 0:  # the gap costs as much as a step
-                spread(m, tv_kernels.iso_gap, x, lam, *h, p, q, y, gap)
+                spread(m, compiled.iso_gap, x, lam, *h, p, q, y, gap)
                 if rule.done(math.sqrt(gap.sum()), y):
                     break
-            spread(m, tv_kernels.iso_step, x, lam, *h, k / (k + 3.0), p, q, r, s, r_new, s_new, turn)
+            spread(m, compiled.iso_step, x, lam, *h, k / (k + 3.0), p, q, r, s, r_new, s_new, turn)
             r, s, r_new, s_new = r_new, s_new, r, s
             k = self._turned(turn, ((r, p), (s, q)), k)
             rule.iterations += 1
@@ -166,11 +203,12 @@ class TV2D(Iterative):
         (m, n), lam = self.shape, t * self.lam
         (c,) = self._started(1, t)
         ahead, u, y, turn, gap = c.copy(), np.empty_like(x), np.empty_like(x), np.empty(n), np.empty(m)
-        rule, k, spread = StoppingRule(self.tolerance, self.max_iterations), 0, self._spread
+        spread, compiled = self._spread, _anisotropic()
+        rule, k = StoppingRule(self.tolerance, self.max_iterations), 0
         while True:
-            spread(m, tv_kernels.rows, x, ahead, lam, u)
-            spread(n, tv_kernels.columns, x, u, lam, y, c, ahead, k / (k + 3.0), turn)
-            spread(m, tv_kernels.rows_gap, y, u, lam, gap)
+            spread(m, compiled.rows, x, ahead, lam, u)
+            spread(n, compiled.columns, x, u, lam, y, c, ahead, k / (k + 3.0), turn)
+            spread(m, compiled.rows_gap, y, u, lam, gap)
             rule.iterations += 1
             if rule.done(math.sqrt(gap.sum()), y):
                 break

@@ -5,8 +5,7 @@ row, added by the caller in the order of the rows.
 """
 
 import numpy as np
-
-from proxskip.lazy.compilation import njit
+from numba import njit
 
 # the exact algorithm and the gaps are computed as written; the iterations' sums may be reordered, and multiply-adds
 # fused, in the same way for every thread

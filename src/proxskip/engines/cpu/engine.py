@@ -8,13 +8,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from types import FunctionType, MethodType
 from typing import Any
 
 import numpy as np
 
 from proxskip import theory
+from proxskip.compiling import compiling
 from proxskip.cores import available_cores
 from proxskip.engines.cpu import kernels
 from proxskip.engines.cpu.cohort import Cohort
@@ -74,9 +75,7 @@ class CpuEngine(NearEngine):
         self.on_stacks: set[Any] = set()  # code of halves that use more than + - * /
         if self.threads > 1 and self.pool is None:
             self.pool = ThreadPoolExecutor(self.threads - 1, "proxskip")
-        if self.shards is not None:
-            nothing = np.zeros((1, problem.d))
-            self.descend(np.zeros(1, np.int64), nothing, nothing, np.zeros(1), np.zeros(1, np.int64), 0)
+        _make_sums_ready()
 
     def run(self, request: Request) -> Work:
         self.weights = request.weights
@@ -120,7 +119,8 @@ class CpuEngine(NearEngine):
         """
         assert self.shards is not None
         shards = self.shards if pull == 0.0 else with_pull(self.shards, pull)
-        x0, H, gamma = (np.ascontiguousarray(v, dtype=shards.dtype) for v in (x0, H, gamma))
+        members = np.require(members, np.int64, ["C", "W"])
+        x0, H, gamma = (np.require(v, shards.dtype, ["C", "W"]) for v in (x0, H, gamma))
         X = np.empty((len(members), self.problem.d), shards.dtype)
         if self._by_blocks(shards, members, K):
 
@@ -191,7 +191,8 @@ class CpuEngine(NearEngine):
         assert isinstance(self.shards, Rows)
         shards, shape, moved = self.shards, (len(members), self.problem.d), np.zeros(len(members), np.int64)
         X, w, gw = (np.array(np.broadcast_to(v, shape), dtype=shards.dtype, order="C") for v in (x0, *anchor[:2]))
-        H, gamma = (np.ascontiguousarray(v, dtype=shards.dtype) for v in (H, gamma))
+        members = np.require(members, np.int64, ["C", "W"])
+        H, gamma = (np.require(v, shards.dtype, ["C", "W"]) for v in (H, gamma))
         anchors, first = Anchors(w, gw, anchor[2], moved), count.step
 
         def steps(done: int, some: Indices) -> RangeTask:
@@ -337,7 +338,7 @@ class CpuEngine(NearEngine):
 
     def sum(self, w: Array, U: Array) -> Array:
         blocks = np.empty((-(-len(U) // SUM_BLOCK), U.shape[1]))
-        w, U = np.ascontiguousarray(w), np.ascontiguousarray(U)
+        w, U = (np.require(v, np.float64, ["C", "W"]) for v in (w, U))
         self._share(lambda lo, hi: kernels.block_sums(lo, hi, w, U, SUM_BLOCK, blocks), len(blocks), U.size)
         return sum_in_order(blocks)
 
@@ -348,6 +349,12 @@ class CpuEngine(NearEngine):
         if self.pool is not None:
             self.pool.shutdown()
             self.pool = None
+
+
+@cache
+def _make_sums_ready() -> None:
+    with compiling(kernels.block_sums):
+        kernels.block_sums(0, 0, np.zeros(1), np.zeros((1, 1)), SUM_BLOCK, np.zeros((1, 1)))
 
 
 def _code_of(half: Any) -> Any:

@@ -4,12 +4,11 @@ No fused multiply-add and no reordering, so the bytes are numpy's.
 """
 
 import numpy as np
-
-from proxskip.lazy.compilation import njit
+from numba import njit
 
 STACK, KEPT, ROW, LINE = range(4)
 """Kinds of vectors: a row per member, a row per client of the problem, one row for all, an earlier line's result."""
-_AS_NUMPY = {"nogil": True, "cache": True, "borrows": True, "error_model": "numpy"}
+_AS_NUMPY = {"nogil": True, "cache": True, "_nrt": False, "error_model": "numpy"}
 
 
 @njit(inline="always")

@@ -17,9 +17,21 @@ from typing import Any
 import numpy as np
 import scipy
 
+from proxskip.compiling import compiling
 from proxskip.engines.cpu import kernels
-from proxskip.engines.cpu.kernels import ENTRIES_PER_TILE, ROWS_PER_TILE, Anchors, RowData, Steps, TileData
-from proxskip.engines.cpu.minibatches import NO_PICKS, Draws, draw_rows, room_for, weigh_rows
+from proxskip.engines.cpu.kernels import (
+    ENTRIES_PER_TILE,
+    NO_PICKS,
+    ROWS_PER_TILE,
+    Anchors,
+    Draws,
+    RowData,
+    Steps,
+    TileData,
+    draw_rows,
+    room_for,
+    weigh_rows,
+)  # fmt: skip
 from proxskip.engines.sparse_rows import merged_rows, offsets, ranges
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel, Softmax
@@ -99,9 +111,11 @@ def _packed(problem: Problem, census: Census, number0: int) -> Tiles | Rows | No
     dense_columns = census.entries >= MIN_ENTRIES_PER_COLUMN * census.clients * problem.d
     # tiles would copy data on disk into memory
     tiled = is_sparse(first.A) and not isinstance(first, Softmax) and not _is_mapped(problem)
-    if tiled and most_rows and dense_columns:
-        return Tiles(problem, census, number0)
-    return Rows(problem, census, number0)
+    kind = Tiles if tiled and most_rows and dense_columns else Rows
+    shards = kind(problem, census, number0)
+    with compiling(kernels.block_sums):
+        shards.call_each_kernel()
+    return shards
 
 
 def _is_mapped(problem: Problem) -> bool:
@@ -146,6 +160,7 @@ class Shards:
     most_blocks: int
     _by_blocks: Any
     block_counts: Any
+    descend: Any
 
     def __init__(self, problem: Problem, model: LinearModel, number0: int) -> None:
         sizes = problem.rows_each
@@ -161,6 +176,18 @@ class Shards:
     def draws(self, seed: int, round: int, step0: int | Indices, members: int) -> Draws:
         """The keys of the members' minibatches; ``step0`` is one number, or one per member."""
         return Draws(self.batch, seed, round, self.number0, np.full(members, step0, np.int64))
+
+    def call_each_kernel(self) -> None:
+        """Call every kernel that a run may call, with arguments of the types of a run, so that all are compiled."""
+        steps, draws = self._no_steps(), self.draws(0, 0, 0, 1)
+        self.descend(steps, draws)(0, 1)
+        if self.most_blocks > 1:
+            one_step_of_length_zero = steps._replace(K=np.ones(1, np.int64))
+            self.spread(one_step_of_length_zero, draws, lambda task, loads: task(0, 1))
+
+    def _no_steps(self) -> Steps:
+        point = np.zeros((1, self.d), self.dtype)
+        return Steps(np.zeros(1, np.int64), point, point, point, np.zeros(1, self.dtype), np.zeros(1, np.int64))
 
     def spread(self, steps: Steps, draws: Draws, share: Callable[[RangeTask, Array], None]) -> None:
         """All steps from X into X, with the blocks of all members spread over threads; the sums of ``descend``.
@@ -231,6 +258,13 @@ class Rows(Shards):
     def descend(self, steps: Steps, draws: Draws) -> RangeTask:
         """``f(lo, hi)`` takes all steps of members lo to hi-1."""
         return lambda lo, hi: kernels.descend_rows(lo, hi, steps, self.data, draws, self._buffers())
+
+    def call_each_kernel(self) -> None:
+        super().call_each_kernel()
+        if self.batch:
+            steps = self._no_steps()
+            anchors = Anchors(steps.X, steps.X, np.zeros(1), np.zeros(1, np.int64))
+            self.descend_anchored(steps, anchors, self.draws(0, 0, 0, 1))(0, 1)
 
     def descend_anchored(self, steps: Steps, anchors: Anchors, draws: Draws) -> RangeTask:
         """The same with L-SVRG's gradients; X and the anchors are changed in place."""
@@ -325,7 +359,7 @@ class Tiles(Shards):
         self.room = int(np.diff(self.groups).max()) * ROWS_PER_TILE + 1
         self.work = np.asarray(np.bincount(client, weights=length[rows], minlength=n) + 1.0, dtype=np.float64)
         self.most = int(np.diff(ROWS_PER_TILE * self.groups[self.blocks]).max())
-        self.tiled: tuple[Any, ...] = self.row0, NO_PICKS, np.zeros(0, self.dtype)  # for ``minibatches.weigh_rows``
+        self.tiled: tuple[Any, ...] = self.row0, NO_PICKS, np.zeros(0, self.dtype)  # for ``kernels.weigh_rows``
         if self.batch:
             standing = np.zeros(len(labels), self.dtype)
             standing[slot] = count
@@ -350,10 +384,11 @@ class Tiles(Shards):
         by_column = np.empty((column_start[-1], ENTRIES_PER_TILE), width(int(blank.max())))
         by_column[:] = np.repeat(np.repeat(blank, self.d), np.diff(column_start))[:, None]
         stored = [np.zeros((0 if unit else len(u), u.shape[1]), self.dtype) for u in (by_row, by_column)]
-        kernels.fill_tiles(
-            rows, slot, block, place, indptr, indices, values, self.d, row_start, (by_row, stored[0]),
-            ENTRIES_PER_TILE * column_start[:-1], (by_column, stored[1]),
-        )  # fmt: skip
+        where = place, indptr, indices, values, self.d, row_start, (by_row, stored[0])
+        tilings = *where, ENTRIES_PER_TILE * column_start[:-1], (by_column, stored[1])
+        with compiling(kernels.fill_tiles):
+            kernels.fill_tiles(rows[:0], slot, block, *tilings)
+        kernels.fill_tiles(rows, slot, block, *tilings)
         return row_start.astype(np.uint64), by_row, stored[0], column_start.astype(np.uint64), by_column, stored[1]
 
     def _places(self, slot: Indices, live: Indices) -> Any:

@@ -10,17 +10,19 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib.machinery import PathFinder
 from types import MethodType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import ray
 
-from proxskip.engines.cpu.shards import Census
 from proxskip.engines.ray.pool import MIN_STORE_BYTES, Parcel, Pool, submit_all
 from proxskip.engines.ray.worker import Message, Op
 from proxskip.interfaces import Request
 from proxskip.problems.federated import Problem
 from proxskip.types import Vectors
+
+if TYPE_CHECKING:
+    from proxskip.engines.cpu.shards import Census
 
 REPLAY_SECONDS = 5.0
 """Local work after which a snapshot is taken, which limits the time to replay."""

@@ -12,12 +12,10 @@ itself in ``cluster``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from proxskip.engines.cpu import kernels
-from proxskip.engines.cpu.shards import Census
 from proxskip.engines.sparse_rows import balanced
 from proxskip.interfaces import BrokenOff, Engine, Request, SettleHalf, Size, Work
 from proxskip.keywords import check_keywords
@@ -28,6 +26,9 @@ from proxskip.problems.packed import Packed
 from proxskip.problems.sharded import Elsewhere, Sharded, Shards
 from proxskip.problems.stored import Stored
 from proxskip.types import Array, Indices, InputError, Vectors
+
+if TYPE_CHECKING:
+    from proxskip.engines.cpu.shards import Census
 
 
 @check_keywords
@@ -174,6 +175,8 @@ class RayEngine(Engine):
         )
 
     def _census(self, problem: Problem) -> Census:
+        from proxskip.engines.cpu.shards import Census  # with the kernels, and numba
+
         if not isinstance(problem, Sharded):
             return Census.of(problem)
         return Census.merged(list(self._call("census", lambda _: (problem.d, problem.batch)).values()))
@@ -201,6 +204,8 @@ class RayEngine(Engine):
         self.session.tell(Request(half, cohort, 0, down=outcome))  # type: ignore[arg-type]
 
     def sum(self, w: Array, U: Array) -> Array:
+        from proxskip.engines.cpu import kernels
+
         blocks = np.empty((-(-len(U) // SUM_BLOCK), U.shape[1]))
         kernels.block_sums(0, len(blocks), np.ascontiguousarray(w), np.ascontiguousarray(U), SUM_BLOCK, blocks)
         return sum_in_order(blocks)

@@ -19,7 +19,6 @@ import ray
 from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.cpu.shards import Census
 from proxskip.interfaces import Request, Size, Work, look
-from proxskip.lazy.compilation import without_numba
 from proxskip.problems.clients import checked_gradient
 from proxskip.problems.federated import Problem
 from proxskip.problems.oracles import in_double
@@ -76,7 +75,6 @@ class ActorWorker:
     """Clients ``first`` to ``first + m - 1`` of a problem."""
 
     def __init__(self, cores: int = 1) -> None:
-        without_numba()
         self.first, self.clients = 0, []  # type: int, Sequence[Any]
         self.engine = CpuEngine(cores)
         self.packed: Any = None

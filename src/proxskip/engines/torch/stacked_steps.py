@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from numba import njit
 
-from proxskip.engines.cpu.minibatches import draw_rows, room_for, subset
+from proxskip.engines.cpu.kernels import draw_rows, room_for, subset
 from proxskip.engines.torch.stacked_functions import Parts
 from proxskip.interfaces import look
-from proxskip.lazy.compilation import njit
 from proxskip.randomness import dropout_word
 from proxskip.types import Indices
 
@@ -41,7 +41,7 @@ def repeatable() -> Iterator[None]:
         cudnn.deterministic, cudnn.benchmark, onednn.enabled = before
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _fill(rows: Any, seed: Any, round: int, clients: Any, step0: Any, sizes: Any, picks: Any, room: Any) -> None:
     steps, members, b = rows.shape
     for j in range(members):

@@ -1,0 +1,43 @@
+"""First calls of compiled kernels: one process at a time, with a word to whoever waits.
+
+Numba compiles a kernel at its first call with arguments of new types, or loads it from its cache. A module of kernels
+imports numba, which takes two thirds of a second, so it is imported where a kernel is called and not with the package.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from proxskip.display import in_notebook
+
+SECONDS_OF_LOADING = 2.0
+"""Kernels that are in numba's cache are loaded in less time; what takes longer is worth a word."""
+
+
+@contextmanager
+def compiling(kernel: Any) -> Iterator[None]:
+    """Within this, call this kernel, and others of its module, for the first time, with nothing to do.
+
+    Numba numbers the files of its cache without a lock, so two processes that compile at the same time could overwrite
+    each other's (numba issue 4807).
+    """
+    from filelock import FileLock
+
+    word = threading.Timer(SECONDS_OF_LOADING, _say_what_takes_time)
+    word.daemon = True
+    if sys.stderr.isatty() or in_notebook():
+        word.start()
+    try:
+        with FileLock(Path(kernel.stats.cache_path) / "proxskip.lock"):
+            yield
+    finally:
+        word.cancel()
+
+
+def _say_what_takes_time() -> None:
+    print("proxskip: compiling kernels, once on this machine (10 to 20 seconds)", file=sys.stderr, flush=True)
