@@ -60,12 +60,12 @@ def picture(name: str, out: Path) -> None:
     left.set(xlabel="simulated seconds", ylabel="gradient norm at the communicated x")
     left.set_title("the race", fontsize=10)
     left.legend(fontsize=9, edgecolor="none", ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.14))
-    times = [simulated(ps.Scaffnew(best.gamma, 1 / k), f, network).summary() for k in STEPS]
+    times = [simulated(ps.Scaffnew(best.gamma, 1 / k), f, network).summary for k in STEPS]
     reached = [(k, s["sim_seconds"]) for k, s in zip(STEPS, times, strict=True) if s["success"]]
     right.loglog(*zip(*reached, strict=True), "o-", color=ORANGE, label="Scaffnew with this 1/p")
     for (label, r), (color, dashes, marker) in zip(found.items(), LOOKS, strict=True):
         if r.success and not label.startswith("Scaffnew, p"):
-            seconds = [r.summary()["sim_seconds"]] * len(STEPS)
+            seconds = [r.summary["sim_seconds"]] * len(STEPS)
             right.loglog(STEPS, seconds, dashes, color=color, marker=marker, markersize=5, label=label)
     right.set(xlabel="local steps per round, 1/p", ylabel=f"simulated seconds to {EPS:g}")
     right.set_title("where local steps pay", fontsize=10)

@@ -132,7 +132,7 @@ def many(
         name = METHODS[seed % len(METHODS)]
         if name not in seconds:
             quiet = Watcher(engine := engine_for(), act, 0, seed, 0.0)
-            share = 1.0 - result_of(name, engine, seed, (quiet,)).summary()["cluster"]["share_communication"]
+            share = 1.0 - result_of(name, engine, seed, (quiet,)).summary["cluster"]["share_communication"]
             seconds[name] = quiet.took
             print(f"  {name}: {quiet.took:.1f} s if undisturbed, {share:.0%} of it local work", flush=True)
         watcher = Watcher(engine := engine_for(), act, min(a_run, times - done), seed, seconds[name])
@@ -140,7 +140,7 @@ def many(
         done, worst = done + watcher.done, max(worst, watcher.longest)
         good = bits(result) == bits(result_of(name, "cpu", seed))
         wrong += not good
-        rebuilt = len(result.summary()["cluster"]["recoveries"])
+        rebuilt = len(result.summary["cluster"]["recoveries"])
         print(
             f"  {name}: {watcher.done} times (and {watcher.in_vain} too late), {rebuilt} actors rebuilt, up to "
             f"{watcher.redone} rounds redone, x {'the same' if good else 'DIFFERENT'}, {watcher.longest:.1f} s",

@@ -483,7 +483,7 @@ def same(a: ps.Result, b: ps.Result) -> bool:
     assert a.h is None or np.array_equal(a.h, b.h)
     assert np.array_equal(a.participation, b.participation)
     assert (a.status, a.success, a.message, a.warnings) == (b.status, b.success, b.message, b.warnings)
-    ours, theirs = ({k: v for k, v in r.summary().items() if k not in quiet} for r in (a, b))
+    ours, theirs = ({k: v for k, v in r.summary.items() if k not in quiet} for r in (a, b))
     assert ours == theirs
     return True
 

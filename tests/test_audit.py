@@ -47,7 +47,7 @@ def check(name: str, fault: str, seed: int, engine: Any) -> None:
         assert engine in ("torch", "gpu"), error  # which do not run every method
         pytest.skip(str(error))
     if result is not None:
-        heals = ps.authoring.METHODS[result.summary()["method"]].about.heals and result.summary()["cohort"] is None
+        heals = ps.authoring.METHODS[result.summary["method"]].about.heals and result.summary["cohort"] is None
         if heals:
             assert any("repairs" in note for note in result.warnings), what
         else:

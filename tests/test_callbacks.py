@@ -190,7 +190,7 @@ def test_mlflow_keeps_parameters_metrics_and_the_end(tmp_path: Path) -> None:
     client = MlflowClient(uri)
     kept = client.get_run(str(listen.run_id))
     assert (kept.info.status, kept.data.params["method"]) == ("FINISHED", "scaffnew")
-    assert float(kept.data.params["parameters.p"]) == result.summary()["p"]
+    assert float(kept.data.params["parameters.p"]) == result.summary["p"]
     history = sorted(client.get_metric_history(str(listen.run_id), "gap"), key=lambda m: m.step)
     np.testing.assert_allclose([m.value for m in history], result.trace["gap"], rtol=1e-12)
     assert kept.data.tags["proxskip.status"] == "LIMIT"

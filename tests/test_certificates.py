@@ -59,7 +59,7 @@ def test_a_run_on_single_precision_is_judged_in_double_precision() -> None:
     assert min(result.trace["gap"]) >= -1e-16
     double = [f.double() for f in problem.clients]
     true = np.linalg.norm(sum(w * f.gradient(result.x) for w, f in zip(problem.weights, double, strict=True)))
-    assert np.isclose(result.summary()["grad_norm"], true, rtol=1e-9)
+    assert np.isclose(result.summary["grad_norm"], true, rtol=1e-9)
 
 
 @pytest.mark.parametrize("tol", [1e-17, 1e-30])
@@ -68,7 +68,7 @@ def test_a_tolerance_below_rounding_has_a_status_of_its_own(tol: float) -> None:
     result = ps.run("scaffnew", problem, tol=tol)
     assert result.status is Status.PRECISION
     assert "rounding" in result.message
-    assert result.summary()["grad_norm"] < 1e-10
+    assert result.summary["grad_norm"] < 1e-10
     assert ps.minimize(some(), ps.prox.L1(1e-2), tol=tol).status is Status.PRECISION
 
 

@@ -155,7 +155,7 @@ def test_cohorts_that_never_meet_are_named() -> None:
     with pytest.warns(ps.UnsafeStepWarning, match="the groups 0, 1; 2, 3, so"):
         result = ps.run(ps.Scaffnew(0.1, 0.5), problem, rounds=4, cohort=[[0, 1], [2, 3]])
     assert "never combine" in result.warnings[-1]
-    assert result.summary()["zeta"] is None
+    assert result.summary["zeta"] is None
     ps.run(ps.Scaffnew(0.1, 0.5), problem, rounds=4, cohort=[[0, 1], [2, 3], [1, 2]])
 
 
@@ -183,10 +183,10 @@ def test_cohorts_of_unequal_weights_are_warned_about() -> None:
     said = r"no theorem covers scaffnew on cohorts of clients with different weights"
     with pytest.warns(ps.NoTheoremWarning, match=said):
         found = ps.run(ps.Scaffnew(0.9, 0.3), unequal, rounds=4000, target=1e-12, cohort=2, threads=1)
-    assert found.summary()["warnings"] == list(found.warnings)
+    assert found.summary["warnings"] == list(found.warnings)
     assert len(found.warnings) == 1
-    assert found.summary()["zeta"] is None
-    assert found.summary()["gap"] <= 1e-12  # its fixed point is the solution all the same
+    assert found.summary["zeta"] is None
+    assert found.summary["gap"] <= 1e-12  # its fixed point is the solution all the same
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert ps.run(ps.Scaffnew(0.9, 0.3), equal, rounds=3, cohort=2).warnings == ()

@@ -99,7 +99,7 @@ def test_every_parameter_column_and_field_is_explained() -> None:
     assert fields <= letters("idea.md")
     columns = importlib.import_module("proxskip.loop.loop").COLUMNS
     assert set(columns) <= letters("results.md")
-    summary = ps.run("scaffnew", ps.Problem(ps.random_quadratics(2, 2)), rounds=0).summary()
+    summary = ps.run("scaffnew", ps.Problem(ps.random_quadratics(2, 2)), rounds=0).summary
     assert set(summary) <= letters("command-line.md") | letters("results.md")
 
 

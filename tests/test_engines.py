@@ -171,7 +171,7 @@ def test_the_servers_vectors_may_stay_elsewhere(kind: Any) -> None:
     near = ps.run(method, problem, rounds=9, every=3, threads=1)
     far = ps.run(method, problem, rounds=9, every=3, engine=engine)
     assert bits(far) == bits(near)
-    assert far.summary() | {"seconds": 0} == near.summary() | {"seconds": 0}
+    assert far.summary | {"seconds": 0} == near.summary | {"seconds": 0}
     assert engine.fetched <= 8 * 4  # at the start, at three records and at the end
 
 

@@ -65,6 +65,20 @@ def test_a_repr_has_a_few_short_lines_and_html_is_well_formed_and_has_no_script(
         assert ("svg" in tags) is (name in ("result", "result without rows", "trace", "minimum")), name
 
 
+def test_every_result_has_the_same_parts(things: dict[str, Any]) -> None:
+    for name in ("result", "minimum"):
+        result = things[name]
+        assert isinstance(result, ps.Result)
+        assert result.success is (result.status is ps.Status.CONVERGED)
+        assert (result.summary["status"], result.summary["message"]) == (result.status.name, result.message)
+        assert repr(result).splitlines()[0].endswith(f": {result.status.name}, {result.message}")
+        x, y = result.plot().lines[0].get_data()
+        assert len(x) == len(y) == len(result.trace)
+        mine = result.plot("iterations" if name == "result" else "nprox", y="seconds")
+        assert mine.lines[0].get_ydata().tolist() == result.trace["seconds"].tolist()
+    pyplot.close("all")
+
+
 def test_a_sparkline_falls_where_the_numbers_fall_and_html_shows_text_as_text() -> None:
     picture = display.sparkline([1.0, 1e-3, 1e-6, np.nan, 0.0], "gap")
     heights = [float(point.split(",")[1]) for point in re.search('points="([^"]*)"', picture)[1].split()]  # type: ignore[index]
@@ -138,11 +152,11 @@ def test_sweeps_and_comparisons_are_loaded_in_their_order(tmp_path: Path) -> Non
     swept = ps.sweep(methods, logistic(), rounds=8, seeds=[2, 10], out=tmp_path / "sweep")
     found = ps.load(tmp_path / "sweep")
     assert isinstance(found, ps.Results)
-    assert [r.summary()["seed"] for r in found] == [2, 10] * 3
+    assert [r.summary["seed"] for r in found] == [2, 10] * 3
     assert all(same(a, b) for a, b in zip(swept, found, strict=True))
     compared = ps.compare(["scaffnew", "fedlin", "gd"], logistic(), rounds=8, out=tmp_path / "compare")
-    assert [r.summary()["method"] for r in ps.load(tmp_path / "compare")] == ["scaffnew", "fedlin", "gd"]  # type: ignore[union-attr]
-    assert all(same(a, ps.run(a.summary()["method"], logistic(), rounds=8)) for a in compared)
+    assert [r.summary["method"] for r in ps.load(tmp_path / "compare")] == ["scaffnew", "fedlin", "gd"]  # type: ignore[union-attr]
+    assert all(same(a, ps.run(a.summary["method"], logistic(), rounds=8)) for a in compared)
     with pytest.raises(InputError, match="belongs to another run: seed: saved 0, now 3"):
         ps.compare(["gd"], logistic(), rounds=8, seeds=[3], out=tmp_path / "compare")
     assert len(ps.compare(["gd"], logistic(), rounds=8, seeds=[3], out=tmp_path / "compare", force=True)) == 1
@@ -227,7 +241,7 @@ def test_a_sweep_by_force_leaves_no_older_run_behind(tmp_path: Path) -> None:
     (tmp_path / "gd" / "seed-1" / "notes.txt").write_text("mine")
     ps.sweep(["scaffnew"], PROBLEM, rounds=4, seeds=1, out=tmp_path, force=True)
     found = ps.load(tmp_path)
-    assert [(r.summary()["method"], r.rounds) for r in found] == [("scaffnew", 4)]  # type: ignore[union-attr]
+    assert [(r.summary["method"], r.rounds) for r in found] == [("scaffnew", 4)]  # type: ignore[union-attr]
     assert [p.name for p in (tmp_path / "gd" / "seed-1").iterdir()] == ["notes.txt"]
     assert not (tmp_path / "gd" / "seed-0").exists()
 
@@ -291,7 +305,7 @@ def test_a_model_is_the_problem_of_one_client() -> None:
     model = ps.Logistic(A, LABELS, l2=0.1)
     (result,) = ps.compare(["gd"], model, tol=1e-6)
     assert result.success
-    assert result.summary()["clients"] == 1
+    assert result.summary["clients"] == 1
     assert ps.tune("gd", model, budget=100).method.name == "gd"
 
 
@@ -325,8 +339,8 @@ def test_tune_finds_a_step_that_beats_the_others_of_its_grid() -> None:
         for K in (2, 8)
         if 2.0**k / problem.L_global < 1 / problem.L_max
     }
-    best = min(r.summary()["gap"] for r in gaps.values())
-    assert ps.run(found.method, problem, rounds=40, allow_unsafe_step=True).summary()["gap"] <= max(10 * best, 1e-12)
+    best = min(r.summary["gap"] for r in gaps.values())
+    assert ps.run(found.method, problem, rounds=40, allow_unsafe_step=True).summary["gap"] <= max(10 * best, 1e-12)
     assert found.rounds <= 600
     assert len(found.candidates) == 10
     assert "Scaffnew(gamma=" in repr(found)

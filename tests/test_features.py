@@ -225,18 +225,18 @@ def is_refused(name: str, case: dict[str, Any], tmp_path: Path) -> bool:
         assert str(error).endswith(".")
         assert "\n" not in str(error)
         return True
-    right, counts = run_of(method, problem, case, Judge()), [got.summary()[k] for k in COUNTED]
+    right, counts = run_of(method, problem, case, Judge()), [got.summary[k] for k in COUNTED]
     tol = 2e-3 if case["dtype"] == "float32" else 1e-9
     assert np.allclose(got.x, right.x, rtol=tol, atol=tol * (1 + np.abs(right.x).max()))
     if got.h is not None:
         assert np.allclose(got.h, right.h, rtol=tol, atol=tol * (1 + np.abs(right.h).max()))
-    assert (counts, got.status) == ([right.summary()[k] for k in COUNTED], right.status)
+    assert (counts, got.status) == ([right.summary[k] for k in COUNTED], right.status)
     if case["resume"]:
         run_of(method, problem, case, case["engine"], rounds=3, out=tmp_path / "run")
         same = {} if isinstance(case["engine"], str) else {"engine": case["engine"]}
         again = ps.resume(tmp_path / "run", problem, rounds=ROUNDS, **same)
         assert again.x.tobytes() == got.x.tobytes()
-        assert counts == [again.summary()[k] for k in COUNTED]
+        assert counts == [again.summary[k] for k in COUNTED]
     if name not in BIASED and problem.batch is None and problem.D is None and problem.solution is not None:
         _stays(method, problem, case)
     return False

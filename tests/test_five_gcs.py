@@ -128,7 +128,7 @@ def test_local_steps_end_by_the_theorems_criterion(engine: str) -> None:
     assert np.min(method.tau) < method.mu < np.max(method.tau)
     x, taken = by_hand(method, problem, 20)
     result = ps.run(method, problem, rounds=20, engine=engine)
-    summary = result.summary()
+    summary = result.summary
     assert summary["local_steps"] == summary["grad_evals"] == taken < 20 * 3 * method.K / 2
     assert close(result.x, x, 1e-12)
 
@@ -152,7 +152,7 @@ def test_theory_promises_and_takes_fewer_rounds_than_at_c_one_and_sigma_one_half
     new, old = ps.FiveGCS.theory(problem), ps.FiveGCS.theory(problem, c=1.0, sigma=0.5)
     promised = [np.log1p(-m.zeta(problem)) for m in (new, old)]  # type: ignore[operator]
     assert promised[0] < 1.5 * promised[1] < 0
-    taken = [ps.run(m, problem, target=1e-6, rounds=3000, every=1, threads=1).summary() for m in (new, old)]
+    taken = [ps.run(m, problem, target=1e-6, rounds=3000, every=1, threads=1).summary for m in (new, old)]
     for count in ("rounds", "grad_evals"):
         assert taken[0][count] <= taken[1][count], count
 

@@ -517,4 +517,4 @@ def test_a_resumed_run_has_the_same_bytes(name: str, tmp_path: Any) -> None:
     resumed = ps.resume(tmp_path / "a", problem, rounds=15)
     expected = ps.run(method, problem, rounds=15, cohort=row.cohort, seed=3, engine="gpu")
     assert resumed.x.tobytes() == expected.x.tobytes()
-    assert resumed.summary()["vectors_down"] == expected.summary()["vectors_down"]
+    assert resumed.summary["vectors_down"] == expected.summary["vectors_down"]

@@ -146,8 +146,6 @@ def test_names_that_moved_are_there_until_the_next_release(module: str, name: st
 def test_a_status_has_one_name() -> None:
     with pytest.warns(DeprecationWarning, match="proxskip.End is proxskip.Status now"):
         assert proxskip.End is proxskip.Status
-    with pytest.warns(DeprecationWarning, match="Status.MAX_ROUNDS is Status.LIMIT now"):
-        assert proxskip.Status.MAX_ROUNDS is proxskip.Status.LIMIT
     assert proxskip.Status.LIMIT == 1
     assert [status.name for status in proxskip.Status] == list(proxskip.Status.__members__)
 

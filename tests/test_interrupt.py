@@ -115,7 +115,7 @@ def test_a_round_that_cannot_be_taken_back_ends_at_the_last_record_or_checkpoint
         assert all(part.server[k].tobytes() == v.tobytes() for k, v in until.server.items())
         assert part.participation.tolist() == until.participation.tolist()
         counted = ("rounds", "iterations", "grad_evals", "floats_up", "floats_down", "exchanges", "gap", "grad_norm")
-        assert [part.summary()[c] for c in counted] == [until.summary()[c] for c in counted]
+        assert [part.summary[c] for c in counted] == [until.summary[c] for c in counted]
         if "last record or checkpoint" in part.message:
             back += 1
             assert part.rounds % (saved or every) == 0
@@ -139,7 +139,7 @@ def test_a_round_that_was_broken_off_takes_no_simulated_time(tmp_path: Path) -> 
     with broken_off(60):
         part = ps.run(method, problem, rounds=5, network=network, engine="reference", out=tmp_path / "a")
     assert part.status is Status.INTERRUPTED
-    assert ps.resume(tmp_path / "a", problem).summary()["sim_seconds"] == whole.summary()["sim_seconds"]
+    assert ps.resume(tmp_path / "a", problem).summary["sim_seconds"] == whole.summary["sim_seconds"]
 
 
 class Kill:

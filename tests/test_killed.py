@@ -70,7 +70,7 @@ def check_whole(folder: Path, rounds: int, known: dict[int, ps.Result]) -> ps.Re
     assert found.trace["round"].tolist() == list(range(found.rounds + 1))
     assert np.array_equal(found.trace["f"], wanted.trace["f"])
     for name in ("iterations", "floats_up", "f", "gap"):
-        assert found.summary()[name] == wanted.summary()[name], name
+        assert found.summary[name] == wanted.summary[name], name
     if found.status is ps.Status.INTERRUPTED:
         assert f"not ended: this is the checkpoint after {found.rounds} rounds; continue it" in found.message
         assert not (folder / "summary.json").exists()

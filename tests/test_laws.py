@@ -408,7 +408,7 @@ def test_no_claim_where_there_is_no_theorem() -> None:
     """A cohort of unequal weights, a step outside its theorem, another momentum, a D without the range condition."""
     weighted, problem = NAMED["scaffnew-weighted"].quadratic(), ps.Problem(ps.random_quadratics(3, 4))
     result = ps.run(ps.Scaffnew.theory(weighted), weighted, rounds=5, cohort=3)
-    assert result.summary()["zeta"] is None
+    assert result.summary["zeta"] is None
     assert np.all(np.isnan(result.trace["lyapunov_bound"]))
     fast = ps.run(ps.GD(1.5 / problem.L_global), problem, rounds=5)
     assert np.all(np.isnan(fast.trace["lyapunov_bound"]))

@@ -54,7 +54,7 @@ def same(a: ps.Result, b: ps.Result) -> None:
     """Bitwise, but for the clock and for what a store of rows does not compute."""
     assert a.x.tobytes() == b.x.tobytes()
     lasting = set(a.memory) & set(b.memory)
-    assert set(a.memory) ^ set(b.memory) <= set(ps.authoring.METHODS[a.summary()["method"]].about.passing)
+    assert set(a.memory) ^ set(b.memory) <= set(ps.authoring.METHODS[a.summary["method"]].about.passing)
     for k in lasting:
         assert a.memory[k].tobytes() == b.memory[k].tobytes(), k
     assert (a.h is None and b.h is None) or np.array_equal(np.asarray(a.h), np.asarray(b.h))

@@ -155,7 +155,7 @@ def test_wrong_values_get_one_sentence_before_any_work(call: Any, says: str) -> 
 
 def test_the_largest_tau_numbers_of_numpy_and_lists_are_taken() -> None:
     ps.run(gossip(1.0 / ps.graphs.graph("ring", 4).lmax), PLAIN, rounds=1)
-    assert ps.run(ps.LocalGD(0.1, np.int64(3)), PLAIN, rounds=2).summary()["iterations"] == 6
+    assert ps.run(ps.LocalGD(0.1, np.int64(3)), PLAIN, rounds=2).summary["iterations"] == 6
     ps.Problem([ROUND], psi=ps.prox.L1(1.0), D=[[1.0, -1.0]])
 
 

@@ -121,7 +121,7 @@ def test_late_clients_are_left_out_and_the_first_ones_are_taken(problem: ps.Prob
     gone = ps.run("gd", problem, rounds=10, network=cut)
     assert (gone.status, gone.rounds) == (ps.Status.STALLED, 0)
     assert "failed 6 times" in gone.message
-    assert gone.summary()["sim_seconds"] == pytest.approx(12.0)
+    assert gone.summary["sim_seconds"] == pytest.approx(12.0)
 
 
 def test_everybody_asked_is_counted_late_or_lost(problem: ps.Problem) -> None:
@@ -208,7 +208,7 @@ def test_a_resumed_run_goes_on_in_simulated_time(problem: ps.Problem, tmp_path: 
     assert found.x.tobytes() == whole.x.tobytes()
     for name in ("sim_seconds", "sim_computing", "late", "lost", "void", "slowest_client"):
         assert found.trace[name].tobytes() == whole.trace[name].tobytes()
-    assert ps.load(tmp_path / "a").summary()["sim_seconds"] == whole.summary()["sim_seconds"]  # type: ignore[union-attr]
+    assert ps.load(tmp_path / "a").summary["sim_seconds"] == whole.summary["sim_seconds"]  # type: ignore[union-attr]
 
 
 # -- networks ----------------------------------------------------------------------------------------------------------
@@ -285,7 +285,7 @@ def test_the_forecast_is_the_simulation(problem: ps.Problem, monkeypatch: pytest
             method = ps.FiveGCS.practical(problem)
         elif row.p is not None:
             method = ps.Scaffnew(ps.Scaffnew.theory(problem, cohort=row.cohort).gamma, row.p)
-        real = ps.run(method, problem, cohort=row.cohort, network=network, tol=1e-4).summary()
+        real = ps.run(method, problem, cohort=row.cohort, network=network, tol=1e-4).summary
         # the best ones are simulated to the end
         assert row.seconds == pytest.approx(real["sim_seconds"], rel=1e-9 if row is made.best else 0.5)
 
@@ -301,10 +301,10 @@ def test_cohorts_have_a_floor_whatever_p(problem: ps.Problem) -> None:
     found = ps.run("scaffnew", problem, cohort=2, tol=1e-4)
     first = found.trace["grad_norm"][0]
     floor = ps.theory.cohort_rounds(8, 2, (1e-4 / first) ** 2)
-    assert f"here {math.ceil(floor)} " in found.summary()["forecast"]
+    assert f"here {math.ceil(floor)} " in found.summary["forecast"]
     assert found.rounds > floor / 2
-    assert "forecast" not in ps.run("scaffnew", problem, tol=1e-4).summary()
-    assert "forecast" not in ps.run("local-gd", problem, rounds=3, cohort=2, tol=1e-4).summary()
+    assert "forecast" not in ps.run("scaffnew", problem, tol=1e-4).summary
+    assert "forecast" not in ps.run("local-gd", problem, rounds=3, cohort=2, tol=1e-4).summary
 
 
 # -- the command line --------------------------------------------------------------------------------------------------

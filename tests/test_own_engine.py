@@ -41,7 +41,7 @@ def test_every_run_resumes(row: Row, tmp_path: Path) -> None:
     run(row, problem, kind()(), 3, out=tmp_path / "run")
     resumed = ps.resume(tmp_path / "run", problem, rounds=ROUNDS, engine=kind()())
     assert same(resumed, whole)
-    assert resumed.summary()["engine"] == "threads"
+    assert resumed.summary["engine"] == "threads"
 
 
 def test_resume_without_the_engine_says_what_is_missing(tmp_path: Path) -> None:

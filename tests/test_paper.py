@@ -36,5 +36,5 @@ def test_scaffnew_goes_on_to_the_end_of_double_precision(problem: ps.Problem) ->
     assert gap[200] < 2e-5
     assert gap[400] < 2e-7
     assert result.success
-    assert result.summary()["gap"] < 2e-13  # known up to 6e-14
-    assert result.summary()["sum_h"] < 1e-12
+    assert result.summary["gap"] < 2e-13  # known up to 6e-14
+    assert result.summary["sum_h"] < 1e-12

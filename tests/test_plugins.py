@@ -108,10 +108,10 @@ def test_it_runs_and_sweeps(kind: Any, cohort: int | None, batch: int | None) ->
     a, b = (ps.run(method, problem, engine=engine, **given) for engine in ("cpu", "reference"))
     assert np.allclose(a.x, b.x, rtol=1e-10, atol=1e-12)
     assert np.allclose(a.h, b.h, rtol=1e-10, atol=1e-12)
-    assert a.summary()["vectors_up"] == b.summary()["vectors_up"] == 8 * (cohort or 5)
+    assert a.summary["vectors_up"] == b.summary["vectors_up"] == 8 * (cohort or 5)
     (swept,) = ps.sweep([method], problem, **given)
     assert swept.x.tobytes() == a.x.tobytes()
-    assert ps.run(ps.Decaying(method, 0.1), problem, **given).summary()["decay"] == 0.1
+    assert ps.run(ps.Decaying(method, 0.1), problem, **given).summary["decay"] == 0.1
     if cohort is None:  # undamped it is Scaffnew
         scaffnew = ps.run(ps.Scaffnew(method.gamma, 1 / method.K, K=method.K), problem, **given)
         assert np.allclose(a.x, scaffnew.x, rtol=1e-10, atol=1e-12)
@@ -127,7 +127,7 @@ def test_python_resumes_it_once_it_is_known(kind: Any, tmp_path: Path) -> None:
     ps.authoring.register(kind)
     resumed = ps.resume(out, PROBLEM, rounds=9)
     assert resumed.x.tobytes() == ps.run(method, PROBLEM, rounds=9).x.tobytes()
-    assert resumed.summary()["damping"] == 0.5
+    assert resumed.summary["damping"] == 0.5
 
 
 def test_a_folder_is_drawn_with_its_methods_style_or_without_its_method(kind: Any, tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_a_summary_keeps_its_own_fields(tmp_path: Path) -> None:
                          frozen=True, namespace={"about": ps.authoring.About(name="odd", parameters=("gamma",))})  # fmt: skip
     ps.authoring.register(Odd)
     made = ps.run(Odd(0.5), PROBLEM, rounds=3, out=tmp_path / "odd")
-    assert (made.summary()["L_kind"], made.summary()["decay"]) == ("max", 0.25)
+    assert (made.summary["L_kind"], made.summary["decay"]) == ("max", 0.25)
     assert ps.resume(tmp_path / "odd", PROBLEM, rounds=6).rounds == 6
 
 

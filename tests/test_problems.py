@@ -256,7 +256,7 @@ def test_without_strong_convexity_nothing_pretends():
     assert (problem.mu, problem.kappa, problem.solution) == (None, None, None)
     with pytest.raises(ps.InputError, match="mu"):
         ps.Scaffnew.theory(problem)
-    summary = ps.run(ps.Scaffnew(gamma=1 / problem.L, p=0.2), problem, rounds=5).summary()
+    summary = ps.run(ps.Scaffnew(gamma=1 / problem.L, p=0.2), problem, rounds=5).summary
     assert (summary["gap"], summary["zeta"]) == (None, None)
     assert ps.Problem([ps.Logistic(np.array([[1.0], [-1.0]]), [0, 1], l2=0.0)]).solution is None  # separable
 
@@ -402,7 +402,7 @@ def test_minibatches_of_a_users_oracle(engine: Any) -> None:
         for method in methods:
             found, right = (ps.run(method, p, rounds=6, seed=2, engine=engine) for p in (problem, judge))
             assert np.allclose(found.x, right.x, rtol=1e-12, atol=1e-14)
-            assert found.summary()["gamma"] == pytest.approx(right.summary()["gamma"])
+            assert found.summary["gamma"] == pytest.approx(right.summary["gamma"])
     with pytest.raises(ps.InputError, match="gamma = 5"):
         ps.run(ps.Scaffnew(5.0, 0.3), known, rounds=6)
     with pytest.raises(ps.InputError, match="no L_rows, the largest smoothness of one row; add it for minibatches"):

@@ -249,7 +249,7 @@ def test_killed_workers_change_nothing(name: str, engines: Engines) -> None:
     result = run(row, problem, engine, rounds=120, every=2, callbacks=(killer,))
     assert killer.killed > 0
     assert bits(result) == bits(run(row, problem, rounds=120, every=2))
-    recoveries = result.summary()["cluster"]["recoveries"]
+    recoveries = result.summary["cluster"]["recoveries"]
     assert recoveries
     assert all(r["cause"] == "its process ended" and r["seconds"] < 120 for r in recoveries)
     assert len([w for w in result.warnings if "was lost in round" in w]) == len(recoveries)
@@ -467,7 +467,7 @@ def test_bad_options_are_refused(option: dict[str, Any]) -> None:
 
 
 def test_the_result_says_where_the_time_went(engines: Engines) -> None:
-    about = run(NAMED["scaffnew"], NAMED["scaffnew"].rows(), engines(2)).summary()["cluster"]
+    about = run(NAMED["scaffnew"], NAMED["scaffnew"].rows(), engines(2)).summary["cluster"]
     assert about["actors"] == 2
     assert about["rounds_per_second"] > 0
     shares = [about[f"share_{k}"] for k in ("local", "waiting", "communication")]

@@ -93,7 +93,7 @@ print(time.monotonic() - kill.at)
 warnings.simplefilter("ignore")
 engine.shutdown()
 done = ps.resume({str(tmp_path / "run")!r}, q, engine=RayEngine(2), seconds=0.1)
-print(done.summary()["rounds"] > 0, flush=True)
+print(done.summary["rounds"] > 0, flush=True)
 os._exit(0)
 """).splitlines()
     lost, seconds, resumed = said[-3:]
@@ -247,12 +247,12 @@ def test_an_actor_lost_before_the_run_is_told(make: Any) -> None:
     problem = engine.load(shard, n=4)
     kill(engine, 0)
     result = ps.run(ps.Scaffnew.theory(problem), problem, rounds=5, engine=engine)
-    (lost,) = result.summary()["cluster"]["recoveries"]
+    (lost,) = result.summary["cluster"]["recoveries"]
     assert (lost["actor"], lost["round"], lost["cause"]) == (0, None, "its process ended")
     told = r"the actor with clients 0 to 1 (shard(0), ...) was lost before the run (its process ended) and rebuilt"
     assert [w for w in result.warnings if w.startswith(told)]
     again = ps.run(ps.Scaffnew.theory(problem), problem, rounds=5, engine=engine)
-    assert again.summary()["cluster"]["recoveries"] == []
+    assert again.summary["cluster"]["recoveries"] == []
 
 
 def deadly(i: int, seconds: float = 0.0) -> Any:

@@ -327,7 +327,7 @@ def test_candidates_that_blow_up_are_cut(data: str, tmp_path: Path, monkeypatch:
     assert bad is None
     assert good is not None
     method = workspace.method("gd", problem, **tried[0][1].flags)
-    assert good == pytest.approx(ps.run(method, problem, rounds=80).summary()["gap"])
+    assert good == pytest.approx(ps.run(method, problem, rounds=80).summary["gap"])
     monkeypatch.setattr(workspace_module, "run_task", None)
     assert final_gaps(workspace, {"loss": "squares"}, tried, 80) == [good, None]
 

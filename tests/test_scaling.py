@@ -97,13 +97,13 @@ def follows(name: str, law: str, c: float, batch: int | None = None) -> None:
     a, z = ps.run(method, one, rounds=40, seed=2), ps.run(scaled, other, rounds=40, seed=2)
     assert (a.status, a.rounds) == (z.status, z.rounds)
     assert np.allclose(np.asarray(scaled.gamma), np.asarray(method.gamma) * x / g, rtol=1e-9)
-    assert [z.summary().get(k) for k in COUNTED] == [a.summary().get(k) for k in COUNTED]
+    assert [z.summary.get(k) for k in COUNTED] == [a.summary.get(k) for k in COUNTED]
     size = float(np.abs(a.x).max())
     assert np.allclose(z.x / x, a.x, rtol=1e-7, atol=1e-9 * size)
     if a.h is not None:
         assert np.allclose(z.h / g, a.h, rtol=1e-6, atol=1e-8 * float(np.abs(a.h).max()))
     if one.D is None:
-        assert np.isclose(z.summary()["grad_norm"], g * a.summary()["grad_norm"], rtol=1e-4, atol=1e-9 * g)
+        assert np.isclose(z.summary["grad_norm"], g * a.summary["grad_norm"], rtol=1e-4, atol=1e-9 * g)
     else:  # the residual adds what scales like D'y and what scales like D x
         assert np.allclose(z.server["y"] / g, a.server["y"], rtol=1e-7, atol=1e-9 * float(np.abs(a.server["y"]).max()))
     assert [note.split("=")[0] for note in a.warnings] == [note.split("=")[0] for note in z.warnings]

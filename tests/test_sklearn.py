@@ -84,7 +84,7 @@ def test_the_groups_do_not_change_the_federated_solution(labels: Any) -> None:
     one, seven = (FederatedClassifier(l2=1e-2, tol=1e-7).fit(X, labels, groups=g) for g in (None, groups))
     np.testing.assert_allclose(one.coef_, seven.coef_, atol=1e-4)
     assert seven.groups_.tolist() == list(range(7))
-    assert seven.result_.summary()["clients"] == 7
+    assert seven.result_.summary["clients"] == 7
     assert seven.n_iter_ == seven.result_.rounds
     with pytest.raises(ValueError, match="groups has shape"):
         FederatedClassifier().fit(X, labels, groups=groups[:-1])

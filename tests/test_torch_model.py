@@ -59,7 +59,7 @@ def test_a_run_starts_at_the_weights_and_gives_the_module_back() -> None:
     problem = ps.Problem(fs).with_batch(4)
     assert np.array_equal(ps.run(METHOD, problem, rounds=0).x, before)
     result = ps.run(METHOD, problem, rounds=8, seed=1)
-    assert result.summary()["f"] < problem.value(before)
+    assert result.summary["f"] < problem.value(before)
     assert np.array_equal(fs[0].start(), before), "the user's module was changed"
     trained = fs[0].module_at(result.x)
     assert type(trained) is type(fs[0].module)
@@ -67,8 +67,8 @@ def test_a_run_starts_at_the_weights_and_gives_the_module_back() -> None:
     assert np.array_equal(flat.numpy(), result.x)
     found = np.mean([float(accuracy(trained(f.inputs), f.targets)) for f in fs])
     assert result.trace["accuracy"][-1] == pytest.approx(found)
-    assert result.summary()["accuracy"] == pytest.approx(found)
-    assert result.trace["passes"][-1] == result.summary()["grad_evals"] / 36
+    assert result.summary["accuracy"] == pytest.approx(found)
+    assert result.trace["passes"][-1] == result.summary["grad_evals"] / 36
 
 
 def test_metrics_on_rows_held_out() -> None:

@@ -153,11 +153,11 @@ def test_the_module_is_a_copy_at_x_and_records_have_metrics(tmp_path):
     assert torch.cat([q.detach().reshape(-1) for q in result.module.parameters()]).tolist() == result.x.tolist()
     assert result.trace["accuracy"][-1] == accuracy(result.module(X), y).item()
     assert len(result.trace) == 5
-    axes = result.plot("accuracy")
+    axes = result.plot(y="accuracy")
     assert axes.lines[0].get_ydata().tolist() == result.trace["accuracy"].tolist()
     with pytest.raises(ps.InputError, match=r"choose one of the columns round, local_steps, .*, f, accuracy"):
-        result.plot("acuracy")
-    assert result.summary()["method"] == "AdamW"
+        result.plot(y="acuracy")
+    assert result.summary["method"] == "AdamW"
 
 
 @pytest.mark.parametrize("way", ["train", "torch", "cpu"])

@@ -37,7 +37,7 @@ def test_divergence_on_least_squares_is_noticed(times: float, engine: str) -> No
     problem = squares()
     for method in (ps.GD(times / problem.L_global), ps.Scaffnew(times / problem.L_max, 0.05)):
         result = unsafe(method, problem, rounds=20_000, engine=engine)
-        assert (result.status, result.success, result.summary()["success"]) == (DIVERGED, False, False)
+        assert (result.status, result.success, result.summary["success"]) == (DIVERGED, False, False)
         assert result.rounds < 20_000
         assert np.isfinite(result.x).all()
 
@@ -47,7 +47,7 @@ def test_divergence_between_records_is_noticed_as_soon_as_a_value_is_not_finite(
     """One record at the end only: the iterate overflows long before, and the summary speaks of the last finite x."""
     problem = squares()
     result = unsafe(ps.GD(gamma / problem.L_global), problem, rounds=100_000, every=100_000)
-    summary = result.summary()
+    summary = result.summary
     assert result.status is DIVERGED
     assert "not finite" in result.message
     assert len(result.trace) == 1  # no record but the first

@@ -19,7 +19,7 @@ rounds, gradients = [], []
 for p in values:
     runs = [ps.run(ps.Scaffnew(gamma=1 / problem.L, p=p), problem, target=1e-6, seed=s, rounds=20_000) for s in (0, 1)]
     rounds.append(np.mean([r.rounds for r in runs]))
-    gradients.append(np.mean([r.summary()["iterations"] for r in runs]))
+    gradients.append(np.mean([r.summary["iterations"] for r in runs]))
 
 # %%
 # Fewer rounds for a smaller p, until the control variates become too slow. The gradients per client stay constant on

@@ -16,7 +16,7 @@ print("condition numbers:", np.round(problem.L_i / problem.mu).astype(int))
 
 # %%
 for k, kind in enumerate((ps.Scaffnew, ps.GradSkip)):
-    costs = ps.run(kind.theory(problem), problem, tol=1e-8).summary()
+    costs = ps.run(kind.theory(problem), problem, tol=1e-8).summary
     heights = [costs["rounds"], costs["grad_evals"] / 8]
     bars = plt.bar([k, k + 3], heights, color=kind.about.style.color, hatch=("", "//")[k], label=kind.about.title)
     plt.bar_label(bars, fmt="%.0f")

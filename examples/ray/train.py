@@ -39,7 +39,7 @@ def main() -> int:
         result = ps.resume(o.out, problem, engine=engine)
     else:
         result = ps.run(ps.Scaffnew.theory(problem), problem, tol=o.tol, engine=engine, out=o.out)
-    print(result.summary())
+    print(result.summary)
     for line in result.warnings:
         print(line, file=sys.stderr)
     engine.shutdown()

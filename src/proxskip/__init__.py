@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from proxskip.problems.split import split
     from proxskip.problems.stored import open_clients, write_clients
     from proxskip.results.load import load
-    from proxskip.results.result import Result, Results, Status
+    from proxskip.results.result import Result, RunResult, Status
+    from proxskip.results.table import Results
     from proxskip.results.trace import Trace
     from proxskip.running import resume, run
     from proxskip.sweeping import compare, sweep
@@ -64,7 +65,8 @@ __getattr__, _ = lazy_names(__name__, {
     "proxskip.problems.split": "split",
     "proxskip.problems.stored": "open_clients write_clients",
     "proxskip.results.load": "load",
-    "proxskip.results.result": "Result Results Status",
+    "proxskip.results.result": "Result RunResult Status",
+    "proxskip.results.table": "Results",
     "proxskip.results.trace": "Trace",
     "proxskip.running": "resume run",
     "proxskip.sweeping": "compare sweep",
@@ -87,9 +89,9 @@ __all__ = [
     "APDA", "EXTRA", "GD", "PDHG", "Accelerated", "DIGing", "Decaying", "DecentralizedScaffnew", "EngineError",
     "FedLin", "Fista", "FiveGCS", "GradSkip", "InputError", "LeastSquares", "LoCoDL", "LocalGD", "Logistic", "Minimum",
     "Network", "NoTheoremWarning", "Plan", "Problem", "ProxGD", "ProxSkip", "ProxSkipVR", "Quadratic", "RandomGossip",
-    "RayEngine", "Result", "Results", "SLocalGD", "SProxSkip", "Scaffnew", "ScaffnewVR", "Scaffold", "Softmax",
-    "SplitSkip", "Spread", "Status", "Tamuna", "Trace", "Tuned", "UnsafeStepWarning", "authoring", "callbacks",
-    "codecs", "compare", "datasets", "graphs", "load", "minimize", "open_clients", "participation", "plan", "plot",
-    "prox", "random_quadratics", "reproduce", "resume", "run", "scafflix", "split", "sweep", "theory", "tune",
+    "RayEngine", "Result", "Results", "RunResult", "SLocalGD", "SProxSkip", "Scaffnew", "ScaffnewVR", "Scaffold",
+    "Softmax", "SplitSkip", "Spread", "Status", "Tamuna", "Trace", "Tuned", "UnsafeStepWarning", "authoring",
+    "callbacks", "codecs", "compare", "datasets", "graphs", "load", "minimize", "open_clients", "participation", "plan",
+    "plot", "prox", "random_quadratics", "reproduce", "resume", "run", "scafflix", "split", "sweep", "theory", "tune",
     "write_clients",
 ]  # fmt: skip

@@ -25,7 +25,7 @@ from proxskip.problems.federated import Problem
 from proxskip.results import description, folder, lock, several
 from proxskip.results.checkpoint import Checkpoint, in_words
 from proxskip.results.load import load
-from proxskip.results.result import Result, Status
+from proxskip.results.result import RunResult, Status
 from proxskip.results.trace import Trace
 from proxskip.running import checked_x0, go_on, run
 from proxskip.types import InputError, UnsafeStepWarning
@@ -60,7 +60,7 @@ def run_many(
     jobs: int = 1,
     out: str | Path | None = None,
     progress: bool | None = None,
-) -> list[Result]:
+) -> list[RunResult]:
     """The results in the order of the tasks, the same to the bit for any number of processes.
 
     An interrupted run is the last one, or missing if it was in another process.
@@ -159,7 +159,7 @@ def _limits(settings: Settings) -> dict[str, Any]:
     return {k: settings.get(k) for k in RUN_RULES}
 
 
-def run_task(task: RunTask, problem: Problem, settings: Settings, callbacks: Sequence[Any] = ()) -> Result:
+def run_task(task: RunTask, problem: Problem, settings: Settings, callbacks: Sequence[Any] = ()) -> RunResult:
     """The run of a task: read from its folder, resumed, or run now."""
     show: dict[str, Any] = {"callbacks": tuple(callbacks), "progress": False}
     path = task.folder
@@ -170,9 +170,9 @@ def run_task(task: RunTask, problem: Problem, settings: Settings, callbacks: Seq
     ended = kept.checkpoint.meta["summary"]["status"] != Status.INTERRUPTED.name
     if ended and kept.config.get("stop") == Stop(**limits).rules:
         result = load(path)
-        assert isinstance(result, Result)
+        assert isinstance(result, RunResult)
         if not (path / "summary.json").is_file():  # the process was killed before it wrote one
-            folder.export(path, result.x, result.trace, result.summary())
+            folder.export(path, result.x, result.trace, result.summary)
         return result
     engine = settings.get("engine")
     show |= {"threads": settings.get("threads"), "engine": None if isinstance(engine, str) else engine}
@@ -182,7 +182,7 @@ def run_task(task: RunTask, problem: Problem, settings: Settings, callbacks: Seq
 # -- in several processes ----------------------------------------------------------------------------------------------
 def _in_processes(
     tasks: Sequence[RunTask], problem: Problem, settings: Settings, jobs: int, progress: bool | None
-) -> list[Result]:
+) -> list[RunResult]:
     from multiprocessing.reduction import ForkingPickler
 
     from proxskip.processes import Processes
@@ -200,7 +200,7 @@ def _in_processes(
             f"this problem cannot be sent to other processes ({error}); use jobs=1, or define its functions and "
             "classes at the top level of a module."
         ) from None
-    results: dict[int, Result] = {}
+    results: dict[int, RunResult] = {}
     try:
         with (
             Processes(min(jobs, len(tasks)), shared) as pool,
@@ -215,7 +215,7 @@ def _in_processes(
     return [results[k] for k in sorted(results)]
 
 
-def _run_shared(task: RunTask) -> Result:
+def _run_shared(task: RunTask) -> RunResult:
     from proxskip.processes import shared
 
     problem, settings = shared()

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from proxskip import display, prox, theory
+from proxskip import prox, theory
 from proxskip.composite import setup, value_checks
 from proxskip.composite.auto import AutoDescent, Choice
 from proxskip.composite.descent import Descent, Point, Task, skip_probability
@@ -24,7 +24,7 @@ from proxskip.problems.federated import Problem
 from proxskip.prox import Inner
 from proxskip.prox.adapted import Adapted
 from proxskip.results import description
-from proxskip.results.result import Status
+from proxskip.results.result import Result, Status, Summary
 from proxskip.results.trace import Trace
 from proxskip.types import Array
 
@@ -32,12 +32,12 @@ MAX_FAILED_CERTIFICATES = 6
 """How often a certificate may exceed tol although its bound did not, before an inexact prox counts as too inexact."""
 
 
-@dataclass(frozen=True, eq=False)  # arrays have no truth value
-class Minimum:
+@dataclass(frozen=True, eq=False, repr=False)
+class Minimum(Result):
     """The result of ``minimize``; its fields are also keys, as in scipy's OptimizeResult.
 
     Args:
-        status, success, message: how it ended; ``success`` means that the certificate is at most tol.
+        status, message: how it ended; ``success`` means that the certificate is at most tol.
         trace: a record of every round.
         method, parameters: what ran last.
         seconds: the time that it took.
@@ -63,7 +63,6 @@ class Minimum:
     ngrad: int
     nprox: int
     status: Status
-    success: bool
     message: str
     certificate: float
     trace: Trace = field(repr=False)
@@ -78,26 +77,30 @@ class Minimum:
     warnings: tuple[str, ...] = ()
     choices: tuple[Choice, ...] = ()
 
+    axes = ("nprox", "certificate")
+
     def __getitem__(self, key: str) -> Any:
-        return vars(self)[key]
+        if key not in (*vars(self), "success"):
+            raise KeyError(key)
+        return getattr(self, key)
 
     def keys(self) -> Iterator[str]:
-        """The names of the fields."""
-        return iter(vars(self))
+        """The names of the fields, and ``success``."""
+        return iter([*vars(self), "success"])
 
     __iter__ = keys
 
-    def _repr_html_(self) -> str:
-        title, *rows = [line.partition(": ")[::2] for line in str(self).splitlines()]
-        picture = display.sparkline(self.trace["certificate"], "certificate")
-        return display.html(f"Minimum: {title[1]}", [(name.strip(), value) for name, value in rows], picture)
+    @property
+    def summary(self) -> Summary:
+        """The method, its parameters, the costs and the end, by name."""
+        costs = {k: self[k] for k in ("fun", "certificate", "nit", "ngrad", "nprox", "passes", "seconds")}
+        end = {"status": self.status.name, "success": self.success, "message": self.message}
+        return Summary({"method": self.method, **self.parameters, **costs, **end, "warnings": list(self.warnings)})
 
-    def __repr__(self) -> str:
-        shown = ("message", "success", "status", "fun", "certificate", "nit", "ngrad", "nprox", "seconds", "method")
-        lines = [f"{k:>11}: {_text(self[k])}" for k in shown]
+    def rows(self) -> list[tuple[str, str]]:
+        shown = ("method", "fun", "certificate", "nit", "ngrad", "nprox", "seconds")
         parameters = ", ".join(f"{k} = {_text(v)}" for k, v in self.parameters.items() if v is not None)
-        x = np.array2string(self.x, threshold=6)
-        return "\n".join([*lines, f"{'parameters':>11}: {parameters}", f"{'x':>11}: {x}"])
+        return [*((k, _text(self[k])) for k in shown), ("parameters", parameters), *super().rows()]
 
 
 @check_keywords
@@ -315,7 +318,6 @@ def _result(run: Descent, name: str, status: Status, message: str, point: Point,
         ngrad=counts.local_steps,
         nprox=counts.prox_evals,
         status=status,
-        success=status is Status.CONVERGED,
         message=message,
         certificate=certificate,
         trace=run.trace,

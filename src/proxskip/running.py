@@ -25,7 +25,7 @@ from proxskip.loop.run_spec import RunSpec, as_method, as_problem
 from proxskip.loop.stop import RUN_RULES, Stop
 from proxskip.problems.federated import Problem
 from proxskip.results import description, folder
-from proxskip.results.result import Result
+from proxskip.results.result import RunResult
 from proxskip.types import Array, InputError, NoTheoremWarning, Oracle, Vectors
 
 __all__ = ["as_method", "as_problem", "checked_x0", "make_engine", "real_numbers", "resume", "run", "starting_point"]
@@ -36,11 +36,11 @@ def run(
     method: Method | type[Method] | str, problem: Problem | Oracle, *, rounds: int | None = None,
     iterations: int | None = None, seconds: float | None = None, tol: float | None = None, target: float | None = None,
     seed: int = 0, engine: str | Engine = "cpu", cohort: Any = None, x0: Any = None, h0: Any = None,
-    warm: Result | None = None, every: int | None = None, out: str | Path | None = None, force: bool = False,
+    warm: RunResult | None = None, every: int | None = None, out: str | Path | None = None, force: bool = False,
     checkpoint_every: int | None = None, callbacks: Sequence[Any] = (), allow_unsafe_step: bool = False,
     threads: int | None = None, spec: dict[str, Any] | None = None, progress: bool | None = None,
     network: Network | str | None = None,
-) -> Result:  # fmt: skip
+) -> RunResult:  # fmt: skip
     """Run a method on a problem through an engine.
 
     Args:
@@ -110,7 +110,7 @@ def resume(
     threads: int | None = None,
     engine: str | Engine | None = None,
     progress: bool | None = None,
-) -> Result:
+) -> RunResult:
     """Continue a run folder from its checkpoint; the trajectory is bitwise that of an uninterrupted run.
 
     Args:
@@ -139,7 +139,7 @@ def go_on(
     threads: int | None,
     engine: str | Engine | None,
     progress: bool | None,
-) -> Result:
+) -> RunResult:
     """``resume`` with these limits in place of the old ones; None takes a limit away."""
     check_callbacks(callbacks)
     problem = as_problem(problem)
@@ -221,17 +221,17 @@ def make_engine(engine: Any, threads: int | None = None) -> Engine:
 
 
 def starting_point(
-    method: Method, problem: Problem, participation: Participation, x0: Any, h0: Any, warm: Result | None
+    method: Method, problem: Problem, participation: Participation, x0: Any, h0: Any, warm: RunResult | None
 ) -> tuple[Array, Array | None, Vectors]:
     """x0, h0 (None for zeros) and a dual method's y, checked; ``warm`` supplies what fits of an earlier result."""
     dual: Vectors = {}
-    if warm is not None and not isinstance(warm, Result):
+    if warm is not None and not isinstance(warm, RunResult):
         raise InputError("warm must be a result of run.")
     if problem.D is not None:
         if h0 is not None:
             raise InputError("with psi(D x), h is -D'y and cannot be given; start from an earlier result with warm=.")
         y = None if warm is None else warm.server.get("y")
-        if warm is not None and warm.summary()["method"] == method.name and y is not None:
+        if warm is not None and warm.summary["method"] == method.name and y is not None:
             dual, h0 = {"y": y}, -np.asarray(problem.D.T @ y)
     elif warm is not None and "h" in method.remembers and h0 is None:
         h0 = warm.h

@@ -15,7 +15,7 @@ from proxskip.links.network import Network
 from proxskip.many_runs import RunTask, folder_of, run_many
 from proxskip.problems.federated import Problem
 from proxskip.results.atomic import atomic_write_json
-from proxskip.results.result import Results
+from proxskip.results.table import Results
 from proxskip.running import as_method, as_problem
 from proxskip.types import InputError, Oracle
 
@@ -89,7 +89,7 @@ def sweep(
         tasks.append(RunTask(f"{number + 1}/{len(pairs)} {names[k]}, seed {seed}", rows[k][j], seed, path))
     results = Results(run_many(tasks, problem, settings, jobs=jobs, out=out, progress=progress))
     if out is not None:
-        atomic_write_json(Path(out) / "compare.json", [dict(r.summary()) for r in results])
+        atomic_write_json(Path(out) / "compare.json", [dict(r.summary) for r in results])
     return results
 
 

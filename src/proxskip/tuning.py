@@ -20,7 +20,7 @@ from proxskip.loop.progress import OverallProgress, is_wanted
 from proxskip.many_runs import RunTask, run_many
 from proxskip.methods import Decaying
 from proxskip.problems.federated import Problem
-from proxskip.results.result import Result, Status
+from proxskip.results.result import RunResult, Status
 from proxskip.running import as_problem
 from proxskip.types import InputError, Oracle, UnsafeStepWarning
 
@@ -244,7 +244,7 @@ def trial_settings(rounds: int, engine: str, threads: int | None = None) -> dict
     return {"rounds": rounds, "engine": engine, "every": every, "threads": threads, "allow_unsafe_step": True}
 
 
-def score(result: Result) -> float | None:
+def score(result: RunResult) -> float | None:
     """f - f* at the end (f where f* is unknown); None if the run diverged."""
-    s = result.summary()
+    s = result.summary
     return None if result.status is Status.DIVERGED else s["f"] if s["gap"] is None else s["gap"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from proxskip.loop.listen import Callback, Record
-from proxskip.results.result import Result, Status
+from proxskip.results.result import RunResult, Status
 from proxskip.types import InputError
 
 FAILED = (Status.DIVERGED, Status.CORRUPTED)
@@ -38,7 +38,7 @@ class TensorBoard(Callback):
         for name, value in _finite(metrics).items():
             self._writer.add_scalar(name, value, step)
 
-    def on_run_end(self, result: Result) -> None:
+    def on_run_end(self, result: RunResult) -> None:
         self._close()
 
     def on_run_error(self, error: BaseException) -> None:
@@ -79,7 +79,7 @@ class MLflow(Callback):
         batch = [self._entities.Metric(name, value, now, step) for name, value in _finite(metrics).items()]
         self._client.log_batch(self.run_id, metrics=batch)
 
-    def on_run_end(self, result: Result) -> None:
+    def on_run_end(self, result: RunResult) -> None:
         status = "FINISHED"
         if result.status is Status.INTERRUPTED:
             status = "KILLED"
@@ -119,7 +119,7 @@ class WandB(Callback):
     def on_record(self, step: int, metrics: Record) -> None:
         self._run.log(_finite(metrics), step=step)
 
-    def on_run_end(self, result: Result) -> None:
+    def on_run_end(self, result: RunResult) -> None:
         failed = result.status in FAILED or result.status is Status.INTERRUPTED
         self._end(result.status.name, result.message, int(failed))
 

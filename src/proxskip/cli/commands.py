@@ -32,7 +32,7 @@ from proxskip.registry import METHODS
 from proxskip.report import plots
 from proxskip.results import fields, folder, lock, run_text
 from proxskip.results.atomic import atomic_write_json
-from proxskip.results.result import Result, Status
+from proxskip.results.result import RunResult, Status
 from proxskip.running import make_engine, resume
 from proxskip.theory.table1 import table1
 from proxskip.types import EngineError, InputError, UnsafeStepWarning, printable
@@ -144,7 +144,7 @@ def _execute(methods: Sequence[str], o: Namespace) -> tuple[list[dict[str, Any]]
             clear(out)  # only now, since everything has been checked
         # the folder of several runs is locked until the last of them has ended
         results = run_many(tasks, problem, shared, out=o.out if several else None, progress=not o.quiet)
-    summaries = [dict(r.summary()) for r in results]
+    summaries = [dict(r.summary) for r in results]
     has_tolerance = o.tol is not None or o.target is not None
     return summaries, problem, labels, worst([exit_code(r, has_tolerance) for r in results])
 
@@ -197,7 +197,7 @@ def _solve(problem: Problem, quiet: bool) -> None:
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
-def exit_code(result: Result, has_tolerance: bool) -> int:
+def exit_code(result: RunResult, has_tolerance: bool) -> int:
     """The exit code of one run."""
     return {
         Status.CONVERGED: DONE,
@@ -305,7 +305,7 @@ def _resume(o: Namespace) -> int:
     with Progress(config["method"], o.quiet) as progress, engine_for(config["engine"], o) as engine:
         limits = {k: vars(o)[k] for k in settings.LIMITS if vars(o)[k] is not None}
         result = resume(path, problem, callbacks=(progress,), engine=engine, progress=False, **limits)
-    summary = dict(result.summary())
+    summary = dict(result.summary)
     if o.json:
         output.as_json(summary | {"labels": labels})
     elif not o.quiet:

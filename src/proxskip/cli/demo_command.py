@@ -13,13 +13,13 @@ from proxskip.interfaces import Method
 from proxskip.methods import GD, FedLin, LocalGD, Scaffnew
 from proxskip.problems.glm import Logistic
 from proxskip.problems.split import split
-from proxskip.results.result import Result
+from proxskip.results.result import RunResult
 from proxskip.running import run
 from proxskip.version import __version__
 
 ROUNDS, LAP, DECADES, WIDTH = 100, 10, 8, 44
 """Rounds of the race, rounds between two pictures, the decades that the bars show, and their width."""
-State = dict[str, Result]
+State = dict[str, RunResult]
 """Where each method is, by its title."""
 
 
@@ -66,7 +66,7 @@ def _show(laps: Iterator[tuple[int, State]]) -> None:
         live.update(picture(done, state) + "\n" + words(done, state))
 
 
-def gap(result: Result) -> float:
+def gap(result: RunResult) -> float:
     """f(x) - f* at the end."""
     return float(result.trace["gap"][-1])
 

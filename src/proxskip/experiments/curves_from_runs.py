@@ -12,7 +12,7 @@ import numpy as np
 from proxskip.experiments.workspace import RunRequest, Workspace
 from proxskip.report.figures import Panel, Series
 from proxskip.report.plots import X_AXES, Y_AXES, column
-from proxskip.results.result import Result
+from proxskip.results.result import RunResult
 from proxskip.results.trace import Trace
 from proxskip.tuning import local_steps_flag
 from proxskip.types import Array
@@ -27,7 +27,7 @@ LONG = 6e9
 _TOOLTIP = ("gamma", "p", "K", "q", "tau", "eta_g", "option", "batch", "clients", "seed")
 
 
-def series(label: str, runs: Sequence[Result], axes: Sequence[str] = AXES, **about: Any) -> Series:
+def series(label: str, runs: Sequence[RunResult], axes: Sequence[str] = AXES, **about: Any) -> Series:
     """One curve: a single run, or the median over seeds with a band from the smallest to the largest.
 
     A run that has reached its target stays there, at its mean cost per round.
@@ -40,7 +40,7 @@ def series(label: str, runs: Sequence[Result], axes: Sequence[str] = AXES, **abo
     longer = [np.maximum(1.0, rounds / max(1, t["round"][-1])) for t in traces]
     costs = {a: [column(t, a)[k] * c for t, k, c in zip(traces, at, longer, strict=True)] for a in axes}
     x = {a: np.median(columns, axis=0).tolist() for a, columns in costs.items()}
-    s = runs[0].about
+    s = runs[0].summary
     tooltip = {k: s[k] for k in _TOOLTIP if s.get(k) is not None} | about
     tooltip["status"] = "diverged" if "diverged" in status else statistics.mode(status)
     if len(runs) == 1:
@@ -61,13 +61,13 @@ def common_rounds(traces: Sequence[Trace], arrived: Sequence[bool]) -> Array:
     return np.asarray(every[np.all(known, axis=0)])
 
 
-def with_seeds(workspace: Workspace, requests: Sequence[RunRequest]) -> list[list[Result]]:
+def with_seeds(workspace: Workspace, requests: Sequence[RunRequest]) -> list[list[RunResult]]:
     """Each request with the preset's ``seeds`` or ``seeds_of_long_runs``; once if nothing is random."""
     preset = workspace.preset
     first = workspace.runs(requests)
     rest = []
     for request, run in zip(requests, first, strict=True):
-        rows = run.about["iterations"] * (workspace.problem(**request.problem).N or 0)
+        rows = run.summary["iterations"] * (workspace.problem(**request.problem).N or 0)
         is_long = rows > LONG and "seeds_of_long_runs" in preset
         count = preset["seeds_of_long_runs"] if is_long else preset.get("seeds", 1)
         draws = local_steps_flag(request.method) == "p" or request.problem.get("batch") is not None

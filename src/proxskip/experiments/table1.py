@@ -17,7 +17,7 @@ from proxskip.methods import GD, Accelerated, FedLin, LocalGD, Scaffnew, Scaffol
 from proxskip.problems.federated import Problem
 from proxskip.registry import title
 from proxskip.report.figures import Claim, Experiment, Panel, Series, Table, first_below
-from proxskip.results.result import Result
+from proxskip.results.result import RunResult
 from proxskip.theory import table1 as paper
 
 SLOPE_TOLERANCE = 0.1
@@ -158,7 +158,7 @@ def _data(workspace: Workspace) -> list[Series]:
     ]
 
 
-def _spent(run: Result, target: float, n: int) -> dict[str, Any]:
+def _spent(run: RunResult, target: float, n: int) -> dict[str, Any]:
     last = run.trace.last()
     sent = (last["floats_up"] + last["floats_down"]) / (n * last["round"])
     spent = {"floats": sent, "exchanges": last["exchanges"] / last["round"]}

@@ -52,7 +52,7 @@ from proxskip.problems.federated import Problem
 from proxskip.registry import named, title
 from proxskip.report.figures import Claim, Experiment, Panel, Series, Table, first_below
 from proxskip.report.plots import X_AXES
-from proxskip.results.result import Result
+from proxskip.results.result import RunResult
 from proxskip.tuning import Candidate, grid, halve, local_steps_flag
 from proxskip.types import InputError
 
@@ -244,7 +244,7 @@ def smoothness(problem: Problem) -> float:
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
-def _runs(workspace: Workspace, curves: Sequence[Curve], figure: Mapping[str, Any]) -> list[list[Result]]:
+def _runs(workspace: Workspace, curves: Sequence[Curve], figure: Mapping[str, Any]) -> list[list[RunResult]]:
     """The runs of every curve: first those that depend on no other."""
     later = [k for k, c in enumerate(curves) if "like" in c.entry or "times_best" in c.entry]
     first = [k for k in range(len(curves)) if k not in later]
@@ -255,7 +255,7 @@ def _runs(workspace: Workspace, curves: Sequence[Curve], figure: Mapping[str, An
     return [runs[k] for k in range(len(curves))]
 
 
-def _after(curve: Curve, known: Mapping[str, Sequence[Result]], figure: Mapping[str, Any]) -> RunRequest:
+def _after(curve: Curve, known: Mapping[str, Sequence[RunResult]], figure: Mapping[str, Any]) -> RunRequest:
     """The request of a curve that depends on others."""
     request, entry = curve.request, curve.entry
     if "times_best" in entry:
@@ -266,7 +266,7 @@ def _after(curve: Curve, known: Mapping[str, Sequence[Result]], figure: Mapping[
         return replace(request, stop={**request.stop, "rounds": rounds})
     if entry["like"] not in known:
         raise InputError(f'{request.label} is like "{entry["like"]}", which is not a curve before it.')
-    other = known[entry["like"]][0].summary()
+    other = known[entry["like"]][0].summary
     copied = {k: other[k] for k in entry.get("copies", ["rounds"])}
     stop = {**request.stop, **{k: v for k, v in copied.items() if k in _OF_A_STOP}}
     return replace(request, stop=stop, flags={**request.flags, **{k: v for k, v in copied.items() if k not in stop}})
@@ -313,10 +313,10 @@ def _grow(name: str, tried: list[Candidate], winner: Candidate, L: float, rules:
     return bool(new)
 
 
-def _order(run: Result, eps: float | None) -> tuple[float, float]:
+def _order(run: RunResult, eps: float | None) -> tuple[float, float]:
     """By rounds to eps; if no run gets there, by f - f* at the end."""
     rounds = None if eps is None else first_below(run.trace["round"], run.trace["gap"], eps)
-    return rounds or math.inf, run.summary()["gap"] or math.inf
+    return rounds or math.inf, run.summary["gap"] or math.inf
 
 
 # -- what is shown -----------------------------------------------------------------------------------------------------
@@ -329,7 +329,7 @@ def parameters(problem: Problem) -> dict[str, Any]:
     return shown
 
 
-def _table(id: str, heading: str, drawn: Sequence[Series], runs: Sequence[Sequence[Result]], figure: Any) -> Table:
+def _table(id: str, heading: str, drawn: Sequence[Series], runs: Sequence[Sequence[RunResult]], figure: Any) -> Table:
     """The parameters of every curve, its costs to eps, and where it ends."""
     eps, costs = figure.get("eps"), figure.get("costs", ["rounds"]) if "eps" in figure else []
     columns = ["curve", "gamma", "gamma L", "local steps per round", "rounds run", *(f"{a} to {eps:g}" for a in costs)]
@@ -337,8 +337,8 @@ def _table(id: str, heading: str, drawn: Sequence[Series], runs: Sequence[Sequen
     rows: list[list[Any]] = []
     for s, (first, *_) in zip(drawn, runs, strict=True):
         steps = s.about.get("K") or round(1 / s.about.get("p", 1.0), 1)
-        gamma = first.about["gamma"]
-        rows.append([s.label, gamma, gamma * first.about["L"], steps, s.x["rounds"][-1]])
+        gamma = first.summary["gamma"]
+        rows.append([s.label, gamma, gamma * first.summary["L"], steps, s.x["rounds"][-1]])
         rows[-1] += [first_below(s.x[axis], s.y, eps) for axis in costs]
         rows[-1] += [s.y[-1], (s.low or s.y)[-1], (s.high or s.y)[-1], s.about.get("seeds", 1)]
     return Table(id, heading, columns, rows)

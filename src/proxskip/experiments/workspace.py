@@ -22,7 +22,7 @@ from proxskip.problems.federated import Problem
 from proxskip.report.figures import Experiment, Panel, Table
 from proxskip.results import checkpoint, description, lock
 from proxskip.results.atomic import atomic_write_json
-from proxskip.results.result import Result, Status
+from proxskip.results.result import RunResult, Status
 from proxskip.tuning import score, trial_settings
 from proxskip.types import UnsafeStepWarning
 
@@ -112,7 +112,7 @@ class Workspace:
         return settings.method_of(name, settings.flags(data=self.data, **flags), problem)
 
     # -- runs and values -----------------------------------------------------------------------------------------------
-    def runs(self, requests: Sequence[RunRequest]) -> list[Result]:
+    def runs(self, requests: Sequence[RunRequest]) -> list[RunResult]:
         """The requested runs: read from their folders, resumed from a checkpoint, or run now."""
         return self._each(_run, requests, [request.label for request in requests])
 
@@ -179,7 +179,7 @@ def _in_process(work: tuple[Callable[..., Any], Mapping[str, Any], Any]) -> Any:
     return function(Workspace(**about, problems=_PROBLEMS), item, "")
 
 
-def _run(workspace: Workspace, request: RunRequest, text: str) -> Result:
+def _run(workspace: Workspace, request: RunRequest, text: str) -> RunResult:
     spec = workspace.spec(request.method, **request.problem)
     problem = workspace.problem_of(spec)
     method = workspace.method(request.method, problem, **request.flags)
@@ -216,7 +216,7 @@ def final_gap(workspace: Workspace, trial: Mapping[str, Any]) -> float | None:
     return score(_quietly(RunTask("", method, 0), problem, arguments))
 
 
-def _quietly(task: RunTask, problem: Problem, arguments: Mapping[str, Any], callbacks: Sequence[Any] = ()) -> Result:
+def _quietly(task: RunTask, problem: Problem, arguments: Mapping[str, Any], callbacks: Sequence[Any] = ()) -> RunResult:
     """The run of a task; its summary has the warnings, and an interrupt ends the experiment."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnsafeStepWarning)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.results.result import Result
+from proxskip.results.result import RunResult
 from proxskip.types import Array, InputError
 
 
@@ -43,7 +43,7 @@ class Callback:
     def on_record(self, step: int, metrics: Record) -> None:
         """A record after ``step`` rounds; ``metrics.x`` is x."""
 
-    def on_run_end(self, result: Result) -> None:
+    def on_run_end(self, result: RunResult) -> None:
         """The run is over; ``result.status`` says how it ended."""
 
     def on_run_error(self, error: BaseException) -> None:

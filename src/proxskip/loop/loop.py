@@ -30,7 +30,7 @@ from proxskip.problems.federated import Problem
 from proxskip.results import description, folder
 from proxskip.results.checkpoint import CheckpointError
 from proxskip.results.journal import NUMBERS, RowsState
-from proxskip.results.result import Result, Status, Summary
+from proxskip.results.result import RunResult, Status, Summary
 from proxskip.results.trace import Trace
 from proxskip.types import Array, EngineInUse, InputError, Vectors
 
@@ -202,7 +202,7 @@ class Loop:
         self.noise = float(np.max(self.method.gamma)) ** 2 * self.problem.es_C / self.zeta if noisy else 0.0  # type: ignore[operator]
 
     # -- the loop ------------------------------------------------------------------------------------------------------
-    def go(self, callbacks: Sequence[Any]) -> Result:
+    def go(self, callbacks: Sequence[Any]) -> RunResult:
         """Run rounds until a stopping rule holds."""
         try:
             with listening(callbacks, self.config):
@@ -219,7 +219,7 @@ class Loop:
         tell_end(callbacks, result)
         return result
 
-    def _kept(self, keep: folder.Folder, result: Result) -> Result:
+    def _kept(self, keep: folder.Folder, result: RunResult) -> RunResult:
         """Write the result; if that fails, warn and return it anyway."""
         try:
             keep.finish(result.trace, self.state(result))
@@ -227,7 +227,7 @@ class Loop:
             note = f"{error} The result is only in memory."
             warnings.warn(note, UserWarning, stacklevel=5)
             self.notes.append(note)
-            result.about["warnings"] = list(self.notes)
+            result.summary["warnings"] = list(self.notes)
             return replace(result, warnings=tuple(self.notes))
         return result
 
@@ -417,7 +417,7 @@ class Loop:
         return weighted_sum(self.problem.weights, self._see().memory["x"])
 
     # -- checkpoints and the result ------------------------------------------------------------------------------------
-    def state(self, result: Result | None = None) -> folder.State:
+    def state(self, result: RunResult | None = None) -> folder.State:
         """Everything that a resumed run needs, with the result, or what it is so far."""
         seen, rows = self._see(), None
         counts = dict(seen.counts["arrays"])
@@ -438,7 +438,7 @@ class Loop:
         meta |= {} if self.clock is None else {"clock": self.clock.state()}
         if result is None:
             return folder.State(self._answer(), self._summary_so_far(), arrays, meta, rows)
-        return folder.State(result.x, result.summary(), arrays, meta, rows)
+        return folder.State(result.x, result.summary, arrays, meta, rows)
 
     def _summary_so_far(self) -> Summary:
         """The summary of a run that has not ended, without measurements where this round has no record."""
@@ -450,7 +450,7 @@ class Loop:
             self.config, self.problem, row | self._costs(), Status.INTERRUPTED, message, self.zeta, tuple(self.notes)
         )
 
-    def _result(self, status: Status, message: str) -> Result:
+    def _result(self, status: Status, message: str) -> RunResult:
         seen, row = self._see(), self.trace.last()
         if row["round"] != self.round:  # a failed round has no record: measure at the returned x
             row = dict.fromkeys(self.trace.columns, np.nan) | self._costs() | measure.at_point(self.judged, self.x)
@@ -465,9 +465,9 @@ class Loop:
         first = {k: float(self.trace[k][0]) for k in ("grad_norm", "gap")}
         if (floor := description.cohort_floor(self.config, first)) is not None:
             about["forecast"] = floor
-        return Result(
-            self.x, status, bool(about["success"]), message, self.trace, h, seen.server, seen.memory,
-            self.exchange.meter.participated.copy(), tuple(self.notes), about,
+        return RunResult(
+            self.x, status, message, self.trace, h, seen.server, seen.memory,
+            self.exchange.meter.participated.copy(), about, tuple(self.notes),
         )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from typing import Any, Self, TextIO
 
 from proxskip.display import in_notebook
 from proxskip.results.description import cohort_floor
-from proxskip.results.result import Result
+from proxskip.results.result import RunResult
 
 SECONDS_BEFORE_FIRST = 1.0
 """A run that takes less than this shows no progress."""
@@ -116,7 +116,7 @@ class Progress(StatusLine):
         now = time.monotonic()
         self.show(self._words(metrics, now - self.began), now)
 
-    def on_run_end(self, result: Result) -> None:
+    def on_run_end(self, result: RunResult) -> None:
         self.close()
 
     def on_run_error(self, error: BaseException) -> None:

@@ -95,7 +95,7 @@ class ClientPilot:
         count = 1 if alike else int(min(max(calls, 20.0), MAX_FORECAST)) if math.isfinite(calls) else 20
         order = count.bit_length()
         if order not in self.times:
-            s, cohort = self.result.summary(), as_participation(self.cohort)
+            s, cohort = self.result.summary, as_participation(self.cohort)
             clock = Clock(self.network, self.problem, self.method, self.seed, cohort)
             each = max(1, int(self.result.participation.sum())) * max(1, s["exchanges"]) / max(1, s["rounds"])
             unit = self.problem.batch or (self.problem.N or self.problem.n) / self.problem.n  # mean rows of a gradient
@@ -105,7 +105,7 @@ class ClientPilot:
         return self.times[order]
 
     def row(self, eps: float) -> PlanRow:
-        curve, s = self.curve, self.result.summary()
+        curve, s = self.curve, self.result.summary
         claims = self.method.claims(self.problem)
         exchanges, iterations = max(1, s["exchanges"]), max(1, s["iterations"])
         zeta = claims.zeta / (iterations / max(1, s["rounds"])) if claims.zeta and claims.per_round else claims.zeta

@@ -46,6 +46,7 @@ X_AXES = {
     "passes": (("passes",), "gradient passes over the data"),
     "iterations": (("iterations",), "iterations (local steps of one client)"),
     "prox": (("prox_evals",), "prox evaluations"),
+    "nprox": (("nprox",), "prox evaluations"),
     "seconds": (("seconds",), "seconds, without evaluation"),
     "sim_seconds": (("sim_seconds",), "seconds over the simulated network"),
 }
@@ -55,6 +56,7 @@ Y_AXES = {
     "gap": ("f(x) \N{MINUS SIGN} f*", 1e-16),
     "grad_norm": ("gradient norm at the communicated x", 1e-18),
     "lyapunov": ("Lyapunov function", 1e-32),
+    "certificate": ("certificate", 1e-18),
 }
 """Columns with a logarithmic y axis: its label, and the floor at which smaller values are drawn. Others are linear."""
 
@@ -109,11 +111,11 @@ def curves_of(results: Any, warn: bool = False) -> list[Curve]:
 
 def _about(result: Result) -> Summary:
     """The summary without the last record, whose metrics are no settings."""
-    return Summary({k: v for k, v in result.summary().items() if k not in result.trace})
+    return Summary({k: v for k, v in result.summary.items() if k not in result.trace})
 
 
 def _flat(results: Any) -> list[Result]:
-    if isinstance(results, Result) or (hasattr(results, "trace") and hasattr(results, "summary")):
+    if isinstance(results, Result):
         return [results]
     if isinstance(results, (str, Path)):
         return _flat(load(results))

@@ -9,14 +9,15 @@ from proxskip.keywords import check_keywords
 from proxskip.results import description, folder, several
 from proxskip.results.checkpoint import CheckpointError
 from proxskip.results.journal import read_rows
-from proxskip.results.result import Result, Results, Status, Summary
+from proxskip.results.result import RunResult, Status, Summary
+from proxskip.results.table import Results
 from proxskip.results.trace import Trace
 from proxskip.types import InputError, Vectors
 
 
 @check_keywords
-def load(path: str | Path) -> Result | Results:
-    """The Result of a run folder; a list of them from the folder of a comparison or a sweep.
+def load(path: str | Path) -> RunResult | Results:
+    """The RunResult of a run folder; a list of them from the folder of a comparison or a sweep.
 
     The methods come in the order of the comparison or sweep, and the seeds of each method in theirs. Of a run that has
     not ended it is the result at its last checkpoint, with the status INTERRUPTED.
@@ -51,7 +52,7 @@ def _natural(path: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", str(path)) if part]
 
 
-def _result(path: Path) -> Result:
+def _result(path: Path) -> RunResult:
     saved = folder.read(path)
     checkpoint = saved.checkpoint
     assert checkpoint is not None
@@ -74,10 +75,9 @@ def _result(path: Path) -> Result:
             h = description.revive(saved.config)[0].controls(server, memory)
         except InputError:  # a method from outside the package that is not registered here
             h = memory.get("h")
-        return Result(
-            arrays["x"], Status[about["status"]], bool(about["success"]), str(about["message"]),
-            Trace.from_arrays(arrays, "trace."), h, server, memory, participated.copy(), tuple(about["warnings"]),
-            about,
+        return RunResult(
+            arrays["x"], Status[about["status"]], str(about["message"]), Trace.from_arrays(arrays, "trace."), h,
+            server, memory, participated.copy(), about, tuple(about["warnings"]),
         )  # fmt: skip
     except (KeyError, TypeError, AssertionError) as error:
         raise CheckpointError(f"{path} holds no result that proxskip wrote ({error!r:.80}).") from None

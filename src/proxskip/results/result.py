@@ -1,28 +1,19 @@
-"""What ``run`` returns, and how a run may end."""
+"""What ``run``, ``minimize``, ``train`` and federations return, and how they may end."""
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from proxskip import display
-from proxskip.results import fields
 from proxskip.results.trace import Trace
 from proxskip.types import Array, Indices, Vectors
 
-
-class _MaxRounds:
-    """The old name of LIMIT, until 0.4."""
-
-    def __get__(self, status: Any, kind: Any) -> Any:
-        warnings.warn(
-            "Status.MAX_ROUNDS is Status.LIMIT now; the old name goes in 0.4.", DeprecationWarning, stacklevel=2
-        )
-        return kind.LIMIT
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 class Status(IntEnum):
@@ -44,7 +35,6 @@ class Status(IntEnum):
     PRECISION = 6
     CORRUPTED = 7
     STOPPED = 8
-    MAX_ROUNDS = _MaxRounds()
 
     def __str__(self) -> str:
         return f"Status.{self.name}"
@@ -64,79 +54,106 @@ class Summary(dict[str, Any]):
         return "\n".join(f"{k:<{width}}  {v}" for k, v in texts.items())
 
 
-@dataclass(frozen=True, eq=False)  # arrays have no truth value
 class Result:
-    """The last communicated x, how the run ended, its trace and its summary.
+    """What ``run``, ``minimize`` and ``train`` return: an answer, how it was reached, and at what cost.
+
+    A subclass is a frozen dataclass with the fields below, as fields or properties, and fields of its own. It sets
+    ``axes``, and may extend ``rows``, the lines of its repr. It has to give ``eq=False`` and ``repr=False`` to
+    ``dataclass``: arrays have no truth value, and the repr is this one.
+
+    Args:
+        x: the answer.
+        status: how it ended.
+        message: how it ended, in a sentence.
+        trace: what was recorded, as columns.
+        summary: the setting, the end and its costs by name; print it to read it.
+        warnings: sentences about doubts.
+    """
+
+    axes: ClassVar[tuple[str, str]] = ("rounds", "gap")
+    """What ``plot`` draws, and the column of a sparkline."""
+
+    x: Array
+    status: Status
+    message: str
+    trace: Trace
+    warnings: tuple[str, ...]
+
+    if TYPE_CHECKING:  # a field of some subclasses, and a property of others
+
+        @property
+        def summary(self) -> Summary: ...
+
+    @property
+    def success(self) -> bool:
+        """Whether a tolerance was given and holds at x."""
+        return self.status is Status.CONVERGED
+
+    def plot(self, x: str | None = None, y: str | None = None, ax: Axes | None = None) -> Axes:
+        """Draw one column of the trace against another, as ``proxskip.plot`` does.
+
+        Args:
+            x, y: as in ``proxskip.plot``; by default what is most telling of such a result.
+            ax: axes to draw on; new ones if not given.
+        """
+        from proxskip.plotting import plot  # it is above this module, since it reads run folders too
+
+        return plot(self, x or self.axes[0], y or self.axes[1], ax)
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The lines of the repr: a name and a text each."""
+        rows = [("x", np.array2string(self.x, precision=4, threshold=6, edgeitems=3))]
+        return rows + [("warning", note) for note in self.warnings[:3]]
+
+    def __repr__(self) -> str:
+        return display.text(self._title(), self.rows())
+
+    def _repr_html_(self) -> str:
+        pictures = (display.sparkline(self.trace[y], y) for y in (self.axes[1], "grad_norm") if y in self.trace)
+        return display.html(self._title(), self.rows(), next(filter(None, pictures), ""))
+
+    def _title(self) -> str:
+        return f"{type(self).__name__}: {self.status.name}, {self.message}"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RunResult(Result):
+    """What ``run`` returns: the last communicated x, how the run ended, its trace and its summary.
 
     ``success`` is true only if a tolerance was set and holds at this x.
 
     Args:
         x: the last communicated point.
         status: how the run ended.
-        success: whether a tolerance was given and holds at x.
         message: how the run ended, in a sentence.
         trace: what was recorded, as columns.
         h: the control variates, one row per client; None for methods without.
         server, memory: the vectors of the server, and of each client.
         participation: in how many rounds each client took part.
+        summary: all of summary.json: parameters, constants, costs and the end state; print it to read it.
         warnings: sentences about the run, such as that no theorem covers it.
-        about: the summary.
     """
 
     x: Array
     status: Status
-    success: bool
     message: str
     trace: Trace
     h: Array | None
-    server: Vectors = field(repr=False)
-    memory: Vectors = field(repr=False)
-    participation: Indices = field(repr=False)
+    server: Vectors
+    memory: Vectors
+    participation: Indices
+    summary: Summary = field(default_factory=Summary)
     warnings: tuple[str, ...] = ()
-    about: Summary = field(default_factory=Summary, repr=False)
-
-    def __repr__(self) -> str:
-        return display.text(*self._described())
-
-    def _repr_html_(self) -> str:
-        # f - f* over the records; the gradient norm where f* is unknown
-        names = (("gap", "f - f*"), ("grad_norm", "gradient norm"))
-        curves = (display.sparkline(self.trace[y], name) for y, name in names if y in self.trace)
-        return display.html(*self._described(), next(filter(None, curves), ""))
-
-    def _described(self) -> tuple[str, list[tuple[str, str]]]:
-        from proxskip.results import run_text  # here, since a worker has no use for it
-
-        rows = [("method", str(self.about["method"]))] if self.about else []
-        rows += run_text.rows(self.about) if "data" in self.about else []  # a training has no problem to describe
-        rows.append(("x", np.array2string(self.x, precision=4, threshold=6, edgeitems=3)))
-        rows += [("warning", note) for note in self.warnings[:3]]
-        return f"Result: {self.status.name}, {self.message}", rows
-
-    def summary(self) -> Summary:
-        """All of summary.json: parameters, constants, costs and the end state; print it to read it."""
-        return self.about
 
     @property
     def rounds(self) -> int:
         """Communication rounds done."""
-        return int(self.about["rounds"])
+        return int(self.summary["rounds"])
 
+    def rows(self) -> list[tuple[str, str]]:
+        from proxskip.results import run_text  # it names methods and codecs, which a worker has no use for
 
-class Results(list[Result]):
-    """A list of results that prints as a table; the seeds of a method follow each other.
-
-    Args:
-        iterable: the results.
-    """
-
-    def __repr__(self) -> str:
-        return "\n".join([f"{len(self)} results", *display.columns(*self._table())])
-
-    def _repr_html_(self) -> str:
-        return display.table(*self._table(), f"{len(self)} results")
-
-    def _table(self) -> tuple[list[str], list[list[str]]]:
-        head, rows = fields.table([(str(r.about["method"]), [r.about]) for r in self])
-        seeds = [str(r.about["seed"]) for r in self]
-        return ["method", "seed", *head[1:]], [[row[0], seed, *row[1:]] for row, seed in zip(rows, seeds, strict=True)]
+        rows = [("method", str(self.summary["method"]))]
+        if "data" in self.summary:  # a training has no problem to describe
+            rows += run_text.rows(self.summary)
+        return rows + super().rows()

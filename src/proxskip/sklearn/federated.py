@@ -10,7 +10,7 @@ import scipy.sparse
 
 from proxskip.problems.glm import Logistic, Softmax, with_ones
 from proxskip.problems.split import split
-from proxskip.results.result import Result
+from proxskip.results.result import RunResult
 from proxskip.running import run
 from proxskip.sklearn.conventions import LinearClassifier, classified, seed_of, warn_unless
 from proxskip.types import Array
@@ -99,7 +99,7 @@ class FederatedClassifier(LinearClassifier):
         problem = split(model, by="group", groups=clients)
         # tol is relative to the gradient at zero, or absolute where that vanishes
         slope = float(np.linalg.norm(model.gradient(np.zeros(model.d))))
-        result: Result = run(
+        result: RunResult = run(
             self.method, problem, tol=self.tol * (slope or 1.0), rounds=self.max_iter, seed=seed_of(self),
             cohort=self.cohort, engine=self.engine, x0=self._start(rows, means), progress=False,
         )  # fmt: skip

@@ -28,7 +28,6 @@ from proxskip.links.cohorts import as_participation
 from proxskip.links.network import Network
 from proxskip.loop.listen import Record, check_callbacks, listening, tell_end, tell_record
 from proxskip.loop.progress import shown
-from proxskip.plotting import plot
 from proxskip.problems.federated import Problem
 from proxskip.problems.split import arrangement
 from proxskip.problems.torch_model import Model
@@ -36,7 +35,7 @@ from proxskip.randomness import stream
 from proxskip.results import folder
 from proxskip.results.atomic import atomic_write
 from proxskip.results.checkpoint import in_words
-from proxskip.results.result import Status, Summary
+from proxskip.results.result import Result, Status, Summary
 from proxskip.results.trace import Trace
 from proxskip.torch.flat_parameters import local_steps
 from proxskip.torch.optimizer import check_settings
@@ -82,8 +81,8 @@ def split(
     return [(inputs[some], targets[some.to(targets.device)]) for some in picks]
 
 
-@dataclass(frozen=True)
-class Trained:
+@dataclass(frozen=True, eq=False, repr=False)
+class Trained(Result):
     """What ``train`` returns.
 
     Args:
@@ -105,20 +104,18 @@ class Trained:
     h: Array = field(repr=False)
     warnings: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    axes = ("rounds", "f")
 
     @property
     def rounds(self) -> int:
         """Communication rounds done."""
         return int(self.trace["round"][-1])
 
+    @property
     def summary(self) -> Summary:
         """The settings, the status and the last record."""
         about = {**self.settings, "status": self.status.name, "success": False, "message": self.message}
         return Summary({**about, "warnings": list(self.warnings), "rounds": self.rounds, **self.trace.last()})
-
-    def plot(self, y: str = "f", x: str = "rounds", ax: Any = None) -> Any:
-        """Draw a column of the trace, as ``proxskip.plot`` does."""
-        return plot([self], x, y, ax)
 
 
 @check_keywords
@@ -231,7 +228,7 @@ def _write(keep: folder.Folder, result: Trained, state: Training) -> None:
         atomic_write(keep.path / "weights.npz", buffer.getvalue())
     vectors: dict[str, Any] = {"x0": np.asarray(state.model.start()), "server.x": result.x, "memory.h": result.h}
     vectors |= {"line.participated": state.participated} | result.trace.to_arrays("trace.")
-    keep.finish(result.trace, folder.State(result.x, result.summary(), vectors, {"round": result.rounds}))
+    keep.finish(result.trace, folder.State(result.x, result.summary, vectors, {"round": result.rounds}))
 
 
 def _problem(
