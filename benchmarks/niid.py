@@ -8,7 +8,7 @@
 
 A CNN with 6 and 16 channels of 5 x 5 and layers of 120 and 84, batch 64, 50 rounds, SGD 0.01 with momentum 0.9. Every
 client takes as many local steps as 10 epochs (or 1) of 6,000 rows have, and all clients weigh the same. MNIST is read by
-``proxskip.datasets.mnist``. Finished runs are kept in ``--out``, so that a second call goes on.
+``mnist.py`` beside this file. Finished runs are kept in ``--out``, so that a second call goes on.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, nn
 
 import proxskip as ps
+from mnist import mnist
 from proxskip.processes import Processes
 from proxskip.torch import split, train, training
 
@@ -92,7 +93,7 @@ def data(quick: bool) -> list[Tensor]:
         X, y, cut = (X[order].reshape(-1, 1, 8, 8) - 5) / 6, y[order], 1440
         arrays = X[:cut], y[:cut], X[cut:], y[cut:]
     else:
-        X, y, X_test, y_test = ps.datasets.mnist()
+        X, y, X_test, y_test = mnist()
         arrays = X[:, None] / np.float32(255), y, X_test[:, None] / np.float32(255), y_test
     return [torch.tensor(v, dtype=torch.float32 if v.ndim > 1 else torch.int64) for v in arrays]
 

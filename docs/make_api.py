@@ -93,7 +93,7 @@ BEYOND = (
     ("proxskip.engines.cpu.engine", ("CpuEngine",)),
     ("proxskip.engines.reference", ("ReferenceEngine",)),
     ("proxskip.problems.solve", ("Solution",)),
-    ("proxskip.data.svmlight", ("read_svmlight", "Dataset", "DataError")),
+    ("proxskip.data.files", ("read_svmlight", "Dataset")),
     ("proxskip.conformance", ("check", "scaffold", "ConformanceReport", "Law")),
     ("proxskip.protocol", ("Server", "ServerState", "Client", "ClientState", "Worker", "Counts")),
     ("proxskip.results.checkpoint", ("save", "load", "differences", "Checkpoint", "CheckpointError")),

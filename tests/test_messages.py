@@ -60,12 +60,11 @@ def table(folder: Path, text: str) -> str:
         (lambda d: ps.datasets.load(d / "no.csv"), "there is no file {d}/no.csv; check the path."),
         (lambda d: ps.datasets.load("no.csv"), "there is no file no.csv; check the path."),
         (lambda d: ps.datasets.load("mushroom"), "there is no data set 'mushroom' (did you mean 'mushrooms'?)"),
-        (lambda d: ps.datasets.load(table(d, TEXT_FEATURE)), "data.csv:2:2: 'paris' in the column 'city' is not a "
-         "number; features must be numbers, choose them with columns=."),
-        (lambda d: ps.datasets.load(table(d, ID)), "'x1' in the column 'id' is not a number; features must be numbers, "
-         "choose them with columns=."),
-        (lambda d: ps.datasets.load(table(d, MIXED)), "data.csv:3:2: '3' in the column 'label' is not a text, as those "
-         "above it are; repair such rows."),
+        (lambda d: ps.datasets.load(table(d, TEXT_FEATURE)), "data.csv has 'paris' in the column 'city', which is not a "
+         "number; features must be numbers: choose them with columns="),
+        (lambda d: ps.datasets.load(table(d, ID)), "data.csv has 'x1' in the column 'id', which is not a number"),
+        (lambda d: ps.datasets.load(table(d, MIXED)), "the column 'label' has numbers, and 'yes' in row 1; write all or "
+         "none as numbers."),
         (lambda d: ps.datasets.load(table(d, "a,b1\n1,0\n")), "say which has the labels with label=."),
         (lambda d: ps.Logistic([["a", 1.0], ["b", 2.0]], [0, 1]), "features must be numbers"),
         # labels

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from proxskip import theory
-from proxskip.data.tables import LABELS
+from proxskip.data.files import LABELS
 from proxskip.experiments import FUNCTIONS
 from proxskip.experiments.settings import DEFAULTS, LOSSES, own_flags
 from proxskip.links import codecs

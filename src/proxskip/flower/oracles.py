@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from proxskip.data.svmlight import read_svmlight
+from proxskip.data.files import read_svmlight
 from proxskip.problems.glm import LeastSquares, LinearModel, Logistic, Softmax
 from proxskip.types import InputError
 
