@@ -26,10 +26,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from mnist import mnist
 from torch import Tensor, nn
 
-import proxskip as ps
-from mnist import mnist
 from proxskip.processes import Processes
 from proxskip.torch import split, train, training
 

@@ -261,7 +261,7 @@ def test_resume_refuses_what_it_cannot_resume(call, refused, tmp_path, tiny):
         ("demo --foo", "unknown argument --foo; see `proxskip demo --help`."),
         ("demo --outt x", "did you mean --out?"),
         ("run sgd {easy} --rounds 3", 'method "sgd" is not known. The methods are'),
-        ("run gd {easy} --rounds 3 --network mobile:deadlin=3", "has no keyword deadlin=; did you mean deadline=?"),
+        ("run gd {easy} --rounds 3 --network mobile:deadlin=3", "a network has no number 'deadlin'"),
         ("run scaffnew --rounds 3", "required: --data"),
         ("run scaffnew {easy} --rounds 3 --cohort 1.5", "a probability below 1"),
         ("run proxskip {easy} --rounds 3", "a single function"),

@@ -237,7 +237,7 @@ def test_wrong_bytes_never_get_the_name(bare: Path, server: Server, wrong: bytes
 @pytest.mark.parametrize("body", [bz2.compress(TOY)[:-9], b"<html>please log in</html>"])
 def test_a_damaged_download_says_what_is_wrong(bare: Path, server: Server, body: bytes) -> None:
     server.files["toy_rows.bz2"] = body
-    with pytest.raises(InputError, match="toy_rows.bz2 cannot be read"):
+    with pytest.raises(InputError, match=r"toy_rows\.bz2 cannot be read"):
         fetch("toy-rows")
     assert left_in(bare) == []
 

@@ -158,7 +158,7 @@ def test_bad_csv_is_one_sentence(text: str, said: str, tmp_path: Path) -> None:
 
 def test_latin_1_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_bytes("é,label\n1,0\n".encode("latin-1"))
-    with pytest.raises(InputError, match="is not text in UTF-8 .*; save it as UTF-8"):
+    with pytest.raises(InputError, match=r"is not text in UTF-8 .*; save it as UTF-8"):
         ps.datasets.load(tmp_path / "t.csv")
 
 

@@ -17,7 +17,6 @@ import pytest
 import scipy.sparse
 
 import proxskip as ps
-from conftest import needs
 from proxskip.cli import main
 from proxskip.engines.cpu.engine import CpuEngine
 
@@ -77,49 +76,6 @@ def table(folder: Path, text: str) -> str:
         (lambda d: ps.split(MODEL, 3, "iid", groups=np.arange(12) % 3), 'groups= needs by="group", but by is "iid".'),
         (lambda d: ps.split(MODEL, by="group"), "split by group needs groups=, one for each row"),
         (lambda d: ps.split(MODEL), "the number of clients is missing; give clients=."),
-        # keywords
-        (lambda d: ps.run("gd", PROBLEM, round=3), "run has no keyword round=; did you mean rounds=?"),
-        (lambda d: ps.run("gd", PROBLEM, num_rounds=3), "run has no keyword num_rounds=; did you mean rounds=?"),
-        (lambda d: ps.run("gd", PROBLEM, colour=3), "run has no keyword colour=; its keywords are method, problem, "),
-        (lambda d: ps.resume(d, PROBLEM, round=3), "resume has no keyword round=; did you mean rounds=?"),
-        (lambda d: ps.sweep(["gd"], PROBLEM, seed=3), "sweep has no keyword seed=; did you mean seeds=?"),
-        (lambda d: ps.tune("gd", PROBLEM, bugdet=3), "tune has no keyword bugdet=; did you mean budget=?"),
-        (lambda d: ps.split(MODEL, n_clients=3), "split has no keyword n_clients=; did you mean clients=?"),
-        (lambda d: ps.Scaffnew(gama=0.1, p=0.5), "Scaffnew has no keyword gama=; did you mean gamma=?"),
-        (lambda d: ps.Scaffnew(lr=0.1, p=0.5), "Scaffnew has no keyword lr=; did you mean gamma=?"),
-        (lambda d: ps.Scaffnew.theory(PROBLEM, own_step=True), "Scaffnew.theory has no keyword own_step=; did you mean "
-         "own_steps=?"),
-        (lambda d: ps.minimize(MODEL, toll=1.0), "minimize has no keyword toll=; did you mean tol=?"),
-        (lambda d: ps.minimize(MODEL, maxiter=3), "minimize has no keyword maxiter=; did you mean max_iter=?"),
-        (lambda d: ps.compare(["gd"], PROBLEM, round=3), "compare has no keyword round=; did you mean rounds=?"),
-        (lambda d: ps.run("scaffnew", PROBLEM, p=0.1), "run has no keyword p=; p belongs to the method: pass one such "
-         "as ps.Scaffnew(gamma=..., p=...)."),
-        (lambda d: ps.sweep(["gd"], PROBLEM, gama=0.1), "sweep has no keyword gama=; gamma belongs to the method"),
-        (lambda d: ps.run("local-gd", PROBLEM, local_steps=3), "pass one such as ps.LocalGD(gamma=..., K=...)."),
-        (lambda d: ps.tune("gd", PROBLEM, gamma=0.1), "tune has no keyword gamma=; its keywords are method, problem, "),
-        (lambda d: ps.Logistic(A, B, L2=1), "Logistic has no keyword L2=; did you mean l2=?"),
-        (lambda d: ps.Softmax(A, B, intersept=True), "Softmax has no keyword intersept=; did you mean intercept=?"),
-        (lambda d: ps.LeastSquares(A, Y, C=1), "LeastSquares has no keyword C=; its keywords are A, b, l2, l2_relative, "),
-        (lambda d: ps.Quadratic(A, B, const=1), "Quadratic has no keyword const=; its keywords are H, b, c."),
-        (lambda d: ps.random_quadratics(3, 2, sead=1), "random_quadratics has no keyword sead="),
-        (lambda d: ps.Problem([MODEL], weight=[1]), "Problem has no keyword weight=; did you mean weights=?"),
-        (lambda d: ps.scafflix(PROBLEM, alhpa=0.5), "scafflix has no keyword alhpa=; did you mean alpha=?"),
-        (lambda d: ps.write_clients(d, piece=[]), "write_clients has no keyword piece=; did you mean pieces=?"),
-        (lambda d: ps.open_clients(d, modle=1), "open_clients has no keyword modle=; did you mean model=?"),
-        (lambda d: ps.datasets.load("digits", lable="y"), "load has no keyword lable=; did you mean label=?"),
-        (lambda d: ps.load(folder=d), "load has no keyword folder=; its keywords are path."),
-        (lambda d: ps.plot([], xx=1), "plot has no keyword xx=; its keywords are results, x, y, ax."),
-        (lambda d: ps.reproduce(["fig1b"], quik=True), "reproduce has no keyword quik=; did you mean quick=?"),
-        (lambda d: ps.Network(latncy=1), "Network has no keyword latncy=; did you mean latency=?"),
-        (lambda d: ps.Spread(medain=1), "Spread has no keyword medain="),
-        pytest.param(lambda d: ps.torch.train(None, round=3), "train has no keyword round=; did you mean rounds=?",
-                     marks=[needs("torch"), pytest.mark.torch]),
-        pytest.param(lambda d: ps.torch.split(A, B, n_clients=3), "split has no keyword n_clients=; did you mean "
-                     "clients=?", marks=[needs("torch"), pytest.mark.torch]),
-        pytest.param(lambda d: ps.torch.Model(A, inptus=A), "Model has no keyword inptus=; did you mean inputs=?",
-                     marks=[needs("torch"), pytest.mark.torch]),
-        pytest.param(lambda d: ps.RayEngine(actor=2), "RayEngine has no keyword actor=; did you mean actors=?",
-                     marks=[needs("ray"), pytest.mark.ray]),
         # what would be dropped, mixed or drawn anew in silence
         (lambda d: ps.minimize(PROBLEM.with_psi(ps.prox.L1(0.1))), "minimize takes the smooth part alone"),
         (lambda d: ps.minimize(PROBLEM.with_batch(2)), "minimize takes the smooth part alone"),

@@ -249,7 +249,6 @@ def test_an_exchange_is_two_ways_and_the_bytes_of_each() -> None:
     ("call", "said"),
     [
         (lambda p: ps.Network.named("moon"), "not known"),
-        (lambda p: ps.Network.named("mobile", speeds=1), "has no keyword speeds=; did you mean speed="),
         (lambda p: ps.Network(lost_after=0.1), "deadline"),
         (lambda p: ps.Network(available=0.0), "available"),
         (lambda p: ps.Network(available=(0.5, 0.5)), "24"),

@@ -33,7 +33,7 @@ def test_idx_files_are_read_plain_and_compressed(name: str, tmp_path: Path, read
 @pytest.mark.parametrize("content", [gzip.compress(HEADER)[:-9], b"<html>please log in</html>"])
 def test_a_damaged_download_is_one_sentence(content: bytes, tmp_path: Path, read_idx: Any) -> None:
     (tmp_path / "a.gz").write_bytes(content)
-    with pytest.raises(InputError, match="cannot be read .*; remove it"):
+    with pytest.raises(InputError, match=r"cannot be read .*; remove it"):
         read_idx(tmp_path / "a.gz", "0" * 64)
 
 

@@ -17,7 +17,6 @@ from proxskip.composite.descent import Descent, Point, Task, skip_probability
 from proxskip.composite.functions import Smooth
 from proxskip.composite.turns import TurnsDescent
 from proxskip.interfaces import Method
-from proxskip.keywords import check_keywords
 from proxskip.loop.progress import MinimizeProgress, is_wanted
 from proxskip.loop.stop import Stop
 from proxskip.problems.federated import Problem
@@ -103,7 +102,6 @@ class Minimum(Result):
         return [*((k, _text(self[k])) for k in shown), ("parameters", parameters), *super().rows()]
 
 
-@check_keywords
 def minimize(
     f: Any, psi: Any = None, x0: Any = None, method: str | Method = "auto", tol: float = 1e-8, seed: int = 0, *,
     D: Any = None, p: float | None = None, gamma: float | None = None, tau: float | None = None,

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any
 
 from proxskip import theory
-from proxskip.keywords import check_keywords
 from proxskip.links.network import Network
 from proxskip.planning.forecast import Plan
 from proxskip.planning.pilots import PILOT_GRADIENTS, advice, client_pilots, race
@@ -21,7 +20,6 @@ from proxskip.types import InputError
 NO_MU = "mu is unknown, so there is no theorem to compare with."
 
 
-@check_keywords
 def plan(
     problem: Problem,
     *,

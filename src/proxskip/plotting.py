@@ -6,14 +6,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from proxskip.keywords import check_keywords
 from proxskip.results.result import Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-@check_keywords
 def plot(
     results: Result | str | Path | Iterable[Any] | Mapping[str, Any],
     x: str = "rounds",

@@ -13,7 +13,7 @@ import inspect
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, cached_property
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 
 from proxskip import methods
 from proxskip.interfaces import About, Method
-from proxskip.keywords import closest
 from proxskip.theory.step_sizes import Setting, StepLimits
 from proxskip.types import InputError
 
@@ -232,6 +231,13 @@ def named(name: str) -> type[Method]:
         f'method "{name}" is not known{hint} The methods are {", ".join(METHODS)}; one of your own becomes known by '
         "proxskip.authoring.register."
     )
+
+
+def closest(word: str, words: Iterable[str]) -> list[str]:
+    """The word that this one surely is, misspelt; none is better than a wrong one."""
+    from difflib import get_close_matches  # here, since workers do without
+
+    return get_close_matches(word, list(words), n=1, cutoff=0.78)
 
 
 def title(name: str) -> str:

@@ -13,7 +13,6 @@ import numpy as np
 
 from proxskip import theory
 from proxskip.interfaces import Engine, Method
-from proxskip.keywords import check_keywords
 from proxskip.links.cohorts import Everyone, Participation
 from proxskip.links.network import Network
 from proxskip.links.sums import weighted_sum
@@ -31,7 +30,6 @@ from proxskip.types import Array, InputError, NoTheoremWarning, Oracle, Vectors
 __all__ = ["as_method", "as_problem", "checked_x0", "make_engine", "real_numbers", "resume", "run", "starting_point"]
 
 
-@check_keywords
 def run(
     method: Method | type[Method] | str, problem: Problem | Oracle, *, rounds: int | None = None,
     iterations: int | None = None, seconds: float | None = None, tol: float | None = None, target: float | None = None,

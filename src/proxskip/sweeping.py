@@ -10,7 +10,6 @@ import numpy as np
 
 from proxskip import theory
 from proxskip.interfaces import Method
-from proxskip.keywords import check_keywords
 from proxskip.links.network import Network
 from proxskip.many_runs import RunTask, folder_of, run_many
 from proxskip.problems.federated import Problem
@@ -20,7 +19,6 @@ from proxskip.running import as_method, as_problem
 from proxskip.types import InputError, Oracle
 
 
-@check_keywords
 def sweep(
     methods: Sequence[Method | type[Method] | str] | Method | type[Method] | str,
     problem: Problem | Oracle,
@@ -93,6 +91,5 @@ def sweep(
     return results
 
 
-compare = check_keywords(sweep, "compare")
+compare = sweep
 """Another name for ``sweep``."""
-compare.__qualname__ = "compare"  # where pickle finds it

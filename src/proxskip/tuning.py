@@ -15,7 +15,6 @@ from typing import Any
 
 from proxskip import display, registry, theory
 from proxskip.interfaces import Method
-from proxskip.keywords import check_keywords
 from proxskip.loop.progress import OverallProgress, is_wanted
 from proxskip.many_runs import RunTask, run_many
 from proxskip.methods import Decaying
@@ -84,7 +83,6 @@ class Tuned:
         return ("gamma L", "local steps", "rounds", "f - f*"), rows
 
 
-@check_keywords
 def tune(
     method: Method | type[Method] | str,
     problem: Problem | Oracle,

@@ -21,14 +21,13 @@ from proxskip.cli.flags import parser, plugins
 from proxskip.data import datasets
 from proxskip.experiments import settings
 from proxskip.interfaces import Engine, Method
-from proxskip.keywords import closest
 from proxskip.links.network import Network
 from proxskip.loop.progress import DownloadProgress, Progress, stage
 from proxskip.many_runs import RunTask, run_many
 from proxskip.planner import plan
 from proxskip.problems.federated import Problem
 from proxskip.prox import parse as prox_text
-from proxskip.registry import METHODS
+from proxskip.registry import METHODS, closest
 from proxskip.report import plots
 from proxskip.results import fields, folder, lock, run_text
 from proxskip.results.atomic import atomic_write_json

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import textwrap
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from functools import partial
 from typing import Any, NoReturn
 
@@ -202,6 +203,10 @@ def network(text: str) -> Network:
         if not equals:
             raise InputError(f"{part!r} is not of the form key=value; write NAME:deadline=30,gradient=0.01")
         changes[key.strip()] = _number(value, convert=int) if key == "patience" else _number(value)
+    known = [field.name for field in fields(Network)]
+    for key in changes:
+        if key not in known:
+            raise InputError(f"a network has no number {key!r}; its numbers are {', '.join(known)}")
     return Network.named(name, **changes)
 
 

@@ -12,7 +12,7 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -99,10 +99,11 @@ def read_file(
     read = _read_csv if ending == ".csv" else _read_npz
     raw = _content(file)
     A, b, groups = read(file, raw, label, columns, group)
-    codes, group_names = None, ()
-    if groups is not None:
-        codes, group_names = _codes(groups, f"{file}: the column {group!r}")
-    return Dataset(A, b, codes, name, hashlib.sha256(raw).hexdigest(), group_names)
+    data = Dataset(A, b, None, name, hashlib.sha256(raw).hexdigest())
+    if groups is None:
+        return data
+    codes, group_names = _codes(groups, f"{file}: the column {group!r}")
+    return replace(data, group=codes, group_names=group_names)
 
 
 def read_svmlight(path: str | os.PathLike[str], n_features: int | None = None) -> Dataset:

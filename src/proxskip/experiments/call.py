@@ -6,13 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from proxskip.keywords import check_keywords
-
 if TYPE_CHECKING:
     from proxskip.report.figures import ReproductionReport
 
 
-@check_keywords
 def reproduce(
     experiments: str | Sequence[str] = (),
     *,

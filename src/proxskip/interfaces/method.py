@@ -11,7 +11,6 @@ import numpy as np
 
 from proxskip import display
 from proxskip.interfaces.exchange import Exchange
-from proxskip.keywords import check_keywords
 from proxskip.links.cohorts import Participation
 from proxskip.links.sums import weighted_sum
 from proxskip.problems.federated import Problem
@@ -169,12 +168,6 @@ class Method:
         # dataclass's own repr would print a thousand step sizes and every default
         if "__repr__" not in vars(cls):
             cls.__repr__ = Method.__repr__  # type: ignore[method-assign]
-        # @dataclass(slots=True) makes the class a second time, with the constructor that it wrote
-        if "__init__" in vars(cls):
-            cls.__init__ = check_keywords(cls.__init__)  # type: ignore[method-assign]
-            if "theory" in vars(cls):
-                theory = check_keywords(vars(cls)["theory"].__func__, f"{cls.__name__}.theory")
-                cls.theory = classmethod(theory)  # type: ignore[method-assign, assignment]
 
     def __post_init__(self) -> None:
         # numpy's numbers would round differently from those of a resumed run, which are read from a file

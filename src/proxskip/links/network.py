@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from proxskip.keywords import check_keywords
 from proxskip.links.profiles import NAMED, Amount, Spread, median, values
 from proxskip.randomness import client_uniforms
 from proxskip.theory.numbers import nonnegative, positive, whole
@@ -31,7 +30,6 @@ class Traits(NamedTuple):
     gradient: Array
 
 
-@check_keywords
 @dataclass(frozen=True, slots=True)
 class Network:
     """The network between the server and its clients; ``Network.named("mobile")`` is a predefined one.

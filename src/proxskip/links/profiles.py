@@ -36,7 +36,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import scipy
 
-from proxskip.keywords import check_keywords
 from proxskip.theory.numbers import positive
 from proxskip.types import Array, Indices, InputError
 
@@ -44,7 +43,6 @@ _NINE_IN_TEN = 1.2815515655446004
 """The 90th percentile of the standard normal distribution."""
 
 
-@check_keywords
 @dataclass(frozen=True, slots=True)
 class Spread:
     """A log-normal distribution over clients: half of them are below ``median``, nine in ten below ``p90``.

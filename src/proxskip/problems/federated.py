@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from proxskip import display, theory
-from proxskip.keywords import check_keywords
 from proxskip.problems import oracles, solve
 from proxskip.problems.clients import Clients, Listed, checked_dimension
 from proxskip.problems.glm import LinearModel, shares
@@ -25,7 +24,6 @@ MIN_NUMBERS_PER_CLIENT = 10_000
 """With more clients, it still is if their data hold at least this many numbers on average."""
 
 
-@check_keywords
 @dataclass(frozen=True, eq=False)
 class Problem:
     """min_x sum_i w_i f_i(x) + psi(x), or psi(D x), over clients i = 0, ..., n-1.

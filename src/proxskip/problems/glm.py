@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from proxskip.keywords import check_keywords
 from proxskip.problems import spectrum
 from proxskip.problems.operators import check_adjoint, is_complex, is_operator
 from proxskip.types import Array, Indices, InputError, is_sparse
@@ -22,7 +21,6 @@ CHEAP_UP_TO = 200
 """Features (or rows, if there are fewer) up to which the exact L takes no longer than a few gradients."""
 
 
-@check_keywords
 class LinearModel:
     """The base of Logistic, LeastSquares and Softmax."""
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from proxskip.keywords import check_keywords
 from proxskip.problems import oracles
 from proxskip.problems.federated import Problem
 from proxskip.types import Array, InputError
@@ -43,7 +42,6 @@ class Personal:
         return np.asarray(self.alpha**2 * self.f.hessp(self.model(x), v))
 
 
-@check_keywords
 def scafflix(problem: Problem, alpha: npt.ArrayLike, own: npt.ArrayLike | None = None) -> Problem:
     """The personalized problem  min_x sum_i w_i f_i(alpha_i x + (1 - alpha_i) x_i*)  of FLIX.
 

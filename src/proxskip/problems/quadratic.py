@@ -8,13 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from proxskip import theory
-from proxskip.keywords import check_keywords
 from proxskip.problems.spectrum import smallest_eigenvalue, top_eigenvalue
 from proxskip.randomness import generator
 from proxskip.types import Array, InputError
 
 
-@check_keywords
 class Quadratic:
     """f(x) = 1/2 x' H x - b' x + c,  with H symmetric positive semidefinite, given as a matrix or by its diagonal.
 
@@ -102,7 +100,6 @@ class Quadratic:
         return Quadratic(H, b, float(sum(w * f.c for w, f in zip(weights, parts, strict=True))))
 
 
-@check_keywords
 def random_quadratics(
     n: int,
     d: int,

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from proxskip import theory
-from proxskip.keywords import check_keywords
 from proxskip.problems.federated import LKind, Problem
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.packed import PACKED_FROM, Packed, sums
@@ -19,7 +18,6 @@ from proxskip.types import Array, Indices, InputError
 By = Literal["label", "iid", "dirichlet", "contiguous", "group"]
 
 
-@check_keywords
 def split(
     model: LinearModel,
     clients: int | None = None,

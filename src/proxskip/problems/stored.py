@@ -13,7 +13,6 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import scipy
 
-from proxskip.keywords import check_keywords
 from proxskip.problems import oracles
 from proxskip.problems.federated import LKind, Problem
 from proxskip.problems.glm import LinearModel, Logistic
@@ -32,7 +31,6 @@ Piece: TypeAlias = tuple[Any, Any, Any]
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
-@check_keywords
 def write_clients(folder: str | os.PathLike[str], pieces: Sequence[Piece] | Callable[[], Iterable[Piece]]) -> None:
     """Write rows into a folder, client after client, for ``open_clients``.
 
@@ -239,7 +237,6 @@ def _open_part(
     return Stored(files, model, l2, classes, first, last)
 
 
-@check_keywords
 def open_clients(
     folder: str | os.PathLike[str],
     model: type[LinearModel] = Logistic,

@@ -14,7 +14,6 @@ from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
 from proxskip import theory
-from proxskip.keywords import check_keywords
 from proxskip.randomness import dropout_word
 from proxskip.types import Array, InputError
 
@@ -87,7 +86,6 @@ class KeyedDropout(TorchFunctionMode):  # type: ignore[misc]
         return input * kept.to(input.dtype) / (1.0 - p if p < 1.0 else 1.0)
 
 
-@check_keywords
 class Model:
     """A PyTorch module with its loss on one client's data: x is the vector of its trainable parameters.
 

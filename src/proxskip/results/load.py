@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from proxskip.keywords import check_keywords
 from proxskip.results import description, folder, several
 from proxskip.results.checkpoint import CheckpointError
 from proxskip.results.journal import read_rows
@@ -15,7 +14,6 @@ from proxskip.results.trace import Trace
 from proxskip.types import InputError, Vectors
 
 
-@check_keywords
 def load(path: str | Path) -> RunResult | Results:
     """The RunResult of a run folder; a list of them from the folder of a comparison or a sweep.
 

@@ -23,7 +23,6 @@ from proxskip.engines.torch.engine import TorchEngine
 from proxskip.engines.torch.network_objective import weighted_losses
 from proxskip.engines.torch.stacked_functions import Networks, Parts, portions
 from proxskip.engines.torch.stacked_steps import StackedSteps, repeatable
-from proxskip.keywords import check_keywords
 from proxskip.links.cohorts import as_participation
 from proxskip.links.network import Network
 from proxskip.loop.listen import Record, check_callbacks, listening, tell_end, tell_record
@@ -47,7 +46,6 @@ Clients = Sequence[tuple[Tensor, Tensor]]
 COLUMNS = ("round", "local_steps", "grad_evals", "floats_up", "floats_down", "bytes_up", "bytes_down", "seconds", "f")
 
 
-@check_keywords
 def split(
     X: Any,
     y: Any,
@@ -118,7 +116,6 @@ class Trained(Result):
         return Summary({**about, "warnings": list(self.warnings), "rounds": self.rounds, **self.trace.last()})
 
 
-@check_keywords
 def train(
     module: torch.nn.Module, loss: Callable[..., Any], clients: Clients, optimizer: Make, *, p: float | None = None,
     period: int | None = None, control: str = "gradient", batch: int | None = None, outer: Make | None = None,

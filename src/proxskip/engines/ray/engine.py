@@ -18,7 +18,6 @@ import numpy as np
 
 from proxskip.engines.sparse_rows import balanced
 from proxskip.interfaces import BrokenOff, Engine, Request, SettleHalf, Size, Work
-from proxskip.keywords import check_keywords
 from proxskip.links.sums import SUM_BLOCK, sum_in_order
 from proxskip.problems.federated import LKind, Problem
 from proxskip.problems.glm import LinearModel
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from proxskip.engines.cpu.shards import Census
 
 
-@check_keywords
 class RayEngine(Engine):
     """Clients in Ray actors; the same bytes as the cpu engine's, for any number of actors.
 
