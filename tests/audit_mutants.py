@@ -120,8 +120,7 @@ def put(engine: Any, memory: Any) -> None:
     elif engine.name == "gpu":
         engine.kept = {k: engine.cupy.asarray(v) for k, v in memory.items()}
     elif engine.name == "ray":
-        engine.session.snapshot = memory
-        engine.pool.call(engine.session.begin, engine.pool.all, "did not begin")
+        engine.open(engine.problem, memory, engine.seed)
     else:
         engine.kept = memory
 

@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 import warnings
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,16 +17,14 @@ import numpy as np
 import pytest
 
 import proxskip as ps
-from conftest import RAY_CPUS, RAY_WARNS, quadratics
+from conftest import RAY_CPUS, RAY_WARNS, close, quadratics
 from proxskip.loop.loop import Loop
 from proxskip.types import EngineError
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'proxskip[ray]'")
 
-from proxskip.engines.ray import actor_session  # noqa: E402
 from proxskip.engines.ray import cluster as ray_cluster  # noqa: E402
 from proxskip.engines.ray import pool as ray_pool  # noqa: E402
-from proxskip.engines.ray.actor_session import ActorSession  # noqa: E402
 from proxskip.engines.ray.engine import RayEngine  # noqa: E402
 from test_ray import Watch, from_file, kill  # noqa: E402
 
@@ -138,6 +135,9 @@ def test_a_problem_is_judged_on_its_own_shards(make: Any) -> None:
     engine = make(2)
     first = engine.load(shard, n=4)
     assert np.array_equal(first.gradient(np.ones(3)), first.here().gradient(np.ones(3)))
+    kill(engine, 0)
+    kill(engine, 1)
+    assert np.array_equal(first.gradient(np.full(3, 2.0)), first.here().gradient(np.full(3, 2.0)))
     second = engine.load(lambda i: shard(i, 2), n=4)
     with pytest.raises(ps.InputError, match="loaded other shards"):
         first.gradient(np.zeros(3))
@@ -160,48 +160,23 @@ def test_gossip_that_overflows_ends_in_the_same_round(every: int, make: Any) -> 
         )
     assert cpu.status is ps.Status.DIVERGED
     assert ours.message == cpu.message == reference.message
-    assert ours.x.tobytes() == cpu.x.tobytes() == reference.x.tobytes()
+    assert close(ours.x, cpu.x, 1e-12)
+    assert close(reference.x, cpu.x, 1e-12)
     assert np.array_equal(ours.trace["round"], cpu.trace["round"])
     if every == 500:
         (number,) = re.findall(r"after round (\d+);", cpu.message)
         assert int(number) < 500
 
 
-@pytest.mark.parametrize(
-    ("cohort", "longest"),
-    [
-        (2, 2 * 11),  # those who sit out have snapshots too: two operations a round, one of them every ten rounds
-        (None, 8),  # with gossip every client has a row of its own in the log: as many rows as the snapshot has
-    ],
-)
-def test_logs_are_bounded(cohort: int | None, longest: int, make: Any, monkeypatch: Any) -> None:
-    lengths, ask = [], ActorSession.ask
-
-    def watched(self: ActorSession, *args: Any) -> Any:
-        replies = ask(self, *args)
-        lengths.extend(len(log.done) for log in self.logs.values())
-        return replies
-
-    monkeypatch.setattr(ActorSession, "ask", watched)
-    engine, q = make(6 if cohort else 2, snapshot_every=10 if cohort else 50), ps.Problem(quadratics(6))
-    if not cohort:
-        monkeypatch.setattr(actor_session, "LOG_BYTES", 0)
-    gossip = ps.DecentralizedScaffnew.theory(q, ps.graphs.graph("ring", 6))
-    method: Any = ps.Scaffnew.theory(q, cohort=cohort) if cohort else gossip
-    ours, cpu = (ps.run(method, q, rounds=200, every=200, cohort=cohort, engine=e) for e in (engine, "cpu"))
-    assert 0 < max(lengths) <= longest
-    assert ours.x.tobytes() == cpu.x.tobytes()
-
-
 # -- no wait without a limit -------------------------------------------------------------------------------------------
 def test_a_silent_head_is_given_up(monkeypatch: Any) -> None:
     over = threading.Event()
     monkeypatch.setattr(ray, "cluster_resources", lambda: over.wait(200))
-    pool = ray_pool.Pool([0, 1], 1, 0.5, None)
+    pool = ray_pool.Pool([0, 1], 1, 1, 0.5, None)
     pool.actor = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda cores: over.wait(200)))
     started = time.monotonic()
     with pytest.raises(EngineError, match=r"^the head of the Ray cluster did not answer within 0.5"):
-        pool.start([0], time.monotonic() + 0.5)
+        pool.fill()
     with pytest.raises(EngineError, match=r"^the head of the Ray cluster did not answer"):
         ray_cluster.cpus(0.5)
     over.set()
@@ -229,30 +204,51 @@ os._exit(0)
     assert "soon True" in printed
 
 
-def test_deaths_are_counted_by_actor() -> None:
-    pool, deaths = ray_pool.Pool([0, 1, 2], 1, 10.0, None), Counter[int]()
-    for _ in range(ray_pool.MAX_DEATHS):
-        pool._count(deaths, {0: ray_pool.ENDED, 1: ""})  # the other was only broken off
-    pool._count(deaths, {1: ray_pool.ENDED})
-    with pytest.raises(EngineError, match=r"^the actor with client 0 died 6 times in one call \(its process ended\)"):
-        pool._count(deaths, {0: ray_pool.ENDED})
-    for _ in range(ray_pool.MAX_DEATHS - 1):
-        pool._count(deaths, {1: ""})
-    with pytest.raises(EngineError, match=r"^the actor with client 1 died 6 times"):
-        pool._count(deaths, {1: ""})
-
-
-def test_an_actor_lost_before_the_run_is_told(make: Any) -> None:
+def test_actors_lost_before_a_run_are_replaced_when_it_begins(make: Any) -> None:
     engine = make(2)
     problem = engine.load(shard, n=4)
+    method = ps.Scaffnew.theory(problem)
+    first = ps.run(method, problem, rounds=5, engine=engine)
     kill(engine, 0)
-    result = ps.run(ps.Scaffnew.theory(problem), problem, rounds=5, engine=engine)
+    again = ps.run(method, problem, rounds=5, engine=engine)
+    assert again.x.tobytes() == first.x.tobytes()
+
+
+def test_no_actor_is_placed_on_a_machine_that_failed() -> None:
+    """Its raylet is killed, so Ray believes for some more seconds that it lives; the run goes on elsewhere at once."""
+    said = script("""
+import signal
+from ray.cluster_utils import Cluster
+from proxskip.engines.ray.private import on_loopback
+about = {"num_cpus": 2, "object_store_memory": 100 * 2**20, "include_dashboard": False, "node_ip_address": "127.0.0.1"}
+with on_loopback():
+    cluster = Cluster(initialize_head=True, head_node_args={**about, "num_cpus": 0})
+    held = [cluster.add_node(**about), cluster.add_node(**about)]
+    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+    engine = RayEngine(deadline=120, stay=True)
+    class Remove:
+        def on_record(self, step, metrics):
+            if step == 40:
+                self.node = next(node for node in held if node.node_id == engine.pool.machines[0])
+                cluster.remove_node(self.node, allow_graceful=False)
+    remove, method = Remove(), ps.Scaffnew(0.9, 0.2)
+    result = ps.run(method, q, rounds=100, every=5, engine=engine, callbacks=(remove,))
+    print("said", result.summary["cluster"]["actors"])
+    x = ps.run(method, q, rounds=100).x
+    print("said", bool(np.abs(result.x - x).max() <= 1e-12 * np.abs(x).max()))
     (lost,) = result.summary["cluster"]["recoveries"]
-    assert (lost["actor"], lost["round"], lost["cause"]) == (0, None, "its process ended")
-    told = r"the actor with clients 0 to 1 (shard(0), ...) was lost before the run (its process ended) and rebuilt"
-    assert [w for w in result.warnings if w.startswith(told)]
-    again = ps.run(ps.Scaffnew.theory(problem), problem, rounds=5, engine=engine)
-    assert again.summary["cluster"]["recoveries"] == []
+    print("said", lost["from_round"] >= 40 and engine.pool.avoided == {remove.node.node_id})
+    print("said", lost["seconds"], flush=True)
+    warnings.simplefilter("ignore")
+    engine.shutdown()
+    ray.shutdown()
+    cluster.shutdown()
+os._exit(0)
+""").splitlines()
+    # not the lines that Ray prints
+    actors, same, avoided, seconds = [line.split()[1] for line in said if line.startswith("said ")]
+    assert (actors, same, avoided) == ("2", "True", "True")  # an actor for each machine with CPUs
+    assert float(seconds) < 60
 
 
 def deadly(i: int, seconds: float = 0.0) -> Any:
@@ -274,7 +270,7 @@ def test_a_shard_that_hangs_or_ends_the_process_is_one_sentence(make: Any) -> No
     sentence = r"^the actor with client 3 \(hanging\(3\)\) did not load its shards within 10 seconds; check its machine"
     with pytest.raises(EngineError, match=sentence):
         engine.load(hanging, n=6)
-    with pytest.raises(EngineError, match=r"^the actor with clients 0 to 5 .* died 6 times in one call \("):
+    with pytest.raises(EngineError, match=r"^the actor with clients 0 to 5 .* was lost .* while it loaded its shards"):
         make(1).load(deadly, n=6)
 
 

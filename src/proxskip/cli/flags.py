@@ -255,7 +255,7 @@ _JSON = _flag("--json", "print JSON only", SWITCH)
 _QUIET = _flag("--quiet", "print warnings and errors only", SWITCH)
 _RAY = (
     _flag("--address", "Ray cluster; auto: the one of this machine; default: start Ray", metavar="HOST:PORT|auto"),
-    _flag("--actors", "actors of --engine ray; default: one per CPU", whole("actors"), "N"),
+    _flag("--actors", "actors of --engine ray; default: one per machine", whole("actors"), "N"),
 )
 _NETWORK = f"{', '.join(NAMED)}; NAME:deadline=30,gradient=0.01 changes some of its numbers"
 

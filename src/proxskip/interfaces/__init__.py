@@ -19,12 +19,12 @@ What follows:
   that averaged it.
 """
 
-from proxskip.interfaces.engine import BrokenOff, Engine, Mixed, Request, Size, Work, look
+from proxskip.interfaces.engine import BrokenOff, Engine, EngineLost, Mixed, Request, Size, Work, look
 from proxskip.interfaces.exchange import Anchor, Client, ClientHalf, Exchange, Pull, Sent, SettleHalf, as_sent
 from proxskip.interfaces.method import About, Claims, Lyapunov, Method, Style, from_solution
 
 __all__ = [
-    "About", "Anchor", "BrokenOff", "Claims", "Client", "ClientHalf", "Engine", "Exchange", "Lyapunov", "Method",
-    "Mixed", "Pull", "Request", "Sent", "SettleHalf", "Size", "Style", "Work", "as_sent",
+    "About", "Anchor", "BrokenOff", "Claims", "Client", "ClientHalf", "Engine", "EngineLost", "Exchange", "Lyapunov",
+    "Method", "Mixed", "Pull", "Request", "Sent", "SettleHalf", "Size", "Style", "Work", "as_sent",
     "from_solution", "look",
 ]  # fmt: skip

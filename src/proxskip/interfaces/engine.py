@@ -15,7 +15,7 @@ from proxskip.links.gossip import Mixer
 from proxskip.links.rows import RowStore
 from proxskip.links.sums import weighted_sum
 from proxskip.problems.federated import Problem
-from proxskip.types import Array, Indices, Vectors
+from proxskip.types import Array, EngineError, Indices, Vectors
 
 
 @dataclass(slots=True)
@@ -51,6 +51,13 @@ class Request:
 
 class BrokenOff(Exception):
     """The run was interrupted within a round; nothing of that round counts."""
+
+
+class EngineLost(EngineError):
+    """What the clients remember is lost, with their machines; the message says whose, and why.
+
+    The run then opens the engine anew with the memory of its last record, and goes on from there.
+    """
 
 
 def look(halt: Event | None) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from threading import Event
@@ -15,7 +16,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from proxskip.interfaces import BrokenOff, Claims, Engine
+from proxskip.interfaces import BrokenOff, Claims, Engine, EngineLost
 from proxskip.links.cohorts import Given
 from proxskip.links.rows import RowStore
 from proxskip.links.sums import weighted_sum
@@ -32,10 +33,12 @@ from proxskip.results.checkpoint import CheckpointError
 from proxskip.results.journal import NUMBERS, RowsState
 from proxskip.results.result import RunResult, Status, Summary
 from proxskip.results.trace import Trace
-from proxskip.types import Array, EngineInUse, InputError, Vectors
+from proxskip.types import Array, EngineError, EngineInUse, InputError, Vectors
 
 MAX_UNPROVED = 20
 """Records at which rounding may leave a tolerance undecided before the run ends."""
+MOST_LOSSES = 5
+"""How often an engine may lose machines since one snapshot before the run gives up."""
 COLUMNS = (
     "round",
     *(f for f in Ledger.__dataclass_fields__),
@@ -91,6 +94,8 @@ class Loop:
         self.keep: folder.Folder | None = None
         self.store: RowStore | None = None
         self.seen: Snapshot | None = None  # at the last record or checkpoint
+        self.saved = 0  # the round of the last checkpoint
+        self.recoveries: list[dict[str, Any]] = []  # what an engine lost, and from where the run went on
         self.broken: int | None = None  # the round that was broken off, if the engine cannot undo it
 
     @contextmanager
@@ -113,7 +118,7 @@ class Loop:
                 raise EngineInUse("this engine is in use by another run; give each concurrent run its own engine.")
             _IN_USE[id(self.engine)] = self.engine
         spec = self.spec
-        self.engine.open(self.problem, memory, spec.seed)
+        self._open_engine(memory)
         self.store = store
         if store is not None:
             self.engine.keep_rows(store)
@@ -122,12 +127,21 @@ class Loop:
             self.engine, self.problem, spec.seed, spec.asked, self.clock, self.method.about.exchanges, self.interrupted
         )
 
+    def _open_engine(self, memory: Vectors) -> None:
+        """Open the engine; again if machines are lost meanwhile, but not for ever."""
+        for _ in range(MOST_LOSSES + 1):
+            try:
+                return self.engine.open(self.problem, memory, self.spec.seed)
+            except EngineLost as error:
+                lost = error
+        raise _given_up(lost, "while it began")
+
     def keep_in(self, keep: folder.Folder) -> None:
         """Write checkpoints and results to this folder."""
         self.keep = keep
         if self.store is not None:
             self.store.folder = keep.path
-        keep.begin(self.state())
+        self._surviving(lambda: keep.begin(self.state()))
 
     def close(self) -> None:
         """Release the engine and the folder."""
@@ -142,12 +156,15 @@ class Loop:
     def start(self, x0: Array, h0: Array | None, dual: Vectors) -> None:
         """Set up the state before the first round; h0 = None means zeros."""
         store = sparse_memory.store_of(self.spec, h0, x0)
-        self._open({} if store is not None else sparse_memory.all_rows(self.method, self.problem, x0, h0), store)
+        memory = {} if store is not None else sparse_memory.all_rows(self.method, self.problem, x0, h0)
+        self._open(memory, store)
         server = self.method.start(self.problem, x0) | dual
         self.server = {k: self.exchange.place(v) for k, v in server.items()}
         self.x0, self.h0 = x0, h0
         self.x = self.good = x0
-        self._prepare_watch()
+        if not self.engine.rewinds:
+            self._saw(server, memory)
+        self._surviving(self._prepare_watch)
 
     def restore(self, saved: Any, rows: RowsState | None = None) -> None:
         """Set up the state of a checkpoint; ``rows`` is the clients' memory if it lies in parts."""
@@ -155,19 +172,17 @@ class Loop:
         def part(name: str) -> dict[str, Any]:
             return {k[len(name) :]: v for k, v in saved.arrays.items() if k.startswith(name)}
 
-        self._open(part("memory."), None if rows is None else rows.store)
-        server, meter = part("server."), self.exchange.meter
-        self.server = {k: self.exchange.place(v) for k, v in server.items()}
-        meter.restore(part("line.") | ({} if rows is None else dict(rows.numbers)), saved.meta["line"])
-        # the server's own objects, so that a vector sent for two reasons is counted once, as before
-        meter.outcome = tuple(
-            next((self.server[k] for k, v in server.items() if np.array_equal(o, v)), o) for o in meter.outcome
-        )
+        memory = part("memory.")
+        self._open(memory, None if rows is None else rows.store)
+        server = part("server.")
+        self.exchange.meter.restore(part("line.") | ({} if rows is None else dict(rows.numbers)), saved.meta["line"])
+        self._place(server)
         if self.clock is not None:
             self.clock.restore(saved.meta["clock"])
         # an uninterrupted run has no record there
         self.trace = self._scheduled(Trace.from_arrays(part("trace.")))
         self.round, self.psi0 = int(saved.meta["round"]), saved.meta["psi0"]
+        self.saved = self.round
         self.audit.scale = float(saved.meta["scale"])
         if saved.meta["best"] is not None:
             f, round = saved.meta["best"]
@@ -175,10 +190,21 @@ class Loop:
         # as in the trace, a record that was only made because the run ended there does not count
         self.unproved = {r for r in saved.meta["unproved"] if self._is_recorded(r)}
         self.x0, self.h0 = saved.arrays["x0"], saved.arrays.get("h0")
+        if not self.engine.rewinds:
+            self._saw(server, memory)
         self.x = self.good = self._answer()
         if saved.note:
             self.notes.append(saved.note)
-        self._prepare_watch()
+        self._surviving(self._prepare_watch)
+
+    def _place(self, server: Vectors) -> None:
+        """Move the server's vectors to where the engine wants them."""
+        self.server = {k: self.exchange.place(v) for k, v in server.items()}
+        meter = self.exchange.meter
+        # the server's own objects, so that a vector sent for two reasons is counted once, as before
+        meter.outcome = tuple(
+            next((self.server[k] for k, v in server.items() if np.array_equal(o, v)), o) for o in meter.outcome
+        )
 
     def _prepare_watch(self) -> None:
         self.judged = self.engine.judge(self.problem)
@@ -206,13 +232,8 @@ class Loop:
         """Run rounds until a stopping rule holds."""
         try:
             with listening(callbacks, self.config):
-                with np.errstate(all="ignore"):
-                    with signals_caught(self.interrupted):
-                        status, message = self._rounds(callbacks)
-                    if status is Status.DIVERGED and self.best is not None:
-                        self.x = self.best[2]
-                        message = watch.advice(self.method, self.round, *self.best[:2])
-                    result = self._result(status, message)
+                with np.errstate(all="ignore"), signals_caught(self.interrupted):
+                    result = self._surviving(lambda: self._rounds(callbacks))
                 result = result if self.keep is None else self._kept(self.keep, result)
         finally:
             self.close()
@@ -231,53 +252,85 @@ class Loop:
             return replace(result, warnings=tuple(self.notes))
         return result
 
-    def _rounds(self, callbacks: Sequence[Any]) -> tuple[Status, str]:
-        if len(self.trace) == 0:
-            self._record(callbacks)
-        elif not self.engine.rewinds:  # a broken-off round falls back to the resumed state
-            self._see()
+    def _rounds(self, callbacks: Sequence[Any]) -> RunResult:
+        """Record and save what is due, judge, and run the next round, until a verdict ends the run."""
         while True:
-            verdict = self._verdict()
-            if verdict is not None:
-                if self.trace.last()["round"] < self.round:
-                    self._record(callbacks)
-                    verdict = self._verdict() or verdict
-                return verdict
-            if self.engine.rewinds:
-                self.seen = None  # not needed to break off a round, and perhaps large
-            self.exchange.begin(self.round)
-            try:
-                self.server = self.exchange.timed(self.method.round, self.server, self.exchange)
-            except BrokenOff:
-                self._break_off()
-                continue
-            except Void:
-                if (verdict := self._void()) is not None:
-                    return verdict
-                continue
-            self.round += 1
-            if self.clock is not None:
-                self.clock.committed()
-            due = self._is_recorded(self.round)
-            if not self.looks_finite(due):
-                return watch.not_finite(self.round)
-            if due:
+            if self._is_due():
                 self._record(callbacks)
-            if self.keep is not None and self.keep.due(self.round):
+            if self.keep is not None and self.saved < self.round and self.keep.due(self.round):
                 self.keep.save(self.state())
+                self.saved = self.round
+            verdict = self._verdict()
+            if verdict is not None and self.trace.last()["round"] < self.round:
+                self._record(callbacks)
+                verdict = self._verdict() or verdict
+            if verdict is None:
+                verdict = self._next_round()
+            if verdict is not None:
+                return self._result(*verdict)
 
+    def _is_due(self) -> bool:
+        """Whether there should be a record after this round, and is none."""
+        last = self.trace.last()["round"] if len(self.trace) else -1
+        return last < self.round and self._is_recorded(self.round)
+
+    def _next_round(self) -> tuple[Status, str] | None:
+        """Run a round; a verdict if it cannot be one of the run."""
+        if self.engine.rewinds:
+            self.seen = None  # not needed to break off a round, and perhaps large
+        self.exchange.begin(self.round)
+        try:
+            self.server = self.exchange.timed(self.method.round, self.server, self.exchange)
+        except BrokenOff:
+            self._break_off()
+            return None
+        except Void:
+            return self._void()
+        self.round += 1
+        if self.clock is not None:
+            self.clock.committed()
+        return None if self.looks_finite(self._is_recorded(self.round)) else watch.not_finite(self.round)
+
+    # -- going back ----------------------------------------------------------------------------------------------------
     def _break_off(self) -> None:
         """Go back to the start of the round, or to the last record or checkpoint."""
         if self.engine.rewinds:
             return self.exchange.undo()
+        self.broken = self.round
+        self.exchange.far = False  # the run ends here, with the vectors of the snapshot
+        self._go_back()
+
+    def _go_back(self) -> None:
+        """To the last record or checkpoint."""
         seen = self.seen
         assert seen is not None
-        self.broken, self.round, self.server = self.round, seen.round, dict(seen.server)
-        self.exchange.far = False  # the snapshot is in this process
+        self.round = seen.round
         self.exchange.meter.restore(**seen.counts)
+        self._place(seen.server)
         if self.clock is not None and seen.clock is not None:
             self.clock.restore(seen.clock)
         self.x = self.good = self._answer()
+
+    def _surviving(self, act: Callable[[], Any]) -> Any:
+        """Do it; if the engine loses machines meanwhile, open it anew, go back, and do it again."""
+        while True:
+            try:
+                return act()
+            except EngineLost as lost:
+                self._recover(lost)
+
+    def _recover(self, lost: EngineLost) -> None:
+        """Give the engine the clients' memory of the last record or checkpoint, and go on from there."""
+        assert self.seen is not None
+        began, where = time.monotonic(), {"round": self.round, "from_round": self.seen.round}
+        if sum(r["from_round"] == self.seen.round for r in self.recoveries) == MOST_LOSSES:
+            raise _given_up(lost, f"since round {self.seen.round}") from None
+        spent = self.exchange.ledger.seconds
+        self._open_engine(self.seen.memory)
+        self._go_back()
+        self.exchange.ledger.seconds = spent
+        self.recoveries.append(where | {"cause": str(lost), "seconds": time.monotonic() - began})
+        self.notes.append(f"{lost} in round {where['round']}; the run went on from round {self.seen.round}.")
 
     def _void(self) -> tuple[Status, str] | None:
         """Nobody is counted in this attempt; returns the verdict after too many of them in a row."""
@@ -359,13 +412,16 @@ class Loop:
     def _see(self) -> Snapshot:
         """The snapshot after this round, taken once."""
         if self.seen is None or self.seen.round != self.round:
-            self.seen = None  # the clients' memory may be large: avoid two copies
             self.exchange.wait()
-            clock = None if self.clock is None else self.clock.state()
-            counts = self.exchange.meter.state(self.exchange.fetch)
-            server, memory = self.exchange.fetched(self.server), self.engine.memory()
-            self.seen = Snapshot(self.round, server, memory, counts, clock)
+            self._saw(self.exchange.fetched(self.server), self.engine.memory())
+        assert self.seen is not None
         return self.seen
+
+    def _saw(self, server: Vectors, memory: Vectors) -> None:
+        """Keep this server and memory as the snapshot after this round."""
+        clock = None if self.clock is None else self.clock.state()
+        counts = self.exchange.meter.state(self.exchange.fetch)
+        self.seen = Snapshot(self.round, server, memory, counts, clock)
 
     def _record(self, callbacks: Sequence[Any]) -> None:
         """Evaluate at the communicated x, off the meter and off the clock."""
@@ -451,6 +507,9 @@ class Loop:
         )
 
     def _result(self, status: Status, message: str) -> RunResult:
+        if status is Status.DIVERGED and self.best is not None:
+            self.x = self.best[2]
+            message = watch.advice(self.method, self.round, *self.best[:2])
         seen, row = self._see(), self.trace.last()
         if row["round"] != self.round:  # a failed round has no record: measure at the returned x
             row = dict.fromkeys(self.trace.columns, np.nan) | self._costs() | measure.at_point(self.judged, self.x)
@@ -459,6 +518,8 @@ class Loop:
         h = self.method.controls(seen.server, seen.memory)
         cluster, happened = self.engine.report()
         self.notes += happened
+        if cluster is not None:
+            cluster["recoveries"] = self.recoveries
         about = description.summary(
             self.config, self.problem, row, status, message, self.zeta, tuple(self.notes), cluster
         )
@@ -469,6 +530,10 @@ class Loop:
             self.x, status, message, self.trace, h, seen.server, seen.memory,
             self.exchange.meter.participated.copy(), about, tuple(self.notes),
         )  # fmt: skip
+
+
+def _given_up(lost: EngineLost, when: str) -> EngineError:
+    return EngineError(f"{lost}, {MOST_LOSSES + 1} times {when}; its machine may be short of memory.")
 
 
 @contextmanager

@@ -136,6 +136,12 @@ def ask_head(seconds: float, act: Callable[[], Any], meanwhile: Callable[[], Non
     return within(seconds, act, silent, meanwhile)
 
 
+def machines(seconds: float) -> int:
+    """The machines with CPUs for actors; at least one, since others may join."""
+    nodes = ask_head(seconds, ray.nodes)
+    return max(1, sum(1 for node in nodes if node["Alive"] and node["Resources"].get("CPU", 0) >= 1))
+
+
 def cpus(seconds: float) -> float:
     """The cluster's CPUs."""
     return float(ask_head(seconds, ray.cluster_resources).get("CPU", 1))

@@ -1,7 +1,4 @@
-"""The code inside a Ray actor: some clients' shards and memory, and the operations on them, each done once.
-
-An actor is told operations in order (``Message``); it counts them, and refuses any other order.
-"""
+"""The code inside a Ray actor: the shards and the memory of some clients, on a cpu engine of its own."""
 
 from __future__ import annotations
 
@@ -10,82 +7,59 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import ray
 
+from proxskip.cores import available_cores
 from proxskip.engines.cpu.engine import CpuEngine
-from proxskip.engines.cpu.shards import Census
-from proxskip.interfaces import Request, Size, Work, look
+from proxskip.interfaces import Request, Work, look
 from proxskip.problems.clients import checked_gradient
 from proxskip.problems.federated import Problem
 from proxskip.problems.oracles import in_double
-from proxskip.types import Array, Indices, Vectors
+from proxskip.types import Array, Vectors
 
 if TYPE_CHECKING:  # only actors that load shards need it
     from proxskip.problems.sharded import RemoteClient, Shards
 
-MAX_HALVES = 16
-"""The most halves that an actor keeps."""
-
-
-class Lost(Exception):
-    """The actor is out of step with the message, and must be restored first."""
-
-
-class Op(NamedTuple):
-    """One half on some of the actor's clients.
-
-    Args:
-        verb: ``run`` or ``tell``.
-        request: with its half as bytes or an object reference, its cohort numbered within the actor (None for all), and
-            large vectors as references.
-    """
-
-    verb: str
-    request: Request
-
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Operations start, start + 1, ... of a run."""
+    """What an actor does in one call: hear the outcomes since the last call, and then run a half.
 
-    run: str
-    start: int
-    ops: Sequence[Op]
-    snapshot: bool = False
-    """Whether the reply includes the clients' memory after them."""
+    Halves are pickled, cohorts count from the actor's first client (None for all of them), and large vectors are
+    references to Ray's object store.
+    """
+
+    outcomes: tuple[Request, ...]
+    request: Request | None
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The result of a message: what the last operation sent up, and the cost of all."""
+    """What a request returned, and the seconds that it took."""
 
-    up: tuple[Array, ...]
-    gradients: int
+    work: Work
     seconds: float
-    memory: Vectors | None
-    sizes: tuple[Size | None, ...] = ()
-    steps: Indices | None = None
 
 
 class ActorWorker:
-    """Clients ``first`` to ``first + m - 1`` of a problem."""
+    """Clients ``first`` to ``first + m - 1`` of a problem.
 
-    def __init__(self, cores: int = 1) -> None:
+    Args:
+        cores: threads; by default all cores of the machine.
+    """
+
+    def __init__(self, cores: int | None = None) -> None:
         self.first, self.clients = 0, []  # type: int, Sequence[Any]
-        self.engine = CpuEngine(cores)
-        self.packed: Any = None
-        self.run, self.done = "", -1
-        self.half = lru_cache(MAX_HALVES)(_half)
+        self.engine = CpuEngine(cores or available_cores())
         self.halted = threading.Event()
 
     # -- data ----------------------------------------------------------------------------------------------------------
     def take(self, first: int, clients: Sequence[Any] | Callable[[], Any]) -> None:
         """Take clients made elsewhere, or from a folder."""
-        self.first, self.packed = first, None
+        self.first = first
         self.clients = clients() if callable(clients) else list(clients)
 
     def load(self, source: Shards, first: int, last: int) -> list[RemoteClient]:
@@ -93,12 +67,8 @@ class ActorWorker:
         from proxskip.problems import sharded
 
         pairs = [sharded.loaded(source, i) for i in range(first, last)]
-        self.first, self.packed, self.clients = first, None, [f for f, _ in pairs]
+        self.first, self.clients = first, [f for f, _ in pairs]
         return [about for _, about in pairs]
-
-    def census(self, d: int, batch: int | None) -> Census:
-        """The census of this actor's clients."""
-        return Census.of(Problem(self.clients, batch=batch, d=d))
 
     def evaluate(self, x: Array) -> tuple[list[float], Array]:
         """f_i(x) and grad f_i(x) of every client."""
@@ -109,51 +79,37 @@ class ActorWorker:
         return values, np.stack(rows)
 
     # -- a run ---------------------------------------------------------------------------------------------------------
-    def begin(
-        self, run: str, start: int, seed: int, d: int, batch: int | None, census: Census, memory: Vectors
-    ) -> None:
-        """Stand before operation ``start`` of a run, with this memory."""
-        key = (batch, census, seed)
-        if self.packed != key:
-            problem = Problem(self.clients, batch=batch, d=d)
-            self.engine.open(problem, memory, seed, self.first, census)
-            self.packed = key
-        self.engine.kept = {k: np.array(v) for k, v in memory.items()}
-        self.run, self.done = run, start
+    def begin(self, seed: int, d: int, batch: int | None, memory: Vectors) -> None:
+        """Begin a run, or go on with one, from this memory."""
         self.halted.clear()
+        problem = Problem(self.clients, batch=batch, d=d)
+        self.engine.open(problem, {k: np.array(v) for k, v in memory.items()}, seed, self.first)
 
-    def step(self, message: Message) -> Reply:
-        if message.run != self.run or message.start != self.done:
-            raise Lost(f"the actor is at operation {self.done}, not {message.start}")
-        self.done = -1  # a message that fails halfway must not count as done
-        work, gradients = Work((), 0), 0
-        ops = [self._received(op) for op in message.ops]
+    def step(self, message: Message) -> Reply | None:
+        """Hear the outcomes, and run the half if there is one."""
         started = time.perf_counter()
         with np.errstate(all="ignore"):
-            for op in ops:
-                work = self._do(op)
-                gradients += work.gradients
-        seconds = time.perf_counter() - started
-        self.done = message.start + len(ops)
-        memory = self.engine.memory() if message.snapshot else None
-        return Reply(work.up, gradients, seconds, memory, work.sizes, work.steps)
+            for told in map(self._received, message.outcomes):
+                self.engine.tell(told.half, told.cohort, told.down)  # type: ignore[arg-type]
+            if message.request is None:
+                return None
+            look(self.halted)
+            work = self.engine.run(self._received(message.request))
+        return Reply(work, time.perf_counter() - started)
 
-    def _received(self, op: Op) -> Op:
-        """The operation with its half, and with writable vectors."""
-        cohort: Any = op.request.cohort
+    def memory(self, message: Message) -> Vectors:
+        """What the clients remember after these outcomes."""
+        self.step(message)
+        return self.engine.memory()
+
+    def _received(self, request: Request) -> Request:
+        """The request with its half and clients, and with writable vectors."""
+        half: Any = request.half
+        cohort: Any = request.cohort
         if cohort is None:
             cohort = np.arange(len(self.clients))
-        down = tuple(np.array(ray.get(v) if isinstance(v, ray.ObjectRef) else v) for v in op.request.down)
-        half = self.half(op.request.half)
-        return Op(op.verb, replace(op.request, half=half, cohort=cohort, down=down, halt=self.halted))
-
-    def _do(self, op: Op) -> Work:
-        request = op.request
-        if op.verb == "tell":
-            self.engine.tell(request.half, request.cohort, request.down)  # type: ignore[arg-type]
-            return Work((), 0)
-        look(self.halted)
-        return self.engine.run(request)
+        down = tuple(np.array(ray.get(v) if isinstance(v, ray.ObjectRef) else v) for v in request.down)
+        return replace(request, half=ray.cloudpickle.loads(half), cohort=cohort, down=down, halt=self.halted)
 
     # -- while a message is at work ------------------------------------------------------------------------------------
     @ray.method(concurrency_group="signals")
@@ -163,12 +119,8 @@ class ActorWorker:
 
     @ray.method(concurrency_group="signals")
     def where(self) -> tuple[int, str]:
-        """The process and the node."""
+        """The process and the machine."""
         return os.getpid(), str(ray.get_runtime_context().get_node_id())
-
-
-def _half(packed: Any) -> Any:
-    return ray.cloudpickle.loads(packed) if isinstance(packed, bytes) else ray.get(packed)
 
 
 def actor_class() -> Any:
