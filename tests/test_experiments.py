@@ -12,10 +12,11 @@ import pytest
 
 import proxskip as ps
 from conftest import NAMED, close, thinned
-from proxskip import experiments, theory
-from proxskip.experiments import claims, closed_form_quadratics, decentralized, lyapunov, prox_skipping, table1
+from proxskip import theory
+from proxskip.experiments import closed_form_quadratics, decentralized, lyapunov, prox_skipping, table1
+from proxskip.experiments.bench import Bench
+from proxskip.experiments.catalog import experiment
 from proxskip.experiments.closed_form_quadratics import AffineMap, ClosedFormEngine, Stepper, filling, rounds_to
-from proxskip.experiments.workspace import Workspace
 from proxskip.loop.ledger import Ledger
 from proxskip.methods.steps import geometric
 from proxskip.randomness import stream
@@ -152,21 +153,28 @@ def test_the_noise_ball_is_nearly_reached() -> None:
 # -- the experiments, small --------------------------------------------------------------------------------------------
 SMALL: dict[str, dict[str, Any]] = {
     "table1": {"kappa": [1e2, 1e3], "d": 12, "clients": 6, "seeds": 2,
-               "data": {"kappa": [30.0, 100.0], "eps": 0.1, "rounds": 200}},
+               "data_kappa": [30.0, 100.0], "data_eps": 0.1, "data_rounds": 200},
     "lyapunov": {"kappa": 30.0, "clients": 6, "d": 8, "graph": "ring", "seeds": 12, "sampling_seeds": 12, "data_seeds": 3, "points": 12,
-                 "sampling": {"l2": 0.1, "l2_relative": True, "psi": "l1:0.001", "batch_share": 0.05, "fall": 1e-2},
-                 "data": {"l2": 0.1, "l2_relative": True, "fall": 1e-4}},
+                 "sampling_l2": 0.1, "sampling_fall": 1e-2, "data_l2": 0.1},
     "decentralized": {"clients": 16, "d": 6, "candidates": 5, "seeds": 1, "kappa": [10.0, 1000.0]},
     "skipping": {"kappa": [1e2, 316.22776601683796, 1e3], "seeds": 3, "d": 16,
-                 "data": {"l2": 0.1, "l2_relative": True, "psi": "l1:0.001", "target": 1e-3, "rounds": 200}},
+                 "data_l2": 0.1, "data_target": 1e-3, "data_rounds": 200},
 }  # fmt: skip
-MODULES: dict[str, Any] = dict(zip(SMALL, (table1, lyapunov, decentralized, prox_skipping), strict=True))
+CLAIMS: dict[str, Callable[[Experiment], Any]] = {
+    "table1": lambda e: table1.claims_of(e.panels),
+    "lyapunov": lambda e: lyapunov.claims_of(e.panels),
+    "decentralized": lambda e: decentralized.claims_of(e.panels),
+    "skipping": lambda e: prox_skipping.claims_of(*e.panels[:2], *e.tables),
+}
 
 
 def made_in(name: str, out: Path) -> tuple[Experiment, list[Claim]]:
-    preset = experiments.preset(name, quick=True) | SMALL[name]
-    base = experiments.preset("data")["digits"]
-    return experiments.function(name)(Workspace(out, "digits", preset=preset, base=base, quick=True, threads=1))
+    base = {"clients": 20, "split": "group", "weights": "equal"}
+    return experiment(name).make(Bench(out, "digits", base=base, quick=True, threads=1), **SMALL[name])
+
+
+def verdicts_of(name: str, made: Experiment) -> dict[str, str]:
+    return {c.id: c.verdict("digits") for c in CLAIMS[name](made)}
 
 
 @pytest.fixture(scope="module")
@@ -196,7 +204,7 @@ def test_an_experiment_goes_on_where_it_was(name: str, made: Any, monkeypatch: p
 
 
 def doctored(experiment: Experiment, panel: str, method: str, change: Callable[[Series], Series | None]) -> Experiment:
-    old = claims.panel_of(experiment, panel)
+    (old,) = [p for p in experiment.panels if p.id == panel]
     assert any(s.method == method for s in old.series), f"{panel} has no {method}"
     curves = [change(s) if s.method == method else s for s in old.series]
     new = replace(old, series=[s for s in curves if s is not None])
@@ -252,10 +260,8 @@ OTHERS: list[tuple[str, str, str, Any]] = [
 def test_a_doctored_curve_fails(claim: str, panel: str, method: str, change: Any, made: Any) -> None:
     name = claim.partition("-")[0]
     experiment = made[name][0]
-    before, after = (
-        {c.id: c.verdict for c in MODULES[name].judged(e)}
-        for e in (experiment, doctored(experiment, panel, method, change))
-    )
+    before = verdicts_of(name, experiment)
+    after = verdicts_of(name, doctored(experiment, panel, method, change))
     assert (before[claim], after[claim]) == ("PASS", "FAIL")
     if DOCTORED[claim] == (panel, method, change):
         assert [k for k in before if before[k] != after[k]] == [claim]
@@ -268,7 +274,7 @@ def test_a_slow_contraction_fails(made: Any) -> None:
     for by in (0.4, float("nan"), float("inf")):
         rows = [[by * v if j == at and k == 4 else v for j, v in enumerate(row)] for k, row in enumerate(table.rows)]
         wrong = replace(experiment, tables=[replace(table, rows=rows)])
-        assert {c.id: c.verdict for c in prox_skipping.judged(wrong)}["skipping-rates"] == "FAIL"
+        assert verdicts_of("skipping", wrong)["skipping-rates"] == "FAIL"
 
 
 def test_the_proved_step_is_among_the_candidates() -> None:

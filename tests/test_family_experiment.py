@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from proxskip import experiments
-from proxskip.experiments.workspace import Workspace
+from proxskip.experiments.bench import Bench
+from proxskip.experiments.catalog import experiment
 from proxskip.processes import Processes
 from proxskip.registry import METHODS
 
@@ -21,13 +21,14 @@ from proxskip.registry import METHODS
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "claims"), [("family", 2), ("bits", 2), ("sleeping", 2), ("minibatches", 1)])
 def test_what_the_others_save(name: str, claims: int, tmp_path: Path) -> None:
-    preset = experiments.preset(name, quick=True)
-    experiment, verdicts = experiments.function(name)(Workspace(tmp_path, "digits", preset=preset, threads=1))
+    made, verdicts = experiment(name).make(Bench(tmp_path, "digits", quick=True, threads=1))
     assert [c.verdict for c in verdicts] == ["PASS"] * claims, [c.measured for c in verdicts]
-    assert {"rounds", *(("bits-up", "bits-down") if name == "bits" else ())} <= set(experiment.panels[0].xs)
+    assert {"rounds", *(("bits-up", "bits-down") if name == "bits" else ())} <= set(made.panels[0].xs)
     if name == "family":  # one point for each curve that reached eps
-        curves, costs = experiment.panels
-        ends = {s.label: (s.x["rounds"][-1], s.x["passes"][-1]) for s in curves.series if s.y[-1] <= preset["eps"]}
+        curves, costs = made.panels
+        ends = {
+            s.label: (s.x["rounds"][-1], s.x["passes"][-1]) for s in curves.series if s.y[-1] <= made.parameters["eps"]
+        }
         assert {s.label: (s.x["rounds"][0], s.y[0]) for s in costs.series} == ends
 
 

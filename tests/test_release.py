@@ -31,7 +31,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0].split("-")[0] for name in names} == {"proxskip"}
-    for data in ("report/page.css", "report/page.js", "py.typed", "experiments/presets/fig1b.toml"):
+    for data in ("report/page.css", "report/page.js", "py.typed"):
         assert f"proxskip/{data}" in names
     assert not [name for name in names if "test" in name or name.endswith(".pyc")]
 

@@ -19,17 +19,17 @@ import numpy as np
 import pytest
 
 import proxskip as ps
-from proxskip import experiments
 from proxskip.cli import flags as cli_flags
 from proxskip.cli import reproduce_command
-from proxskip.experiments import claims, curves_from_runs, reproduce, successive_halving, toml_figures
+from proxskip.experiments import bench as bench_module
+from proxskip.experiments import claims, curves, figure, reproduce, search
 from proxskip.experiments import settings as build
-from proxskip.experiments import workspace as workspace_module
+from proxskip.experiments.bench import Bench
+from proxskip.experiments.catalog import PAPER, experiment
+from proxskip.experiments.curves import Curves, curve
 from proxskip.experiments.reproduce import ReproductionOptions
-from proxskip.experiments.successive_halving import final_gaps
-from proxskip.experiments.workspace import RunRequest, Workspace
 from proxskip.report import figures
-from proxskip.report.figures import Claim, Experiment, Panel, Series
+from proxskip.report.figures import Claim, Experiment, Series
 from proxskip.results import description
 from proxskip.tuning import Candidate, grid
 
@@ -40,12 +40,12 @@ SMALL: dict[str, dict[str, Any]] = {
     "fig1a": {"powers": [-1, 1, 8], "steps": [2, 4], "most_steps": 10, "rungs": [[3, 2], [6, 2]], "rounds": 8, "local_gd_rounds": 5,
               "tradeoff_rounds": 6, "seeds": 3},
     "fig1b": {"K": 4, "p": 0.25, "rounds": 12, "theorem_rounds": 6},
-    "fig1c": {"inverse_p": [2, 4], "rounds": [20, 12], "last": {"inverse_p": [8], "rounds": [6]}, "seeds": 3},
+    "fig1c": {"inverse_p": [2, 4], "rounds": [20, 12], "last_inverse_p": 8, "last_rounds": 6, "seeds": 3},
     "fig2a": {"powers": [-1, 0], "K": 3, "p": 1 / 3, "rungs": [[2, 1]], "rounds": 4, "seeds": 2},
     "fig2b": {"K": 3, "p": 1 / 3, "rounds": 4, "seeds": 2},
     "fig2c": {"clients": [1, 2, 3], "most": 3, "rounds": 6, "decaying_rounds": 4, "seeds": 2},
 }  # fmt: skip
-"""Presets that take a moment."""
+"""Values with which the figures take a moment."""
 
 
 def little(folder: Path) -> str:
@@ -58,9 +58,9 @@ def little(folder: Path) -> str:
     return str(path)
 
 
-def use_small_presets(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = experiments.preset
-    monkeypatch.setattr(experiments, "preset", lambda name, quick=False: whole(name, quick) | SMALL.get(name, {}))
+def use_small_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Quick runs of the figures take these values."""
+    monkeypatch.setattr(reproduce, "experiment", lambda name: replace(experiment(name), quick=SMALL.get(name, {})))
 
 
 @pytest.fixture
@@ -72,9 +72,9 @@ def data(tmp_path: Path) -> str:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A reproduction of all figures, and what was said meanwhile."""
     folder = tmp_path_factory.mktemp("made")
-    options, said = ReproductionOptions(little(folder), folder / "report"), []
+    options, said = ReproductionOptions(little(folder), folder / "report", quick=True), []
     with pytest.MonkeyPatch.context() as monkeypatch:
-        use_small_presets(monkeypatch)
+        use_small_figures(monkeypatch)
         report = reproduce.reproduce(FIGURES, options, lambda *what: said.append(what))
     return SimpleNamespace(out=options.out, report=report, said=said)
 
@@ -133,24 +133,24 @@ def test_a_grid_grows_towards_its_winner() -> None:
     for c in tried:
         c.gaps[5] = None if c.times == 2.0 else 1.0 / c.steps
     at = {(c.times, c.steps): c for c in tried}
-    assert successive_halving.ends(tried, at[1.0, 100]) == ["more local steps"]
-    new = successive_halving.beyond("scaffold", tried, at[1.0, 100], 2.0, 1000)
+    assert search.ends(tried, at[1.0, 100]) == ["more local steps"]
+    new = search.beyond("scaffold", tried, at[1.0, 100], 2.0, 1000)
     assert {(c.times, c.steps) for c in new} == {(t, 300) for t in (0.25, 0.5, 1.0, 2.0)}
     assert all(c.flags == {"gamma": c.times / 2.0, "K": 300} for c in new)
-    corner = successive_halving.beyond("scaffold", tried, at[2.0, 30], 2.0, 1000)
+    corner = search.beyond("scaffold", tried, at[2.0, 30], 2.0, 1000)
     assert {(c.times, c.steps) for c in corner} == {(4.0, 30), (4.0, 100)} | {(t, 10) for t in (1.0, 2.0, 4.0, 8.0)}
-    assert successive_halving.beyond("scaffold", tried, at[1.0, 100], 2.0, 100) == []
+    assert search.beyond("scaffold", tried, at[1.0, 100], 2.0, 100) == []
     for c in new:
         c.gaps[5] = 1.0
-    note = successive_halving.grid_table("g", {"scaffold": [*tried, *new]}, {"scaffold": at[1.0, 100]}).note
+    note = search.grid_table("g", {"scaffold": [*tried, *new]}, {"scaffold": at[1.0, 100]}).note
     assert "Scaffold diverges at the next larger step: its limit of stability ends the grid." in note
-    note = successive_halving.grid_table("g", {"scaffold": tried}, {"scaffold": at[1.0, 100]}).note
+    note = search.grid_table("g", {"scaffold": tried}, {"scaffold": at[1.0, 100]}).note
     assert "The winner of Scaffold lies at an end of the grid, towards more local steps." in note
 
 
 def test_methods_with_coins_have_bands(made: Any) -> None:
     fig1a, fig1c = made.report.experiments[0], made.report.experiments[2]
-    for s in (*claims.panel_of(fig1a, "tuned").series, *claims.panel_of(fig1c, "p").series):
+    for s in (*fig1a.panels[0].series, *fig1c.panels[0].series):
         drawn = s.method in ("scaffnew", "s-local-gd")
         assert (s.low is not None, s.about.get("seeds")) == ((True, 3) if drawn else (False, None)), s.label
         assert s.low is None or all(a <= b <= c for a, b, c in zip(s.low, s.y, s.high or [], strict=True))
@@ -162,33 +162,33 @@ def test_a_seed_that_arrived_stays_there() -> None:
     def kept(rounds: int, status: str, rate: float) -> Any:
         r = np.arange(rounds + 1)
         trace = {"round": r, "gap": np.exp(-rate * r), "exchanges": 2 * r}
-        return SimpleNamespace(trace=trace, status=ps.Status[status], about={"method": "scaffnew"})
+        return SimpleNamespace(trace=trace, status=ps.Status[status], summary={})
 
     runs = [kept(6, "CONVERGED", 3.0), kept(9, "CONVERGED", 2.0), kept(20, "LIMIT", 0.1)]
-    s = curves_from_runs.series("s", runs, axes=("rounds", "exchanges"))
+    s = curves.of_runs(curve("scaffnew"), runs, axes=("rounds", "exchanges"))
     assert s.x["rounds"] == list(range(10))
     assert s.x["exchanges"] == [2 * r for r in range(10)]
     assert s.y == [pytest.approx(float(np.exp(-2.0 * r))) for r in range(10)]
     assert s.low is not None
     assert s.low[9] == s.low[6]
     stopped = [kept(6, "LIMIT", 3.0), *runs[1:]]
-    assert curves_from_runs.series("s", stopped, axes=("rounds",)).x["rounds"] == list(range(7))
+    assert curves.of_runs(curve("scaffnew"), stopped, axes=("rounds",)).x["rounds"] == list(range(7))
 
 
 def test_two_calls_keep_each_others_experiments(data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    use_small_presets(monkeypatch)
+    use_small_figures(monkeypatch)
     monkeypatch.setattr(reproduce, "draw", lambda *about: None)
-    options, whole, called = ReproductionOptions(data, tmp_path / "r"), experiments.function, []
+    options, whole, called = ReproductionOptions(data, tmp_path / "r", quick=True), reproduce._one, []
 
-    def function(name: str) -> Any:
-        if not called:
-            called.append(name)
+    def one(made: Any, *about: Any) -> None:
+        called.append(made.id)
+        if made.id == "fig1b":
             reproduce.reproduce(["fig1c"], options)  # by another call, while this one runs
-        return whole(name)
+        whole(made, *about)
 
-    monkeypatch.setattr(experiments, "function", function)
+    monkeypatch.setattr(reproduce, "_one", one)
     reproduce.reproduce(["fig1b"], options)
-    assert called == ["fig1b"]
+    assert called == ["fig1b", "fig1c"]
     assert [e["id"] for e in results(options.out)["experiments"]] == ["fig1b", "fig1c"]
 
 
@@ -256,44 +256,43 @@ def test_a_second_signal_to_end_does_not_disturb_the_first() -> None:
 
 
 def test_an_interrupted_run_goes_on(data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = RunRequest("x", "scaffnew", {}, {}, {"rounds": 40})
-    straight = Workspace(tmp_path / "a", data).runs([job])[0]
+    job = curve("scaffnew", rounds=40)
+    straight = Bench(tmp_path / "a", data).runs([job])[0]
 
     def interrupt(text: str) -> None:
         if "round 17" in text:
             os.kill(os.getpid(), signal.SIGINT)
 
-    workspace = Workspace(tmp_path / "b", data)
-    workspace.say = interrupt
+    bench = Bench(tmp_path / "b", data, say=interrupt)
     with pytest.raises(KeyboardInterrupt):
-        workspace.runs([job])
+        bench.runs([job])
     (folder,) = (tmp_path / "b" / "runs").iterdir()
     assert json.loads((folder / "summary.json").read_text())["status"] == "INTERRUPTED"
-    again = Workspace(tmp_path / "b", data)
+    again = Bench(tmp_path / "b", data)
     monkeypatch.setattr("proxskip.many_runs.run", None)  # only resume may be called
     resumed = again.runs([job])[0]
     np.testing.assert_array_equal(resumed.x, straight.x)
     np.testing.assert_array_equal(resumed.trace["gap"], straight.trace["gap"])
 
 
-# -- the workspace ---------------------------------------------------------------------------------------------------------
+# -- the bench ---------------------------------------------------------------------------------------------------------
 def test_a_run_is_found_by_its_content(data: str, tmp_path: Path) -> None:
-    def job(flags: Any = {}, problem: Any = {}, seed: int = 0, **stop: int) -> RunRequest:  # noqa: B006
-        return RunRequest("a", "gd", flags, problem, {"rounds": 3, **stop}, seed)
+    def job(**flags: Any) -> Any:
+        return curve("gd", "a", **{"rounds": 3, **flags})
 
-    same = [job(), job({"gamma": None}, {"l2": 1e-4})]
-    others = [job({"gamma": 0.01}), job({"decay": 0.1}), job({}, {"l2": 1e-3}), job({}, {"clients": 5})]
-    others += [job(rounds=4), job(every=2), job(seed=1)]
-    workspace = Workspace(tmp_path, data)
+    same = [job(), job(gamma=None, l2=1e-4)]
+    others = [job(gamma=0.01), job(decay=0.1), job(l2=1e-3), job(clients=5)]
+    others += [job(rounds=4), job(every=2), replace(job(), seed=1)]
+    bench = Bench(tmp_path, data)
     for jobs, folders in ((same, 1), (others, 8)):
-        workspace.runs(jobs)
+        bench.runs(jobs)
         assert len(list((tmp_path / "runs").glob("gd-*"))) == folders
 
 
 def test_variants_of_a_problem_are_the_problems_of_their_flags(data: str, tmp_path: Path) -> None:
-    workspace = Workspace(tmp_path, data)
+    bench = Bench(tmp_path, data)
     for flags in ({}, {"L": "global"}, {"batch": 2}, {"L": "global", "batch": 3, "clients": 4}):
-        found, (wanted, _) = workspace.problem(**flags), build.problem_of(workspace.spec(**flags))
+        found, (wanted, _) = bench.problem(**flags), build.problem_of(bench.spec(**flags))
         assert description.identity(found) == description.identity(wanted)
         for name in ("L", "mu", "es_A", "es_C"):
             assert getattr(found, name) == pytest.approx(getattr(wanted, name), rel=1e-12), name
@@ -320,16 +319,16 @@ def test_a_decaying_step_is_the_formulas() -> None:
 
 
 def test_candidates_that_blow_up_are_cut(data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    workspace = Workspace(tmp_path, data)
-    problem = workspace.problem(loss="squares")
+    bench = Bench(tmp_path, data)
+    problem = bench.problem(loss="squares")
     tried = [("gd", Candidate(g, 1, {"gamma": g / problem.L_global})) for g in (1.0, 1e6)]
-    good, bad = final_gaps(workspace, {"loss": "squares"}, tried, 80)
+    good, bad = bench.final_gaps({"loss": "squares"}, tried, 80)
     assert bad is None
     assert good is not None
-    method = workspace.method("gd", problem, **tried[0][1].flags)
+    method = bench.method("gd", problem, **tried[0][1].flags)
     assert good == pytest.approx(ps.run(method, problem, rounds=80).summary["gap"])
-    monkeypatch.setattr(workspace_module, "run_task", None)
-    assert final_gaps(workspace, {"loss": "squares"}, tried, 80) == [good, None]
+    monkeypatch.setattr(bench_module, "run_task", None)
+    assert bench.final_gaps({"loss": "squares"}, tried, 80) == [good, None]
 
 
 def test_a_gap_far_below_zero_has_not_arrived() -> None:
@@ -347,11 +346,12 @@ def test_flags_default_as_on_the_command_line() -> None:
         build.flags(roundz=3)
 
 
-@pytest.mark.parametrize("name", experiments.FUNCTIONS)
-def test_a_quick_preset_is_a_smaller_one(name: str) -> None:
-    full, quick = experiments.preset(name), experiments.preset(name, quick=True)
-    assert set(quick) == set(full)
-    assert quick["share"] < full["share"]
+@pytest.mark.parametrize("name", PAPER)
+def test_a_quick_run_is_a_smaller_one(name: str) -> None:
+    made = experiment(name)
+    assert set(made.values(quick=True)) == set(made.values(quick=False))
+    full, quick = made.share
+    assert quick < full
 
 
 # -- claims ------------------------------------------------------------------------------------------------------------
@@ -365,14 +365,28 @@ def falling(
     return Series(method, x, [float(np.exp(-rate * k)) + floor for k in r], method, about={"status": "limit", **about})
 
 
-def of(id: str, **panels: list[Series]) -> Experiment:
-    drawn = [Panel(k, k, v, "rounds", {"rounds": "rounds"}, "f - f*") for k, v in panels.items()]
-    return Experiment(id, id, "", {}, "", drawn)
+class Given(Bench):
+    """A bench whose curves are given, one list for each call of ``run``."""
+
+    def __init__(self, data: str, quick: bool, *drawn: list[Series]) -> None:
+        super().__init__(Path("nowhere"), "digits", quick=quick)
+        self.data, self.drawn = data, iter(drawn)
+
+    def _measured(self, *asked: Any) -> Curves:
+        drawn = [replace(s, about={"gamma": 1.0, **s.about}) for s in next(self.drawn)]
+        return Curves(tuple(drawn), (1.0,) * len(drawn))
+
+    def _searched(self, id: str, asked: Any, rules: Any) -> Any:
+        return asked, search.grid_table(id, {}, {})
+
+    def problem(self, **flags: Any) -> Any:
+        return SimpleNamespace(batch=None, l2=1e-4, L_global=1.0, L_i=np.ones(3), sizes=[5000])
 
 
-def judged(e: Experiment, asserted: bool, quick: bool = False) -> list[Claim]:
-    entries = toml_figures.resolved(experiments.preset(e.id, quick))["claims"]
-    return claims.judged(e, entries, "w8a" if asserted else "other")
+def judged(id: str, asserted: bool, *drawn: list[Series], quick: bool = False) -> list[Claim]:
+    """The claims of an experiment on these curves, on the paper's data or on other data."""
+    _, found = experiment(id).make(Given("w8a" if asserted else "other", quick, *drawn))
+    return found
 
 
 def verdicts(found: list[Claim]) -> dict[str, str]:
@@ -389,7 +403,7 @@ FAST = falling("scaffnew", 0.05)
 
 
 @pytest.mark.parametrize(
-    ("curves", "fast", "slow"),
+    ("drawn", "fast", "slow"),
     [
         ([FAST, *SLOW], "PASS", "PASS"),
         ([falling("scaffnew", 1e-4, floor=-2.0), *SLOW], "FAIL", "PASS"),
@@ -401,8 +415,8 @@ FAST = falling("scaffnew", 0.05)
         ([FAST, falling("local-gd", 0.1, 300), *SHORT[1:]], "PASS", "FAIL"),
     ],
 )
-def test_figure_1b_is_judged_by_its_curves(curves: list[Series], fast: str, slow: str) -> None:
-    found = judged(of("fig1b", figure=curves), True)
+def test_figure_1b_is_judged_by_its_curves(drawn: list[Series], fast: str, slow: str) -> None:
+    found = judged("fig1b", True, drawn, drawn)
     assert verdicts(found) == {"fig1b-fast": fast, "fig1b-slow": slow}
     assert all("300 rounds" in c.note for c in found if c.verdict == "INCONCLUSIVE")
 
@@ -426,10 +440,10 @@ SHORT_2, SHORT_4 = (2000, 60, 2000, 2000), (2000, 2000, 2000, 60)
 )
 def test_figure_1c_is_judged_by_its_curves(rates: Any, rounds: Any, best: str, ends: str) -> None:
     drawn = [falling("scaffnew", r, int(k)) for r, k in zip(rates, np.broadcast_to(rounds, 4), strict=True)]
-    assert verdicts(judged(of("fig1c", p=drawn), True)) == {"fig1c-best": best, "fig1c-ends": ends}
-    for lost in (replace(drawn[-1], about={"status": "diverged"}), broken(drawn[-1])):
-        wrong = of("fig1c", p=[*drawn[:-1], lost])
-        assert verdicts(judged(wrong, True)) == {"fig1c-best": "FAIL", "fig1c-ends": "FAIL"}
+    drawn = [replace(s, label=f"1/p = {k}", about={**s.about, "inverse_p": k}) for k, s in enumerate(drawn)]
+    assert verdicts(judged("fig1c", True, drawn[:-1], drawn[-1:])) == {"fig1c-best": best, "fig1c-ends": ends}
+    for lost in (replace(drawn[-1], about={"status": "diverged", "inverse_p": 9}), broken(drawn[-1])):
+        assert verdicts(judged("fig1c", True, drawn[:-1], [lost])) == {"fig1c-best": "FAIL", "fig1c-ends": "FAIL"}
 
 
 def fig1a(tradeoff: list[Series] | None = None, quick: bool = False, **given: float) -> dict[str, str]:
@@ -437,7 +451,7 @@ def fig1a(tradeoff: list[Series] | None = None, quick: bool = False, **given: fl
     rates |= {name.replace("_", "-"): rate for name, rate in given.items()}
     tuned = [falling(m, r, exchanges=2 if m in ("fedlin", "s-local-gd") else 1) for m, r in rates.items()]
     biased = [falling("local-gd", g, floor=g, gamma_L=g) for g in (0.01, 0.02, 0.04)]
-    return verdicts(judged(of("fig1a", tuned=tuned, tradeoff=tradeoff or biased), True, quick))
+    return verdicts(judged("fig1a", True, tuned, tradeoff or biased, quick=quick))
 
 
 def test_figure_1a_is_judged_by_its_curves() -> None:
@@ -461,7 +475,7 @@ def test_figure_1a_is_judged_by_its_curves() -> None:
 def test_figure_2c_is_judged_by_its_curves() -> None:
     def found(*floors: float, rate: float = 0.1) -> dict[str, str]:
         drawn = [falling("scaffnew", rate, floor=v, clients=k + 1) for k, v in enumerate(floors)]
-        return verdicts(judged(of("fig2c", decaying=drawn, constant=drawn, total=drawn), True))
+        return verdicts(judged("fig2c", True, drawn, drawn, drawn))
 
     assert found(3e-3, 2e-3, 1e-3) == {"fig2c-floor": "PASS", "fig2c-speedup": "REPORTED", "fig2c-total": "REPORTED"}
     assert found(3e-3, 1e-3, 2e-3)["fig2c-floor"] == "FAIL"
@@ -472,7 +486,7 @@ def test_figure_2c_is_judged_by_its_curves() -> None:
 
 
 def test_a_sentence_says_whether_it_was_seen() -> None:
-    shown = replace(of("fig1b"), sentence="It falls.")
+    shown = Experiment("fig1b", "", "It falls.", {}, "")
 
     def sentence(*given: Any) -> str:
         found = [Claim(f"c{k}", "fig1b", "It must.", v, f"It does {k}.") for k, v in enumerate(given)]
@@ -493,26 +507,26 @@ def test_a_sentence_says_whether_it_was_seen() -> None:
 def test_what_is_reported_on_other_data_is_judged_all_the_same() -> None:
     """A curve that contradicts the claim is REPORTED with holds = False."""
     for rate, holds in ((0.05, True), (1e-4, False)):
-        e = of("fig1b", figure=[*SLOW, falling("scaffnew", rate)])
-        assert judged(e, False)[0].holds is holds
-    drawn = [replace(falling("scaffnew", r), label=f"{r}") for r in (0.01, 0.05, 0.1, 0.2)]
-    assert [c.holds for c in judged(of("fig1c", p=drawn), False)] == [False, False]
+        drawn = [*SLOW, falling("scaffnew", rate)]
+        assert judged("fig1b", False, drawn, drawn)[0].holds is holds
+    drawn = [falling("scaffnew", r, inverse_p=1 / r) for r in (0.01, 0.05, 0.1, 0.2)]
+    assert [c.holds for c in judged("fig1c", False, drawn[:-1], drawn[-1:])] == [False, False]
     tuned = [falling(m, 0.1) for m in ("scaffnew", "scaffold", "fedlin", "s-local-gd", "local-gd")]
     biased = [falling("local-gd", 0.1, floor=0.1 - g, gamma_L=g) for g in (0.01, 0.02)]
-    e = of("fig1a", tuned=tuned, tradeoff=biased)
-    assert [c.holds for c in judged(e, False)] == [True, True, False, False]
-    assert next(c.id for c in judged(e, False)) == "fig1a-ahead"  # it names the rounds of all local methods
+    found = judged("fig1a", False, tuned, biased)
+    assert [c.holds for c in found] == [True, True, False, False]
+    assert found[0].id == "fig1a-ahead"  # it names the rounds of all local methods
     for ahead, holds in ((0.2, True), (0.01, False)):
         drawn = [falling("fedlin", 0.02), falling("scaffnew", ahead)]
         for id, wanted in (("fig2b", holds), ("fig2a", None)):
-            found = judged(of(id, decaying=drawn, constant=drawn), True)
+            found = judged(id, True, drawn, drawn)
             assert {(c.verdict, c.holds) for c in found} == {("REPORTED", wanted)}
 
 
 @pytest.mark.parametrize(("ends", "holds"), [((1e-4, 0.9e-4), False), ((1e-4, 1e-5), True)])
 def test_a_linear_speedup_is_told_from_none(ends: tuple[float, float], holds: bool) -> None:
     drawn = [falling("scaffnew", 1.0, floor=v, clients=M) for M, v in zip((1, 10), ends, strict=True)]
-    finding = claims.speedup(of("x", p=drawn).panels[0], 0.5)
+    finding = claims.speedup(drawn, 0.5)
     assert finding.holds is holds
     assert "a linear speedup would give 10." in finding.measured
 
@@ -520,8 +534,7 @@ def test_a_linear_speedup_is_told_from_none(ends: tuple[float, float], holds: bo
 def test_a_p_that_does_not_get_there_is_drawn_where_its_rounds_end() -> None:
     rates = {10: 0.02, 30: 0.1, 100: 0.001}
     drawn = [falling("scaffnew", r, inverse_p=k) for k, r in rates.items()]
-    entry = {"id": "needed", "title": "rounds to {eps:g}", "against": "inverse_p"}
-    (panel,) = toml_figures._costs(entry, of("fig1c", p=drawn).panels[0], 1e-6)
+    (panel,) = curves.rounds_against("needed", drawn, 1e-6, "inverse_p", "1/p")
     reached, short = panel.series
     assert reached.x["inverse_p"] == [10, 30]
     assert (short.x["inverse_p"], short.y) == ([100], [2000])
@@ -539,9 +552,16 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Any:
     """An experiment that runs nothing and claims what it is told."""
 
     def install(*given: str) -> None:
-        made = Experiment("fig1b", "title", "It shows.", {"K": 3}, "", [])
-        found = [Claim(f"c{k}", "fig1b", "It must.", v, "It does.") for k, v in enumerate(given)]  # type: ignore[arg-type]
-        monkeypatch.setattr(experiments, "function", lambda name: lambda workspace: (made, found))
+        holds = {"PASS": True, "FAIL": False, "INCONCLUSIVE": None, "REPORTED": True}
+
+        @figure("title", shows="It shows.")
+        def fig1b(bench: Bench, K: int = 3) -> Any:
+            for k, verdict in enumerate(given):
+                found = claims.Finding(holds[verdict], "It does.", reported=verdict == "REPORTED")
+                yield claims.claim(f"c{k}", "It must.", found)
+
+        fig1b.function.__module__ = "proxskip.experiments.figure1"
+        monkeypatch.setattr(reproduce, "experiment", lambda name: fig1b)
 
     return install
 
@@ -585,7 +605,7 @@ def test_a_folder_of_something_else_is_refused(fake: Any, data: str, tmp_path: P
     [
         (["fig9"], 'there is no experiment "fig9"'),
         (["fig1a", "--family"], "give no names"),
-        (["nowhere.toml"], "there is no file nowhere.toml."),
+        (["nowhere.py"], "there is no file nowhere.py."),
         (["fig1b", "--data", "nowhere"], "there is no data set 'nowhere'"),
         *([] if importlib.util.find_spec("cupy") else [(["fig1b", "--engine", "gpu"], "needs CuPy")]),
     ],
@@ -598,59 +618,35 @@ def test_bad_input_leaves_nothing_behind(words: list[str], said: str, tmp_path: 
 
 # -- a figure of one's own ---------------------------------------------------------------------------------------------
 MINE = """
-title = "Local steps on small data"
-shows = "Scaffnew needs fewer rounds."
-rounds = 40
-eps = 0.2
+from proxskip.experiments import claims, curve, figure, panel, table
 
-[run]
-l2 = 0.1
-l2_relative = true
-clients = 4
-rounds = "$rounds"
-
-[[panels]]
-id = "theory"
-title = "steps by theory, {rounds} rounds"
-run = { p = 0.25, K = 4 }
-curves = [
-  "gd",
-  { method = "scaffold", label = "Scaffold, K = {K}", each = { K = [2, 4] } },
-  { method = "scaffnew", gamma = "1/(2 L)", target = 1e-8 },
-  { method = "scaffnew", label = "as long as gd", like = "gradient descent", p = "1/2" },
-]
-
-[[claims]]
-id = "mine-reaches"
-kind = "reaches"
-panel = "theory"
-text = "Scaffnew reaches {eps:g} within {within} rounds."
-curves = ["scaffnew"]
-eps = "$eps"
-within = 40
-
-[[claims]]
-id = "mine-never"
-kind = "stays_above"
-panel = "theory"
-text = "Gradient descent stays above 0.5."
-curves = ["gd"]
-value = 0.5
-after = 40
-
-[[claims]]
-id = "mine-ends"
-kind = "ends"
-panel = "theory"
-text = "Where they end with {title}."
-
-[quick]
-rounds = 10
+@figure("Local steps on small data", shows="Scaffnew needs fewer rounds.", quick={"rounds": 10})
+def mine(bench, rounds=40, eps=0.2):
+    problem = {"l2": 0.1, "l2_relative": True, "clients": 4}
+    L = bench.smoothness(**problem)
+    first = bench.run(
+        [
+            "gd",
+            *(curve("scaffold", f"Scaffold, K = {K}", K=K) for K in (2, 4)),
+            curve("scaffnew", gamma=1 / (2 * L), target=1e-8),
+        ],
+        rounds=rounds, p=0.25, K=4, **problem,
+    )
+    as_long = curve("scaffnew", "as long as gd", p=1 / 2, rounds=int(first["gd"].x["rounds"][-1]))
+    runs = first + bench.run([as_long], **problem)
+    yield panel("theory", f"steps by theory, {rounds} rounds", runs)
+    yield table("theory", "steps by theory", runs, eps)
+    yield bench.constants(**problem)
+    reached = claims.reaches(runs["Scaffnew"], eps, within=40)
+    yield claims.claim("mine-reaches", f"Scaffnew reaches {eps:g} within 40 rounds.", reached)
+    never = claims.stays_above(runs["gd"], 0.5, after=40)
+    yield claims.claim("mine-never", "Gradient descent stays above 0.5.", never)
+    yield claims.claim("mine-ends", "Where they end.", claims.ends(runs, "steps by theory"))
 """
 
 
-def test_a_figure_is_a_file_and_no_program(data: str, tmp_path: Path, call: Any) -> None:
-    mine, out = tmp_path / "mine.toml", tmp_path / "r"
+def test_a_figure_is_a_function(data: str, tmp_path: Path, call: Any) -> None:
+    mine, out = tmp_path / "mine.py", tmp_path / "r"
     mine.write_text(MINE)
     code, text, _ = call("reproduce", mine, "--data", data, "--out", out)
     assert code == 0
@@ -665,60 +661,82 @@ def test_a_figure_is_a_file_and_no_program(data: str, tmp_path: Path, call: Any)
     assert [s["about"].get("K") for s in panel["series"]] == [None, 2, 4, None, None]
     assert [s["about"].get("p") for s in panel["series"]] == [None, None, None, 0.25, 0.5]
     assert panel["series"][4]["x"]["rounds"][-1] == 40
-    problem = Workspace(tmp_path, data).problem(l2=0.1, l2_relative=True, clients=4)
+    problem = Bench(tmp_path, data).problem(l2=0.1, l2_relative=True, clients=4)
     assert panel["series"][3]["about"]["gamma"] == pytest.approx(0.5 / problem.L_global)
+    assert (e["parameters"]["rounds"], e["parameters"]["lambda"]) == (40, pytest.approx(problem.l2))
     assert found["claims"][0]["text"] == "Scaffnew reaches 0.2 within 40 rounds."
     assert e["command"].startswith(f"proxskip reproduce {mine} --data")
-    # an experiment of the package joins it in the same folder, and comes first
-    assert call("reproduce", mine, "--data", data, "--out", tmp_path / "q", "--quick", "--quiet")[0] == 0
-    assert results(tmp_path / "q")["experiments"][0]["panels"][0]["title"] == "steps by theory, 10 rounds"
+    assert ps.reproduce(str(mine), data=data, out=tmp_path / "q", quick=True).experiments[0].parameters["rounds"] == 10
 
 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("title =", "titel =", "the figure has no title"),
-        ('"$rounds"', '"$rouns"', '"$rouns" is not a value of the figure, which has rounds'),
-        ("within = 40", "", "claim mine-reaches: missing a required argument: 'within'; reaches takes curves"),
-        ("within = 40", "within = 40\ncolour = 3", "got an unexpected keyword argument 'colour'"),
-        ('kind = "ends"', 'kind = "end"', 'has the unknown kind "end"; choose one of reaches, stays_above'),
-        ('"gd",', '"gd2",', "gd2"),
-        ("target = 1e-8", "K_ = 3", "the curve of scaffnew has the unknown entry K_"),
-        ('id = "theory"', 'id = "theory"\nx = "minutes"', 'has the unknown axis "minutes"; choose from rounds'),
-        ("title = ", "= 3", "is not a valid TOML file"),
-        ('panel = "theory"', 'panel = "practice"', 'the figure has no panel "practice"; it has theory'),
-        ('curves = ["scaffnew"]', 'curves = ["scaffnow"]', 'the figure has no curve "scaffnow"; it has'),
-        ("within {within}", "within {with}", "contains {with}, which is not a value of the figure"),
-        ("each = { K = [2, 4] }", "each = { K = [2, 4], gamma = [1] }", "must have lists of one length"),
-        ("K = {K}", "K = {k}", "contains {k}, which is not a value of the figure"),
-        ("Scaffold, K = {K}", "Scaffold", 'panel theory has two curves "Scaffold"; give each its own label'),
+        ("@figure(", "@figur(", "line 4: NameError: name 'figur' is not defined."),
+        ("for K in (2, 4)", "for K in (2, 4", "line 13: SyntaxError: closing parenthesis"),
+        ('quick={"rounds"', 'quick={"round"', "line 4: round of quick is no parameter of mine, which has rounds, eps."),
+        ("rounds=40,", "rounds,", "line 4: the parameter rounds of mine has no value; give it a default."),
+        ("rounds=rounds,", "rounds=-1,", "line 8: rounds = -1 must be "),
+        ('"gd",', '"gd2",', 'line 8: method "gd2" is not known; did you mean gd?'),
+        ("target=1e-8", "K_=3", "line 8: scaffnew takes no K_=; it may have "),
+        ("K=4, **", "speed=4, **", "line 8: no curve takes speed=."),
+        ("Scaffold, K = {K}", "Scaffold", 'line 8: two curves have the label "Scaffold"; give each its own.'),
+        ("p=0.25", "p=25", "line 8: p = 25.0 must lie in (0, 1]"),
+        ('runs["Scaffnew"]', 'runs["scaffnow"]', 'line 21: there is no curve "scaffnow"; there are gradient descent,'),
+        ('runs["Scaffnew"]', 'runs["scaffold"]', "line 21: 2 curves are of scaffold; give a label, or use of("),
+        ("within=40", "within=40, colour=3", "line 21: TypeError: reaches() got an unexpected keyword argument"),
+        ("    yield table(", "    yield str(runs) or (", "mine yields str; yield panels, tables and claims."),
+        ("def mine(", "def fig1b(", "mine.py has a figure fig1b, as there is already; give it another name."),
+        ("def mine(", "mine = 3\n    if 0:\n        (", "mine.py, line"),
     ],
 )
-def test_a_wrong_file_is_refused_before_any_work(old: str, new: str, said: str, tmp_path: Path, call: Any) -> None:
-    (tmp_path / "mine.toml").write_text(MINE.replace(old, new, 1))
-    code, _, err = call("reproduce", tmp_path / "mine.toml", "--out", tmp_path / "r")
+def test_a_mistake_in_a_figure_is_a_sentence_before_any_work(
+    old: str, new: str, said: str, data: str, tmp_path: Path, call: Any
+) -> None:
+    assert old in MINE
+    (tmp_path / "mine.py").write_text(MINE.replace(old, new, 1))
+    code, _, err = call("reproduce", tmp_path / "mine.py", "--data", data, "--out", tmp_path / "r")
     assert code == 2
     assert said in err
+    assert "mine.py" in err
     assert not (tmp_path / "r").exists()
+
+
+def test_a_file_without_a_figure_is_refused(tmp_path: Path, call: Any) -> None:
+    (tmp_path / "mine.py").write_text("x = 3\n")
+    code, _, err = call("reproduce", tmp_path / "mine.py", "--out", tmp_path / "r")
+    assert (code, "mine.py defines no figure; put @figure(...) above a function of bench." in err) == (2, True)
 
 
 @pytest.mark.parametrize(
     ("kind", "arguments", "rates", "holds"),
     [
-        ("ratio", {"of": ["a"], "to": ["b"], "at_most": 0.5}, (0.1, 0.05), True),
-        ("ratio", {"of": ["a"], "to": ["b"], "below": 0.5}, (0.1, 0.05), False),
-        ("ratio", {"best_of": ["a", "b"], "to": ["b"], "at_most": 0.5}, (0.05, 0.1), False),
-        ("ratio", {"of": ["a"], "to": ["b"], "at_least": 2}, (1e-4, 0.05), True),  # never within 2,000 rounds
-        ("ratio", {"of": ["a"], "to": ["b"], "at_most": 100}, (1e-4, 0.05), None),
-        ("floor_above", {"curves": ["b"], "value": 1e-3, "reaches": "a"}, (0.05, 1e-4), True),
-        ("floor_above", {"curves": ["b"], "value": 1e-3, "reaches": "a"}, (0.05, 0.1), False),
-        ("floor_above", {"curves": ["b"], "value": 1e-3, "reaches": "a"}, (1e-4, 1e-4), None),
+        (claims.ratio, {"eps": 1e-6, "at_most": 0.5}, (0.1, 0.05), True),
+        (claims.ratio, {"eps": 1e-6, "below": 0.5}, (0.1, 0.05), False),
+        (claims.ratio, {"eps": 1e-6, "at_least": 0.5}, (0.1, 0.05), True),
+        (claims.ratio, {"eps": 1e-6, "above": 0.5}, (0.1, 0.05), False),
+        (claims.ratio, {"eps": 1e-6, "at_least": 2}, (1e-4, 0.05), True),  # never within 2,000 rounds
+        (claims.ratio, {"eps": 1e-6, "at_most": 100}, (1e-4, 0.05), None),
+        (claims.floor_above, {"value": 1e-3, "eps": 1e-6}, (1e-4, 0.05), True),
+        (claims.floor_above, {"value": 1e-3, "eps": 1e-6}, (0.1, 0.05), False),
+        (claims.floor_above, {"value": 1e-3, "eps": 1e-6}, (1e-4, 1e-4), None),
     ],
 )
-def test_kinds_of_claims(kind: str, arguments: dict[str, Any], rates: tuple[float, ...], holds: bool | None) -> None:
-    drawn = [replace(falling("scaffnew", r), label=name) for name, r in zip("ab", rates, strict=True)]
-    entry = {"id": "x", "kind": kind, "panel": "p", "text": "It does.", "eps": 1e-6, **arguments}
-    claims.check([entry], [], {"p": ["a", "b"]})
-    (found,) = claims.judged(of("x", p=drawn), [entry], "any")
+def test_kinds_of_claims(kind: Any, arguments: dict[str, Any], rates: tuple[float, ...], holds: bool | None) -> None:
+    """The first curve compared with the second."""
+    first, second = (replace(falling("scaffnew", r), label=name) for name, r in zip("ab", rates, strict=True))
+    if kind is claims.ratio:
+        found = kind(first, second, **arguments)
+    else:
+        found = kind(first, exact=second, **arguments)
     assert found.holds is holds
-    assert found.verdict == {True: "PASS", False: "FAIL", None: "INCONCLUSIVE"}[holds]
+    asserted = claims.claim("x", "It does.", found, ["this"])
+    assert asserted.verdict("this") == {True: "PASS", False: "FAIL", None: "INCONCLUSIVE"}[holds]
+    assert asserted.verdict("that") == ("INCONCLUSIVE" if holds is None else "REPORTED")
+
+
+def test_the_best_of_several_curves_is_compared() -> None:
+    a, b = (replace(falling("scaffnew", r), label=name) for name, r in (("a", 0.05), ("b", 0.1)))
+    assert claims.ratio([a, b], b, 1e-6, at_most=1, best=True).holds is True
+    assert claims.ratio([a, b], b, 1e-6, at_most=1).holds is False
+    assert claims.ratio([a, b], [a, b], 1e-6, at_most=0.5, best=True).holds is False

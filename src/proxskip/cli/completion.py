@@ -9,7 +9,7 @@ import shtab
 
 from proxskip.cli.flags import parser
 from proxskip.data import datasets
-from proxskip.experiments import FUNCTIONS
+from proxskip.experiments.catalog import PAPER
 from proxskip.registry import METHODS
 from proxskip.version import __version__
 
@@ -28,7 +28,7 @@ def command(o: Namespace) -> int:
     }
     bash = f'_proxskip_data() {{ compgen -W "{names}" -- "$1"; compgen -f -- "$1"; }}'
     # words that the parser does not insist on, since a plugin may add methods
-    words = {"method": METHODS, "methods": METHODS, "experiments": FUNCTIONS}
+    words = {"method": METHODS, "methods": METHODS, "experiments": PAPER}
     action: Any
     for p in commands.values():
         for action in p._actions:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from proxskip import theory
 from proxskip.data.files import LABELS
-from proxskip.experiments import FUNCTIONS
+from proxskip.experiments.catalog import PAPER
 from proxskip.experiments.settings import DEFAULTS, LOSSES, own_flags
 from proxskip.links import codecs
 from proxskip.links.codecs import FORMS
@@ -85,7 +85,7 @@ network. Writes no files.
   all methods against each other:
     proxskip reproduce --family --quick --out family
 
-experiments: {", ".join(FUNCTIONS)}, or the TOML file of a figure
+experiments: {", ".join(PAPER)}, or a Python file with figures
 The same command resumes an interrupted reproduction. Claims about theorems are judged on all data, those of the paper's
 experiments on its data, w8a; elsewhere their numbers are reported.
 """,
@@ -462,7 +462,8 @@ def parser(version: str) -> tuple[Parser, dict[str, Parser]]:
     )  # fmt: skip
     command(
         "reproduce", "reproduce the paper's figures and tables, and check its claims", (),
-        _flag("experiments", "names below or TOML files; default: all of the paper's", metavar="EXPERIMENT", nargs="*"),
+        _flag("experiments", "names below or Python files; default: all of the paper's",
+              metavar="EXPERIMENT", nargs="*"),
         _flag("--data", "data set or file; default: digits; w8a with --family", metavar="NAME|FILE"),
         _DATA_DIR,
         _flag("--out", "folder for index.html, results.json, figures and runs; default: report",

@@ -12,9 +12,9 @@ from pathlib import Path
 from proxskip.cli import output
 from proxskip.cli.commands import DONE, FAILED_CLAIM, INTERRUPTED
 from proxskip.cores import available_cores
-from proxskip.experiments import FAMILY
+from proxskip.experiments.bench import PAPER_DATA
+from proxskip.experiments.catalog import FAMILY
 from proxskip.experiments.reproduce import DEFAULT_DATA, PAGE, ReproductionOptions, reproduce
-from proxskip.experiments.workspace import PAPER_DATA
 from proxskip.loop.progress import OverallProgress
 from proxskip.report import figures
 from proxskip.report.figures import ReproductionReport, Verdict
@@ -83,5 +83,6 @@ def _print(report: ReproductionReport, out: Path) -> None:
         counts += [f"{len(claims)} {words}"] if claims else []
     styles = {word: style for word, style, _ in VERDICTS.values()}
     output.print_table(report.title, ("id", "verdict", "claim", "measured"), cells, styles)
-    print(f"{len(report.claims)} claims: {', '.join(counts)}.")
+    total = len(report.claims)
+    print(f"{total} {'claim' if total == 1 else 'claims'}: {', '.join(counts)}.")
     print(f"Open {out / PAGE} in a browser; all numbers are in {out / 'results.json'}.")

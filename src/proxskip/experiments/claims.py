@@ -1,8 +1,8 @@
-"""Verdicts on claims, from the curves of an experiment alone: nothing here runs.
+"""Claims about curves, and their verdicts: nothing here runs.
 
-A claim is an entry of a figure's TOML file: its ``kind`` names one of the functions in ``KINDS``, and its other entries
-are the arguments. A claim is PASS or FAIL on the data that it is made for, REPORTED on other data, and INCONCLUSIVE if
-the curves are too short to decide, as in a quick run.
+Each function reads curves and returns a ``Finding``; ``claim`` gives it an id and a sentence. A claim is PASS or FAIL
+on the data that it is made for, REPORTED on other data, and INCONCLUSIVE if the curves are too short to decide, as in a
+quick run.
 
 A curve that ends above an accuracy gives only a lower bound on the rounds that it needs. So costs are intervals, and a
 claim about their ratio is decided only if the whole interval lies inside or outside the bounds.
@@ -10,23 +10,22 @@ claim about their ratio is decided only if the whole interval lies inside or out
 
 from __future__ import annotations
 
-import inspect
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from string import Formatter
-from typing import Any
 
 import numpy as np
 
 from proxskip.report.figures import Claim, Experiment, Panel, Series, Verdict, first_below
-from proxskip.types import Array, InputError
+from proxskip.types import Array
 
 FINAL_STATUSES = ("stalled", "diverged")
 """A run with this status would not improve with more rounds."""
 Numbers = dict[str, float | None]
+Curves = Series | Sequence[Series]
+"""One curve or several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,35 +40,55 @@ class Finding:
     """A measurement without a claim."""
 
 
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Bounds on a cost, or on a ratio of costs; equal if it is known."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Asserted:
+    """A claim before its verdict.
+
+    Args:
+        only_on: the data sets that it is made for; None for all.
+    """
+
+    id: str
+    text: str
+    finding: Finding
+    only_on: Sequence[str] | None = None
+
+    def verdict(self, data: str) -> Verdict:
+        """PASS or FAIL if the claim is made for this data, REPORTED if not, INCONCLUSIVE if it cannot be decided."""
+        if self.finding.reported:
+            return "REPORTED"
+        if self.finding.holds is None:
+            return "INCONCLUSIVE"
+        if self.only_on is not None and data not in self.only_on:
+            return "REPORTED"
+        return "PASS" if self.finding.holds else "FAIL"
+
+    def judged(self, experiment: str, data: str) -> Claim:
+        """The claim of an experiment, with its verdict on this data."""
+        found, verdict = self.finding, self.verdict(data)
+        note = found.note
+        if verdict == "INCONCLUSIVE" and not note:
+            note = "too few rounds to decide"
+        return Claim(self.id, experiment, self.text, verdict, found.measured, found.numbers, note, found.holds)
+
+
+def claim(id: str, text: str, finding: Finding, only_on: Sequence[str] | None = None) -> Asserted:
+    """A claim in one sentence, with what was found; made for the data sets ``only_on``, or for all."""
+    return Asserted(id, text, finding, only_on)
+
+
 # -- reading curves ----------------------------------------------------------------------------------------------------
-def panel_of(experiment: Experiment, id: str) -> Panel:
-    """A panel by its id."""
-    panel: Panel = _named(id, {p.id: p for p in experiment.panels}, "panel")
-    return panel
-
-
-def curves_of(panel: Panel, names: Sequence[str]) -> list[Series]:
-    """Curves by their label or their method; ``first``, ``last``, ``inside`` (all but these two) or ``*`` (all)."""
-    known: dict[str, list[Series]] = {"first": panel.series[:1], "last": panel.series[-1:]}
-    known |= {"inside": panel.series[1:-1], "*": panel.series}
-    for s in panel.series:
-        known.setdefault(s.method, []).append(s)
-        known[s.label] = [s]
-    curves = [s for name in names for s in _named(name, known, "curve")]
-    if not curves:
-        raise InputError(f"the panel {panel.id} has no curves {', '.join(names)} to compare.")
-    return curves
-
-
-def curve(panel: Panel, name: str) -> Series:
-    """One curve by its label or its method."""
-    return curves_of(panel, [name])[0]
-
-
-def _named(name: str, known: Mapping[str, Any], kind: str) -> Any:
-    if name not in known:
-        raise InputError(f'the figure has no {kind} "{name}"; it has {", ".join(known)}.')
-    return known[name]
+def as_list(curves: Curves) -> list[Series]:
+    """One curve or several as a list."""
+    return [curves] if isinstance(curves, Series) else list(curves)
 
 
 def diverged(s: Series) -> bool:
@@ -77,13 +96,15 @@ def diverged(s: Series) -> bool:
     return s.about.get("status") == "diverged" or not all(y is not None and math.isfinite(y) for y in s.y)
 
 
-def cost(s: Series, eps: float, axis: str = "rounds") -> tuple[float, float]:
+def cost(s: Series, eps: float, axis: str = "rounds") -> Interval:
     """Bounds on the x at which the curve reaches eps; equal if it did, infinite if it stalled or diverged before."""
     hit = first_below(s.x[axis], s.y, eps)
     if hit is not None:
-        return hit, hit
+        return Interval(hit, hit)
+    if s.about.get("status") in FINAL_STATUSES:
+        return Interval(math.inf, math.inf)
     # a run that only ended at its limit could still have reached eps
-    return (math.inf if s.about.get("status") in FINAL_STATUSES else s.x[axis][-1]), math.inf
+    return Interval(s.x[axis][-1], math.inf)
 
 
 def value_at(s: Series, rounds: float) -> float | None:
@@ -140,117 +161,165 @@ def listed(values: Mapping[str, float | None], text: Callable[[float | None], st
 
 def cost_in_words(s: Series, eps: float, axis: str = "rounds") -> str:
     """A number of rounds, or a lower bound if the curve did not get there."""
-    low, high = cost(s, eps, axis)
-    status = s.about.get("status")
-    if low == math.inf:
-        return f"never ({status})"
-    return f"{low:.0f}" if low == high else f"more than {low:.0f}"
+    needed = cost(s, eps, axis)
+    if needed.low == math.inf:
+        return f"never ({s.about.get('status')})"
+    return f"{needed.low:.0f}" if needed.low == needed.high else f"more than {needed.low:.0f}"
 
 
 def _all(verdicts: Sequence[bool | None]) -> bool | None:
     """Whether all hold: False if one fails, None if one is open."""
-    return False if False in verdicts else None if None in verdicts else True
+    if False in verdicts:
+        return False
+    return None if None in verdicts else True
+
+
+def _decided(yes: bool, no: bool) -> bool | None:
+    """True or False where one of the two is certain."""
+    if yes:
+        return True
+    return False if no else None
 
 
 # -- the kinds of claims -----------------------------------------------------------------------------------------------
-def reaches(panel: Panel, curves: Sequence[str], eps: float, within: float, axis: str = "rounds") -> Finding:
+def reaches(curves: Curves, eps: float, within: float, axis: str = "rounds") -> Finding:
     """Each of these curves reaches eps within so many rounds."""
-    drawn = curves_of(panel, curves)
+    drawn = as_list(curves)
     costs = [cost(s, eps, axis) for s in drawn]
-    holds = _all([True if high <= within else False if low >= within else None for low, high in costs])
+    holds = _all([_decided(c.high <= within, c.low >= within) for c in costs])
     words = ", ".join(f"{s.label} reaches {eps:g} after {cost_in_words(s, eps, axis)} {axis}" for s in drawn)
     note = f"only {min(s.x[axis][-1] for s in drawn):.0f} {axis} were run" if holds is None else ""
     return Finding(holds, f"{words}.", {s.label: first_below(s.x[axis], s.y, eps) for s in drawn}, note)
 
 
-def stays_above(panel: Panel, curves: Sequence[str], value: float, after: float) -> Finding:
+def stays_above(curves: Curves, value: float, after: float) -> Finding:
     """Each of these curves is still above a value after so many rounds, and none of them diverges."""
-    drawn = curves_of(panel, curves)
+    drawn = as_list(curves)
     known = {s.label: v for s in drawn if (v := value_at(s, after)) is not None}
-    is_complete = len(known) == len(drawn)
-    ran = min(s.x["rounds"][-1] for s in drawn)
-    # curves that are too short show their last values instead
-    shown: Numbers = {**known} if is_complete else {s.label: s.y[-1] for s in drawn}
     lost = [s.label for s in drawn if diverged(s)]
     # a curve that is below and stays there refutes the claim, however few rounds it has
     below = [s for s in drawn if known.get(s.label, math.inf) <= value or stays_below(s, value)]
-    holds = False if lost or below else True if is_complete else None
-    rounds = after if is_complete else ran
-    note = f"only {ran:.0f} rounds were run" if holds is None else f"diverged: {', '.join(lost)}" if lost else ""
+    is_complete = len(known) == len(drawn)
+    holds = _decided(is_complete and not lost and not below, bool(lost or below))
+    ran = min(s.x["rounds"][-1] for s in drawn)
+    shown, rounds = Numbers(known), after
+    if not is_complete:  # curves that are too short show their last values instead
+        shown, rounds = {s.label: s.y[-1] for s in drawn}, ran
+    note = f"diverged: {', '.join(lost)}" if lost else ""
+    if holds is None:
+        note = f"only {ran:.0f} rounds were run"
     return Finding(holds, f"f - f* after {rounds:.0f} rounds: {listed(shown)}.", shown, note)
 
 
 def ratio(
-    panel: Panel,
-    to: Sequence[str],
+    of: Curves,
+    to: Curves,
     eps: float,
-    of: Sequence[str] = (),
-    best_of: Sequence[str] = (),
-    at_least: float = 0.0,
-    above: float = 0.0,
-    at_most: float = math.inf,
-    below: float = math.inf,
+    *,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+    below: float | None = None,
+    best: bool = False,
     axes: Sequence[str] = ("rounds",),
     without_divergence: bool = False,
 ) -> Finding:
-    """The cost to eps of each curve in ``of`` and of the best in ``best_of``, divided by that of the best in ``to``."""
-    lower = at_least if above == 0 else math.nextafter(above, math.inf)
-    upper = at_most if below == math.inf else math.nextafter(below, 0.0)
-    base = curves_of(panel, to)
-    groups = [[s] for s in (curves_of(panel, of) if of else [])] + ([curves_of(panel, best_of)] if best_of else [])
-    verdicts, words, numbers = [], [], Numbers()
-    for axis in axes:
-        denominator = least(base, eps, axis)
-        for group in groups:
-            low, high = quotient(least(group, eps, axis), denominator)
-            verdicts.append(True if lower <= low and high <= upper else False if high < lower or low > upper else None)
-            name = group[0].label if len(group) == 1 else "the best"
-            exact = low if low == high else None
-            numbers[f"{name}, {axis}"] = exact
-            if exact is not None or low > 0:
-                words.append(f"{'' if low == high else 'at least '}{low:.2f} times the {axis} with {name}")
-    shown = list({s.label: s for s in [*base, *(s for group in groups for s in group)]}.values())
-    lost = [s.label for s in shown if diverged(s)] if without_divergence else []
-    costs = "; ".join(
-        f"{axis} to {eps:g}: " + ", ".join(f"{cost_in_words(s, eps, axis)} with {s.label}" for s in shown)
-        for axis in axes
-    )
-    best = ["", base[0].label, f"the better of {base[0].label} and {base[-1].label}", "the best"][min(len(base), 3)]
-    measured = f"{costs[0].upper()}{costs[1:]}." + (f" Relative to {best}: {', '.join(words)}." if words else "")
-    note = f"diverged: {', '.join(lost)}" if lost else ""
-    return Finding(False if lost else _all(verdicts), measured, numbers, note)
+    """The cost to eps of each curve in ``of``, divided by that of the best in ``to``, lies within these bounds.
+
+    Args:
+        best: compare only the best of the curves in ``of``.
+        axes: what the costs are counted in.
+        without_divergence: the claim fails if one of the curves diverges.
+    """
+    base = as_list(to)
+    groups = [as_list(of)] if best else [[s] for s in as_list(of)]
+    compared = {
+        (axis, _name(g)): quotient(least(g, eps, axis), least(base, eps, axis)) for axis in axes for g in groups
+    }
+    verdicts = [_lies_within(q, at_least, above, at_most, below) for q in compared.values()]
+    drawn = {s.label: s for s in [*base, *(s for group in groups for s in group)]}
+    lost = [s.label for s in drawn.values() if without_divergence and diverged(s)]
+    holds = False if lost else _all(verdicts)
+    numbers: Numbers = {f"{name}, {axis}": q.low if q.low == q.high else None for (axis, name), q in compared.items()}
+    measured = _costs_in_words(list(drawn.values()), eps, axes) + _ratios_in_words(compared, base)
+    return Finding(holds, measured, numbers, f"diverged: {', '.join(lost)}" if lost else "")
 
 
-def least(group: Sequence[Series], eps: float, axis: str) -> tuple[float, float]:
+def least(group: Sequence[Series], eps: float, axis: str) -> Interval:
     """Bounds on the cost of the best of a group."""
     costs = [cost(s, eps, axis) for s in group]
-    return min(low for low, _ in costs), min(high for _, high in costs)
+    return Interval(min(c.low for c in costs), min(c.high for c in costs))
 
 
-def quotient(a: tuple[float, float], b: tuple[float, float]) -> tuple[float, float]:
+def quotient(a: Interval, b: Interval) -> Interval:
     """Bounds on a/b, where what never arrives costs infinitely more than what does; 0 if neither arrives."""
-    if b[0] == math.inf:
-        return 0.0, 0.0
-    if a[0] == math.inf:
-        return math.inf, math.inf
-    return a[0] / b[1], math.inf if b[0] == 0 else a[1] / b[0]
+    if b.low == math.inf:
+        return Interval(0.0, 0.0)
+    if a.low == math.inf:
+        return Interval(math.inf, math.inf)
+    return Interval(a.low / b.high, math.inf if b.low == 0 else a.high / b.low)
 
 
-def ends(panel: Panel, curves: Sequence[str] = ("*",), ahead: str = "") -> Finding:
-    """The values at the end; with ``ahead``, that curve has the smallest."""
-    drawn = curves_of(panel, curves)
+def _lies_within(
+    q: Interval, at_least: float | None, above: float | None, at_most: float | None, below: float | None
+) -> bool | None:
+    verdicts = []
+    if at_least is not None:
+        verdicts.append(_decided(q.low >= at_least, q.high < at_least))
+    if above is not None:
+        verdicts.append(_decided(q.low > above, q.high <= above))
+    if at_most is not None:
+        verdicts.append(_decided(q.high <= at_most, q.low > at_most))
+    if below is not None:
+        verdicts.append(_decided(q.high < below, q.low >= below))
+    return _all(verdicts)
+
+
+def _name(group: Sequence[Series]) -> str:
+    return group[0].label if len(group) == 1 else "the best"
+
+
+def _costs_in_words(drawn: Sequence[Series], eps: float, axes: Sequence[str]) -> str:
+    """Such as: Rounds to 1e-06: 118 with Scaffnew, more than 200 with LocalGD."""
+    parts = []
+    for axis in axes:
+        costs = ", ".join(f"{cost_in_words(s, eps, axis)} with {s.label}" for s in drawn)
+        parts.append(f"{axis} to {eps:g}: {costs}")
+    words = "; ".join(parts)
+    return f"{words[0].upper()}{words[1:]}."
+
+
+def _ratios_in_words(compared: Mapping[tuple[str, str], Interval], base: Sequence[Series]) -> str:
+    """Such as: Relative to Scaffnew: at least 1.72 times the rounds with LocalGD."""
+    words = []
+    for (axis, name), q in compared.items():
+        if q.low == q.high:
+            words.append(f"{q.low:.2f} times the {axis} with {name}")
+        elif q.low > 0:
+            words.append(f"at least {q.low:.2f} times the {axis} with {name}")
+    if not words:
+        return ""
+    if len(base) == 2:
+        whom = f"the better of {base[0].label} and {base[1].label}"
+    else:
+        whom = _name(base)
+    return f" Relative to {whom}: {', '.join(words)}."
+
+
+def ends(curves: Curves, setting: str, ahead: Series | None = None) -> Finding:
+    """The values at the end, in this setting; with ``ahead``, that curve has the smallest."""
+    drawn = as_list(curves)
     values: Numbers = {s.label: s.y[-1] for s in drawn}
     rounds = min(s.x["rounds"][-1] for s in drawn)
-    measured = f"f - f* after {rounds:.0f} rounds with {panel.title}: {listed(values)}."
-    if not ahead:
+    measured = f"f - f* after {rounds:.0f} rounds with {setting}: {listed(values)}."
+    if ahead is None:
         return Finding(None, measured, values, reported=True)
-    winner = curve(panel, ahead)
-    return Finding(all(winner.y[-1] < s.y[-1] for s in drawn if s is not winner), measured, values)
+    return Finding(all(ahead.y[-1] < s.y[-1] for s in drawn if s is not ahead), measured, values)
 
 
-def floors(panel: Panel, curves: Sequence[str] = ("*",), falls_to: float | None = None) -> Finding:
+def floors(curves: Curves, falls_to: float | None = None) -> Finding:
     """The noise floors; with ``falls_to``, each of them is at most this share of the one before."""
-    drawn = curves_of(panel, curves)
+    drawn = as_list(curves)
     values: Numbers = {s.label: floor(s) for s in drawn}
     measured = f"Noise floors: {', '.join(f'{name}: {number(v)}' for name, v in values.items())}."
     if falls_to is None:
@@ -258,9 +327,9 @@ def floors(panel: Panel, curves: Sequence[str] = ("*",), falls_to: float | None 
     return Finding(_all([is_lower(a, b, falls_to) for a, b in pairwise(drawn)]), measured, values)
 
 
-def speedup(panel: Panel, share: float, curves: Sequence[str] = ("*",)) -> Finding:
+def speedup(curves: Curves, share: float) -> Finding:
     """With more clients the value at the end falls, by this share of a linear speedup at least."""
-    drawn = curves_of(panel, curves)
+    drawn = as_list(curves)
     few, many = drawn[0], drawn[-1]
     gain, linear = few.y[-1] / many.y[-1], many.about["clients"] / few.about["clients"]
     values: Numbers = {s.label: s.y[-1] for s in drawn}
@@ -277,25 +346,27 @@ def is_lower(a: Series, b: Series, share: float) -> bool | None:
     return None if not has_settled(a if below else b) else below
 
 
-def floor_above(panel: Panel, curves: Sequence[str], value: float, reaches: str, eps: float) -> Finding:
-    """One curve reaches eps, where others stop above a value."""
-    exact, drawn = curve(panel, reaches), curves_of(panel, curves)
+def floor_above(curves: Curves, value: float, exact: Series, eps: float) -> Finding:
+    """The exact curve reaches eps, where others stop above a value."""
+    drawn = as_list(curves)
     values: Numbers = {s.label: floor(s) for s in drawn}
-    low, high = cost(exact, eps)
-    holds = None if low < high else high < math.inf and all(floor(s) > value for s in drawn)
+    needed = cost(exact, eps)
+    holds = None
+    if needed.low == needed.high:
+        holds = needed.high < math.inf and all(floor(s) > value for s in drawn)
     rounds = exact.x["rounds"][-1]
     measured = f"{exact.label} is at {number(exact.y[-1])} after {rounds:.0f} rounds; noise floors: {listed(values)}."
     return Finding(holds, measured, {exact.label: exact.y[-1], **values})
 
 
-def stalls_higher(panel: Panel, value: float, curves: Sequence[str] = ("*",)) -> Finding:
+def stalls_higher(curves: Curves, value: float) -> Finding:
     """No curve arrives at a value; of those that have settled, each stalls at least as high as the one before."""
-    ends = [(s, s.y[-1], value_at(s, s.x["rounds"][-1] / 2)) for s in curves_of(panel, curves)]
+    ends = [(s, s.y[-1], value_at(s, s.x["rounds"][-1] / 2)) for s in as_list(curves)]
     # in the second half of the run it moved by less than five percent
     settled = [(s.label, end) for s, end, half in ends if half is not None and abs(end / half - 1) < 0.05]
     rising = all(a <= b * 1.001 for (_, a), (_, b) in pairwise(settled))
     arrived = any(end <= value or stays_below(s, value) for s, end, _ in ends)
-    holds = False if arrived or not rising else True if len(settled) > 1 else None
+    holds = _decided(not arrived and rising and len(settled) > 1, arrived or not rising)
     least, rounds = min(end for _, end, _ in ends), max(s.x["rounds"][-1] for s, _, _ in ends)
     measured = f"Within {rounds:.0f} rounds no run came below {number(least)}."
     if settled:
@@ -318,97 +389,11 @@ def slopes(panel: Panel, expected: Mapping[str, float], within: float, points: i
     return Finding(holds, f"Slopes against {panel.x}: {words}.", values)
 
 
-KINDS: dict[str, Callable[..., Finding]] = {
-    kind.__name__: kind
-    for kind in (reaches, stays_above, ratio, ends, floors, floor_above, stalls_higher, speedup, slopes)
-}
-_OF_A_CLAIM = ("id", "kind", "text", "panel", "asserted_on")
-
-
-# -- verdicts ----------------------------------------------------------------------------------------------------------
-def check(
-    claims: Sequence[Mapping[str, Any]], values: Sequence[str], curves: Mapping[str, Sequence[str] | None]
-) -> None:
-    """Refuse claims of an unknown kind, with wrong arguments, or about a panel or curve that the figure does not have.
-
-    Args:
-        values: the names that a text may contain in braces.
-        curves: the labels and methods of each panel; None where they are known only after the runs.
-    """
-    for claim in claims:
-        name = claim.get("id", "?")
-        if missing := [k for k in ("id", "kind", "text", "panel") if k not in claim]:
-            raise InputError(f"claim {name} has no {missing[0]}.")
-        if claim["kind"] not in KINDS:
-            raise InputError(f'claim {name} has the unknown kind "{claim["kind"]}"; choose one of {", ".join(KINDS)}.')
-        kind = inspect.signature(KINDS[claim["kind"]])
-        try:
-            kind.bind(None, **{k: v for k, v in claim.items() if k not in _OF_A_CLAIM})
-        except TypeError as error:
-            takes = ", ".join(list(kind.parameters)[1:])
-            raise InputError(f"claim {name}: {error}; {claim['kind']} takes {takes}.") from None
-        check_text(claim["text"], [*values, *claim, "first", "last", "title"])
-        drawn = _named(claim["panel"], curves, "panel")
-        for names in (claim.get(k, []) for k in ("curves", "of", "best_of", "to", "ahead", "reaches")):
-            for curve in [names] if isinstance(names, str) else names:
-                if drawn is not None and curve not in ("first", "last", "inside", "*", ""):
-                    _named(curve, dict.fromkeys(drawn), "curve")
-
-
-def check_text(text: str, names: Sequence[str]) -> None:
-    """Refuse a text with a name in braces that has no value."""
-    try:
-        written = [name for _, name, _, _ in Formatter().parse(text) if name is not None]
-    except ValueError as error:
-        raise InputError(f'"{text}" is not a valid text: {error}.') from None
-    if unknown := [name for name in written if name not in names]:
-        raise InputError(f'"{text}" contains {{{unknown[0]}}}, which is not a value of the figure.')
-
-
-def judged(experiment: Experiment, claims: Sequence[Mapping[str, Any]], data: str) -> list[Claim]:
-    """The claims of a figure's TOML file, judged by its curves; made for the data in ``asserted_on``, or for all."""
-    verdicts = []
-    for entry in claims:
-        arguments = {k: v for k, v in entry.items() if k not in _OF_A_CLAIM}
-        panel = panel_of(experiment, entry["panel"])
-        finding = KINDS[entry["kind"]](panel, **arguments)
-        words = {"first": panel.series[0].label, "last": panel.series[-1].label, "title": panel.title}
-        text = entry["text"].format(**experiment.parameters | arguments | words)
-        asserted = data in entry.get("asserted_on", [data])
-        verdict = "REPORTED" if finding.reported else judge(finding.holds, asserted)
-        note = finding.note or ("too few rounds to decide" if verdict == "INCONCLUSIVE" else "")
-        verdicts.append(
-            Claim(entry["id"], experiment.id, text, verdict, finding.measured, finding.numbers, note, finding.holds)
-        )
-    return verdicts
-
-
-def claim(
-    id: str,
-    text: str,
-    holds: bool | None,
-    measured: str,
-    numbers: Mapping[str, float | None],
-    asserted: bool = True,
-    note: str = "",
-    undecided: str = "",
-) -> Claim:
-    """A claim with its verdict and a note, another one if it is not decided; its id begins with the experiment's."""
-    why = undecided if holds is None else note
-    return Claim(id, id.partition("-")[0], text, judge(holds, asserted), measured, dict(numbers), why, holds)
-
-
-def judge(holds: bool | None, asserted: bool) -> Verdict:
-    """PASS or FAIL if the claim is made for this setting, REPORTED if not, INCONCLUSIVE if it cannot be decided."""
-    if holds is None:
-        return "INCONCLUSIVE"
-    return ("PASS" if holds else "FAIL") if asserted else "REPORTED"
-
-
+# -- the sentence of an experiment -------------------------------------------------------------------------------------
 def with_findings(experiment: Experiment, claims: Sequence[Claim]) -> tuple[Experiment, list[Claim]]:
     """The experiment with a sentence that its curves support, and its claims.
 
-    The sentence begins with the preset's if every claim holds; otherwise it names the claims that do not.
+    The sentence begins with the experiment's own if every claim holds; otherwise it names the claims that do not.
     """
     wrong = [c for c in claims if c.verdict == "FAIL" or c.holds is False]
     is_open = any(c.verdict == "INCONCLUSIVE" for c in claims)

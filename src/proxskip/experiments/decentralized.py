@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from proxskip.experiments import claims
+from proxskip.experiments.bench import Bench
 from proxskip.experiments.closed_form_quadratics import AffineMap, filling, rounds_to
-from proxskip.experiments.workspace import Workspace
+from proxskip.experiments.figures import Parts, figure
 from proxskip.links.graphs import Graph, graph
 from proxskip.methods import EXTRA, DecentralizedScaffnew, DIGing
 from proxskip.problems.federated import Problem
 from proxskip.registry import step_limits, title
-from proxskip.report.figures import Claim, Experiment, Panel, Series, Table
+from proxskip.report.figures import Panel, Series, Table
 
 MAX_ROUNDS = 1_000_000
 SLOPE_TOLERANCE = 0.15
@@ -24,24 +26,55 @@ LARGEST_CANDIDATE = 0.95
 OURS = "decentralized-scaffnew"
 
 
-def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
+@figure(
+    "Decentralized Scaffnew: gossip steps against the spectral gap",
+    shows="""
+        On a well connected graph, decentralized Scaffnew skips gossip steps and needs about sqrt(kappa/delta)
+        of them; on a badly connected graph it is best never to skip one, and about 1/delta are needed.
+    """,
+    notes="""
+        The paper's W is positive semidefinite, so that the largest eigenvalue of I - W is at most 1. Metropolis
+        weights need not be; then delta/lmax replaces delta: p = min(1, sqrt(lmax/(kappa delta))).
+
+        DIGing and EXTRA are tuned: their step size is the best of several powers of two (below the step at
+        which equal quadratics diverge) and the proved step. The table also lists the gossip steps with the
+        proved step size. Decentralized Scaffnew uses the parameters of its theorem and is not tuned.
+
+        An iteration of DIGing and of EXTRA is one gradient and one gossip step; decentralized Scaffnew computes
+        1/p gradients per gossip step. DIGing sends two vectors along every edge.
+
+        If kappa is small and the graph badly connected, the theorem's p is 1: no gossip step is skipped, and a
+        step size below 1/L can balance the two rates better. Tuned EXTRA may then need fewer gossip steps.
+    """,
+    share=(60, 12),
+    quick={"clients": 25, "kappa": [8.0, 1000.0], "candidates": 6, "seeds": 2},
+)
+def decentralized(
+    bench: Bench,
+    graphs: Sequence[str] = ("path", "ring", "grid", "torus", "erdos-renyi:0.15", "complete"),
+    graph_seed: int = 1,
+    clients: int = 36,
+    d: int = 12,
+    kappa: Sequence[float] = (20.0, 1000.0),
+    eps: float = 1e-6,
+    candidates: int = 9,
+    seeds: int = 5,
+) -> Parts:
     """With the smaller kappa, the theorem's p is 1 on badly connected graphs; with the larger it is below 1."""
-    q = workspace.preset
-    about = {key: q[key] for key in ("clients", "d", "eps", "candidates", "seeds", "graph_seed")}
-    parameters = [about | {"graph": name, "kappa": kappa} for kappa in q["kappa"] for name in q["graphs"]]
-    rows = iter(workspace.cached_values("gossip", parameters, _measure))
-    panels, tables = [], []
-    for kappa in q["kappa"]:
-        measurements = [next(rows) for _ in q["graphs"]]
-        panels.append(_panel(kappa, measurements, q["eps"]))
-        tables.append(_table(kappa, measurements))
-    shown = {key: q[key] for key in ("clients", "d", "eps", "seeds", "candidates")}
-    experiment = workspace.experiment("decentralized", shown, panels, tables)
-    return claims.with_findings(experiment, judged(experiment))
+    about = {"clients": clients, "d": d, "eps": eps, "candidates": candidates, "seeds": seeds, "graph_seed": graph_seed}
+    parameters = [about | {"graph": name, "kappa": k} for k in kappa for name in graphs]
+    rows = iter(bench.cached_values("gossip", parameters, _measure))
+    panels = []
+    for k in kappa:
+        measurements = [next(rows) for _ in graphs]
+        panels.append(_panel(k, measurements, eps))
+        yield panels[-1]
+        yield _table(k, measurements)
+    yield from claims_of(panels)
 
 
 # -- measuring ---------------------------------------------------------------------------------------------------------
-def _measure(workspace: Workspace, q: Mapping[str, Any]) -> dict[str, Any]:
+def _measure(bench: Bench, q: Mapping[str, Any]) -> dict[str, Any]:
     link = graph(q["graph"], q["clients"], seed=q["graph_seed"])
     problem, eps = filling(q["clients"], q["d"], q["kappa"]), q["eps"]
     ours = DecentralizedScaffnew.theory(problem, link)
@@ -96,36 +129,51 @@ def _table(kappa: float, measurements: Sequence[Mapping[str, Any]]) -> Table:
 
 
 # -- judging -----------------------------------------------------------------------------------------------------------
-def judged(experiment: Experiment) -> list[Claim]:
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A graph: its delta/lmax, the p of the theorem, and the gossip steps of ours and of the better of the others."""
+
+    gap: float
+    p: float
+    ours: float
+    other: float
+
+
+def _points(panel: Panel) -> list[Point]:
+    (ours,) = [s for s in panel.series if s.method == OURS]
+    others = [s for s in panel.series if s.method in ("extra", "diging")]
+    return [
+        Point(gap, ours.about["p"][k], ours.y[k], min(s.y[k] for s in others))
+        for k, gap in enumerate(ours.x["delta/lmax"])
+    ]
+
+
+def claims_of(panels: Sequence[Panel]) -> Iterator[claims.Asserted]:
     """Both regimes, and the comparison with EXTRA and DIGing."""
-    panels = [p for p in experiment.panels if p.id.startswith("kappa-")]
-    points = [
-        (panel.id, x, s.y[k], s.about["p"][k], [t.y[k] for t in panel.series if t.method in ("extra", "diging")])
-        for panel in panels
-        for s in [claims.curve(panel, OURS)]
-        for k, x in enumerate(s.x["delta/lmax"])
-    ]
+    by_panel = [_points(panel) for panel in panels]
     # p < 1 with the largest kappa, p = 1 with the smallest
-    skips = [(x, y) for id, x, y, p, _ in points if p < 1 and id == panels[-1].id]
-    always = [(x, y) for id, x, y, p, _ in points if p == 1 and id == panels[0].id]
-    regimes = [
-        _regime("decentralized-skip", skips, -0.5, "Where p < 1, gossip steps grow like sqrt(1/delta)"),
-        _regime("decentralized-always", always, -1.0, "Where p = 1, gossip steps grow like 1/delta"),
-    ]
-    gains = [min(others) / y for _, _, y, p, others in points if p < 1]
+    skips = [point for point in by_panel[-1] if point.p < 1]
+    always = [point for point in by_panel[0] if point.p == 1]
+    yield _regime("decentralized-skip", skips, -0.5, "Where p < 1, gossip steps grow like sqrt(1/delta)")
+    yield _regime("decentralized-always", always, -1.0, "Where p = 1, gossip steps grow like 1/delta")
+
+    everywhere = [point for points in by_panel for point in points]
+    gains = [point.other / point.ours for point in everywhere if point.p < 1]
+    rest = [point.other / point.ours for point in everywhere if point.p == 1]
     text = "Where p < 1, decentralized Scaffnew needs fewer gossip steps than tuned EXTRA and tuned DIGing."
-    holds = bool(gains) and min(gains) > 1
     measured = f"The better of the two needs {min(gains):.1f} to {max(gains):.1f} times as many." if gains else ""
-    numbers: dict[str, float | None] = {"least": min(gains, default=None), "most": max(gains, default=None)}
-    rest = [min(others) / y for _, _, y, p, others in points if p == 1]
     note = f"where p = 1, {min(rest):.1f} to {max(rest):.1f} times as many" if rest else ""
-    return [*regimes, claims.claim("decentralized-gain", text, holds, measured, numbers, note=note)]
+    numbers: claims.Numbers = {"least": min(gains, default=None), "most": max(gains, default=None)}
+    holds = bool(gains) and min(gains) > 1
+    yield claims.claim("decentralized-gain", text, claims.Finding(holds, measured, numbers, note))
 
 
-def _regime(id: str, points: Sequence[tuple[float, float]], power: float, text: str) -> Claim:
-    # a slope needs at least three graphs
-    fitted = claims.slope(*zip(*points, strict=True)) if len(points) > 2 else None
-    holds = None if fitted is None else abs(fitted - power) <= SLOPE_TOLERANCE
+def _regime(id: str, points: Sequence[Point], power: float, text: str) -> claims.Asserted:
     full = f"{text}: log-log slope within {SLOPE_TOLERANCE} of {power:g}."
-    measured = f"Slope {fitted:.2f} over {len(points)} graphs." if fitted is not None else "Too few graphs."
-    return claims.claim(id, full, holds, measured, {"slope": fitted})
+    if len(points) < 3:
+        return claims.claim(id, full, claims.Finding(None, "Too few graphs.", {"slope": None}))
+    fitted = claims.slope([point.gap for point in points], [point.ours for point in points])
+    holds = abs(fitted - power) <= SLOPE_TOLERANCE
+    return claims.claim(
+        id, full, claims.Finding(holds, f"Slope {fitted:.2f} over {len(points)} graphs.", {"slope": fitted})
+    )

@@ -7,7 +7,7 @@ communications: each client has then done some local steps of the coming round, 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,22 +15,21 @@ import numpy as np
 
 from proxskip import prox
 from proxskip.experiments import claims
+from proxskip.experiments.bench import Bench
 from proxskip.experiments.closed_form_quadratics import Stepper, filling
-from proxskip.experiments.workspace import Workspace
+from proxskip.experiments.figures import Parts, figure
 from proxskip.methods import DecentralizedScaffnew, ProxSkip, Scaffnew, SplitSkip, SProxSkip
 from proxskip.methods.steps import geometric
 from proxskip.problems.federated import Problem
 from proxskip.problems.quadratic import random_quadratics
 from proxskip.randomness import stream
 from proxskip.registry import title
-from proxskip.report.figures import Claim, Experiment, Panel, Series
+from proxskip.report.figures import Panel, Series
 from proxskip.types import Array
 
 SEEDS_PER_FILE = 10
 """Seeds whose values are cached together."""
 STANDARD_ERRORS = 3.0
-_NOT_IN_KEY = ("id", "title", "shows", "notes", "share", "seeds", "sampling_seeds", "data_seeds", "points")
-"""Entries of the preset that change no values."""
 LEARNT_BELOW = 1e-3
 """Below this relative error at the end, h has converged."""
 
@@ -47,7 +46,6 @@ class Case:
     title: str
     method: Any
     problem: Problem
-    seeds: int
     fall: float
     exact: bool = True
     on_data: bool = False
@@ -68,81 +66,125 @@ class Case:
         return sorted({round(T * (k / (points - 1)) ** 1.5) for k in range(points)})
 
 
-def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
+@figure(
+    "Lyapunov certificate: the Lyapunov functions of the theorems against their bounds",
+    shows="""
+        The mean of the Lyapunov function over seeds stays below (1 - zeta)^t times its initial value, as the
+        theorems say, and the control variates learn the gradients at the solution.
+    """,
+    notes="""
+        t counts iterations, not communications, and the theorems are about a t that is fixed in advance. So Psi
+        is evaluated at fixed t, which mostly falls between two communications: the clients then have different
+        iterates, and Psi depends on all of them. (At the random times of the communications another inequality
+        holds.)
+
+        The bounds can be loose by a factor of two in the rate, because a gradient step contracts squared
+        distances by (1 - gamma mu)^2, not by 1 - gamma mu.
+
+        With minibatches the bound is (1 - zeta)^t Psi_0 + gamma^2 C/zeta with A = 2 L_b and C = 2 sigma*^2; A =
+        L_b with C = sigma*^2 would be wrong in general.
+    """,
+    share=(120, 10),
+    quick={"seeds": 20, "sampling_seeds": 20, "data_seeds": 6},
+)
+def lyapunov(
+    bench: Bench,
+    kappa: float = 100.0,
+    clients: int = 9,
+    d: int = 16,
+    graph: str = "torus",
+    psi: float = 0.02,
+    fall: float = 1e-6,
+    seeds: int = 200,
+    sampling_l2: float = 1e-2,
+    sampling_psi: str = "l1:0.001",
+    sampling_share: float = 0.05,
+    sampling_fall: float = 1e-4,
+    sampling_seeds: int = 60,
+    data_l2: float = 1e-2,
+    data_fall: float = 1e-4,
+    data_seeds: int = 20,
+    points: int = 40,
+) -> Parts:
     """Measure every case, and judge all of them together."""
-    cases = [*quadratic_cases(workspace), *data_cases(workspace)]
+    quadratics = {"kappa": kappa, "clients": clients, "d": d, "graph": graph, "psi": psi, "fall": fall}
+    sampling = {"l2": sampling_l2, "psi": sampling_psi, "share": sampling_share, "fall": sampling_fall}
+    data = {"l2": data_l2, "fall": data_fall}
+    settings = {"quadratics": quadratics, "sampling": sampling, "data": data}
+    counts = dict.fromkeys(("proxskip", "scaffnew", "splitskip", "decentralized"), seeds)
+    counts |= {"sproxskip": sampling_seeds, "scaffnew-data": data_seeds}
     panels, learned = [], []
-    for case, (psi, h) in zip(cases, _measure(workspace, cases), strict=True):
-        times = case.grid(workspace.preset["points"])
-        panels.append(_panel(case, times, psi))
+    cases = {**quadratic_cases(quadratics), **data_cases(bench, sampling, data)}
+    measured = _measure(bench, cases, settings, counts, points)
+    for case, (values, h) in zip(cases.values(), measured, strict=True):
+        times = case.grid(points)
+        panels.append(_panel(case, times, values))
         if case.exact:
             learned.append(_learnt(case, times, h))
     label = "|h \N{MINUS SIGN} h*| / |h*|, root mean square over seeds"
     axis = {"iterations": "iterations t"}
     panels.append(Panel("h", "the control variates learn the gradients at x*", learned, "iterations", axis, label))
-    keys = ("kappa", "clients", "d", "graph", "psi", "seeds", "sampling_seeds", "data_seeds")
-    experiment = workspace.experiment("lyapunov", {k: workspace.preset[k] for k in keys}, panels)
-    return claims.with_findings(experiment, judged(experiment))
+    yield from panels
+    yield from claims_of(panels)
 
 
 # -- the cases ---------------------------------------------------------------------------------------------------------
-def quadratic_cases(workspace: Workspace) -> list[Case]:
+def quadratic_cases(q: Mapping[str, Any]) -> dict[str, Case]:
     """The cases with exact gradients of quadratics."""
-    q = workspace.preset
     clients = filling(q["clients"], q["d"], q["kappa"])
     alone = Problem(random_quadratics(1, q["d"], L=1.0, mu=1.0 / q["kappa"], seed=4))
     lasso = alone.with_psi(prox.L1(q["psi"]))
     short = Problem(random_quadratics(1, q["d"] // 2, L=1.0, mu=1.0 / q["kappa"], seed=4))
     fused = short.with_psi(prox.L1(q["psi"]), np.diff(np.eye(q["d"] // 2), axis=0))
     gossip = DecentralizedScaffnew.theory(clients, q["graph"])
-    seeds, fall = q["seeds"], q["fall"]
-    return [
-        Case("proxskip", "ProxSkip: lasso, a quadratic", ProxSkip.theory(lasso), lasso, seeds, fall),
-        Case("scaffnew", "Scaffnew: quadratics", Scaffnew.theory(clients), clients, seeds, fall),
-        Case("splitskip", "SplitSkip: fused lasso, a quadratic", SplitSkip.theory(fused), fused, seeds, fall),
-        Case("decentralized", f"Decentralized Scaffnew: quadratics, {q['graph']}", gossip, clients, seeds, fall),
+    cases = [
+        Case("proxskip", "ProxSkip: lasso, a quadratic", ProxSkip.theory(lasso), lasso, q["fall"]),
+        Case("scaffnew", "Scaffnew: quadratics", Scaffnew.theory(clients), clients, q["fall"]),
+        Case("splitskip", "SplitSkip: fused lasso, a quadratic", SplitSkip.theory(fused), fused, q["fall"]),
+        Case("decentralized", f"Decentralized Scaffnew: quadratics, {q['graph']}", gossip, clients, q["fall"]),
     ]
+    return {case.id: case for case in cases}
 
 
-def data_cases(workspace: Workspace) -> list[Case]:
+def data_cases(bench: Bench, sampling: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Case]:
     """The cases on the data set: minibatches need rows."""
-    q, name = workspace.preset, workspace.data
-    sampling, data = q["sampling"], q["data"]
-    whole = workspace.problem(method="sproxskip", **{k: sampling[k] for k in ("l2", "l2_relative", "psi")})
+    whole = bench.problem(method="sproxskip", l2=sampling["l2"], l2_relative=True, psi=sampling["psi"])
     assert whole.N is not None
-    noisy = whole.with_batch(max(1, round(sampling["batch_share"] * whole.N)))
-    real = workspace.problem(**{k: data[k] for k in ("l2", "l2_relative")})
-    return [
+    noisy = whole.with_batch(max(1, round(sampling["share"] * whole.N)))
+    real = bench.problem(l2=data["l2"], l2_relative=True)
+    heading = f"SProxSkip: {bench.data}, minibatches of {noisy.batch}, with l1"
+    cases = [
+        Case("sproxskip", heading, SProxSkip.theory(noisy), noisy, sampling["fall"], exact=False),
         Case(
-            "sproxskip", f"SProxSkip: {name}, minibatches of {noisy.batch}, with l1", SProxSkip.theory(noisy), noisy,
-            q["sampling_seeds"], sampling["fall"], exact=False,
-        ),
-        Case(
-            "scaffnew-data", f"Scaffnew: {name}, {real.n} clients", Scaffnew.theory(real), real,
-            q["data_seeds"], data["fall"], on_data=True,
+            "scaffnew-data", f"Scaffnew: {bench.data}, {real.n} clients", Scaffnew.theory(real), real, data["fall"],
+            on_data=True,
         ),
     ]  # fmt: skip
+    return {case.id: case for case in cases}
 
 
-def _measure(workspace: Workspace, cases: Sequence[Case]) -> list[tuple[Array, Array]]:
+def _measure(
+    bench: Bench, cases: Mapping[str, Case], settings: Mapping[str, Any], seeds: Mapping[str, int], points: int
+) -> list[tuple[Array, Array]]:
     """(Psi, |h - h*|^2/|h*|^2) of each case, with one row per seed and one column per time."""
-    preset = {k: v for k, v in workspace.preset.items() if k not in _NOT_IN_KEY}
     parameters = []
-    for case in cases:
-        about = {"case": case.id, "times": case.grid(workspace.preset["points"])} | preset
-        for first in range(0, case.seeds, SEEDS_PER_FILE):
-            parameters.append(about | {"first": first, "seeds": min(SEEDS_PER_FILE, case.seeds - first)})
-    by_case: dict[str, list[dict[str, Any]]] = {case.id: [] for case in cases}
-    for about, rows in zip(parameters, workspace.cached_values("lyapunov", parameters, _block), strict=True):
-        by_case[about["case"]] += rows
-    return [(np.array([r["psi"] for r in rows]), np.array([r["h"] for r in rows])) for rows in by_case.values()]
+    for id, case in cases.items():
+        about: dict[str, Any] = {"case": id, "times": case.grid(points), "settings": settings}
+        for first in range(0, seeds[id], SEEDS_PER_FILE):
+            parameters.append(about | {"first": first, "seeds": min(SEEDS_PER_FILE, seeds[id] - first)})
+    rows: dict[str, list[dict[str, Any]]] = {id: [] for id in cases}
+    for about, block in zip(parameters, bench.cached_values("lyapunov", parameters, _block), strict=True):
+        rows[about["case"]] += block
+    return [(np.array([r["psi"] for r in own]), np.array([r["h"] for r in own])) for own in rows.values()]
 
 
-def _block(workspace: Workspace, about: Mapping[str, Any]) -> list[dict[str, Any]]:
-    quadratic = {case.id: case for case in quadratic_cases(workspace)}
-    # the data are read only by those who need them
-    case = quadratic.get(about["case"]) or {case.id: case for case in data_cases(workspace)}[about["case"]]
-    stepper = Stepper(case.method, case.problem, 0, workspace.threads)
+def _block(bench: Bench, about: Mapping[str, Any]) -> list[dict[str, Any]]:
+    settings = about["settings"]
+    cases = quadratic_cases(settings["quadratics"])
+    if about["case"] not in cases:  # the data are read only by those who need them
+        cases = data_cases(bench, settings["sampling"], settings["data"])
+    case = cases[about["case"]]
+    stepper = Stepper(case.method, case.problem, 0, bench.threads)
     seeds = range(about["first"], about["first"] + about["seeds"])
     rows = [dict(zip(("psi", "h"), trajectory(stepper, about["times"], seed), strict=True)) for seed in seeds]
     stepper.engine.close()
@@ -204,18 +246,20 @@ def _largest(values: Sequence[float], bound: Sequence[float]) -> float:
     return max(ratios) if all(math.isfinite(r) for r in ratios) else math.inf
 
 
-def judged(experiment: Experiment) -> list[Claim]:
+def claims_of(panels: Sequence[Panel]) -> Iterator[claims.Asserted]:
     """The mean is below the bound at every t, and h converges."""
-    pairs: Mapping[str, Panel] = {p.id: p for p in experiment.panels if p.id != "h"}
-    low = {k: _largest(p.series[0].low or p.series[0].y, p.series[1].y) for k, p in pairs.items()}
-    ratios: dict[str, float | None] = {k: _largest(p.series[0].y, p.series[1].y) for k, p in pairs.items()}
-    ok = all(r is not None and max(r, low[k]) <= 1.0 + 1e-9 for k, r in ratios.items())
-    text = "The mean of the Lyapunov function over seeds is below its bound at every recorded t."
-    words = ", ".join(f"{k} {v:.2f}" for k, v in ratios.items())
+    pairs = {p.id: p.series for p in panels if p.id != "h"}
+    low = {id: _largest(mean.low or mean.y, bound.y) for id, (mean, bound) in pairs.items()}
+    ratios: claims.Numbers = {id: _largest(mean.y, bound.y) for id, (mean, bound) in pairs.items()}
+    holds = all(r is not None and max(r, low[id]) <= 1.0 + 1e-9 for id, r in ratios.items())
+    words = ", ".join(f"{id} {r:.2f}" for id, r in ratios.items())
     measured = f"Largest ratio of the mean to the bound after the start: {words}."
-    bound = claims.claim("lyapunov-bound", text, ok, measured, ratios)
-    last: dict[str, float | None] = {s.label: s.y[-1] for s in claims.panel_of(experiment, "h").series}
-    learned = all(v is not None and v <= LEARNT_BELOW for v in last.values())
-    words = ", ".join(f"{k} {claims.number(v)}" for k, v in last.items())
+    text = "The mean of the Lyapunov function over seeds is below its bound at every recorded t."
+    yield claims.claim("lyapunov-bound", text, claims.Finding(holds, measured, ratios))
+
+    (learnt,) = [p.series for p in panels if p.id == "h"]
+    last: claims.Numbers = {s.label: s.y[-1] for s in learnt}
+    holds = all(v is not None and v <= LEARNT_BELOW for v in last.values())
+    measured = f"|h - h*|/|h*| at the end: {claims.listed(last)}."
     text = f"h_i converges to grad f_i(x*): |h - h*| falls below {LEARNT_BELOW:g} of |h*|."
-    return [bound, claims.claim("lyapunov-h", text, learned, f"|h - h*|/|h*| at the end: {words}.", last)]
+    yield claims.claim("lyapunov-h", text, claims.Finding(holds, measured, last))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,20 +11,26 @@ import scipy.linalg
 
 from proxskip import prox
 from proxskip.experiments import claims
+from proxskip.experiments.bench import Bench
 from proxskip.experiments.closed_form_quadratics import Stepper
-from proxskip.experiments.curves_from_runs import panel, series
-from proxskip.experiments.workspace import RunRequest, Workspace
+from proxskip.experiments.curves import panel
+from proxskip.experiments.figures import Parts, figure
 from proxskip.interfaces import Method
 from proxskip.methods import Accelerated, ProxGD, ProxSkip
 from proxskip.problems.federated import Problem
 from proxskip.problems.quadratic import Quadratic
 from proxskip.randomness import generator
 from proxskip.registry import title
-from proxskip.report.figures import Claim, Experiment, Panel, Series, Table
+from proxskip.report.figures import Panel, Series, Table
 
 SLOPE_TOLERANCE = 0.1
 MAX_ROUNDS = 5_000_000
-Rows = Sequence[Mapping[str, Any]]
+Rows = Mapping[float, Mapping[str, Any]]
+"""What was measured, by kappa."""
+HALF_DECADES = (1e2, 316.22776601683796, 1e3, 3162.2776601683795, 1e4, 31622.776601683792, 1e5)
+RATIOS = (
+    *(0.1, 0.31622776601683794, 1.0, 3.1622776601683795, 10.0, 31.622776601683793, 100.0, 316.22776601683796, 1000.0),
+)
 COMPARED: dict[str, tuple[Any, float]] = {
     "proxgd": (ProxGD, 1.0),
     "accelerated": (Accelerated, 0.5),
@@ -33,18 +39,56 @@ COMPARED: dict[str, tuple[Any, float]] = {
 """The methods, each with the exponent of kappa in its number of prox evaluations."""
 
 
-def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
+@figure(
+    "Prox skipping without clients: f + psi with an expensive prox",
+    shows="""
+        ProxSkip needs about sqrt(kappa) prox evaluations without any momentum, and it is the cheapest method
+        when a prox costs much more than a gradient.
+    """,
+    notes="""
+        The prox is that of the l1 norm, which costs almost nothing; a cost is assigned to it afterwards:
+        gradients + ratio times prox evaluations. The solution, its support and its subgradient are chosen
+        first, so that x* is known exactly, with the directions of curvature mu and L in the support.
+
+        The worst-case formula (1 + ratio p)/min(gamma mu, p^2) is smallest at p = sqrt(gamma mu) for every
+        ratio, and there it never prefers ProxSkip to the accelerated method: kappa + ratio sqrt(kappa) against
+        sqrt(kappa) + ratio sqrt(kappa). The costs that are drawn are measured, and may differ from it.
+
+        Accelerated ProxGD is FISTA with the constant momentum for strongly convex f.
+    """,
+    share=(150, 10),
+    quick={"kappa": HALF_DECADES[:4], "seeds": 3, "data_target": 1e-7, "data_rounds": 3000},
+)
+def skipping(
+    bench: Bench,
+    kappa: Sequence[float] = HALF_DECADES,
+    d: int = 30,
+    psi: float = 1e-3,
+    eps: float = 1e-6,
+    seeds: int = 5,
+    cost_kappa: float = 1e3,
+    ratios: Sequence[float] = RATIOS,
+    data_l2: float = 1e-3,
+    data_psi: str = "l1:0.001",
+    data_target: float = 1e-9,
+    data_rounds: int = 20000,
+) -> Parts:
     """Measure for several kappa and on the data set."""
-    q = workspace.preset
-    about = {k: q[k] for k in ("d", "psi", "eps", "seeds")}
-    parameters = [about | {"method": m, "kappa": kappa} for m in COMPARED for kappa in q["kappa"]]
-    rows = iter(workspace.cached_values("skipping", parameters, _measured))
-    by_method = {m: [next(rows) for _ in q["kappa"]] for m in COMPARED}
-    panels = [_kappa_panel(q, by_method), _cost_panel(q, by_method), _data(workspace)]
-    experiment = workspace.experiment(
-        "skipping", about | {"cost_kappa": q["cost_kappa"]}, panels, [_rates(q, by_method)]
-    )
-    return claims.with_findings(experiment, judged(experiment))
+    about = {"d": d, "psi": psi, "eps": eps, "seeds": seeds}
+    parameters = [about | {"method": m, "kappa": k} for m in COMPARED for k in kappa]
+    rows = iter(bench.cached_values("skipping", parameters, _measured))
+    by_method = {m: {k: next(rows) for k in kappa} for m in COMPARED}
+    of_kappa, of_cost = _kappa_panel(eps, by_method), _cost_panel(cost_kappa, ratios, by_method)
+    rates = _rates(by_method)
+    on_data = bench.run(
+        list(COMPARED), axes=("prox", "iterations", "passes", "seconds"), l2=data_l2, l2_relative=True, psi=data_psi,
+        clients=1, target=data_target, rounds=data_rounds,
+    )  # fmt: skip
+    yield of_kappa
+    yield of_cost
+    yield panel("data", f"{bench.data}: logistic loss with l1, one function", on_data, "prox")
+    yield rates
+    yield from claims_of(of_kappa, of_cost, rates)
 
 
 # -- measuring ---------------------------------------------------------------------------------------------------------
@@ -86,7 +130,7 @@ def measure(method: Method, problem: Problem, eps: float, seed: int) -> dict[str
     }
 
 
-def _measured(workspace: Workspace, about: Mapping[str, Any]) -> dict[str, float | None]:
+def _measured(bench: Bench, about: Mapping[str, Any]) -> dict[str, float | None]:
     problem = lasso(about["d"], about["kappa"], about["psi"])
     method = COMPARED[about["method"]][0].theory(problem)
     p = method.p if isinstance(method, ProxSkip) else 1.0
@@ -95,47 +139,37 @@ def _measured(workspace: Workspace, about: Mapping[str, Any]) -> dict[str, float
     return {k: float(np.median([r[k] for r in runs])) for k in runs[0]} | parameters
 
 
-def _data(workspace: Workspace) -> Panel:
-    """The same three methods on the data set, as runs."""
-    q = workspace.preset["data"]
-    flags = {k: q[k] for k in ("l2", "l2_relative", "psi")}
-    stop = {"target": q["target"], "rounds": q["rounds"]}
-    runs = workspace.runs([RunRequest(title(name), name, {}, flags | {"clients": 1}, stop) for name in COMPARED])
-    axes = ("prox", "iterations", "passes", "seconds")
-    drawn = [series(title(name), [r], axes=axes) for name, r in zip(COMPARED, runs, strict=True)]
-    return panel("data", f"{workspace.data}: logistic loss with l1, one function", drawn, "prox", axes)
-
-
 # -- showing -----------------------------------------------------------------------------------------------------------
-def _kappa_panel(q: Mapping[str, Any], by_method: Mapping[str, Rows]) -> Panel:
-    x = {"kappa": [float(k) for k in q["kappa"]]}
+def _kappa_panel(eps: float, by_method: Mapping[str, Rows]) -> Panel:
+    x = {"kappa": [float(k) for k in by_method["proxgd"]]}
     drawn = []
     for name, (_, power) in COMPARED.items():
-        y = [r["prox"] for r in by_method[name]]
+        y = [r["prox"] for r in by_method[name].values()]
         about = {"slope": claims.slope(x["kappa"], y), "expected": power}
         drawn.append(Series(title(name), x, y, name, kind="points", about=about))
-    log = math.log(1.0 / q["eps"])
+    log = math.log(1.0 / eps)
     for power, words in ((1.0, "kappa log(1/eps)"), (0.5, "sqrt(kappa) log(1/eps)")):
         drawn.append(Series(words, x, [log * k**power for k in x["kappa"]], kind="bound"))
     axis = {"kappa": "condition number kappa"}
     return Panel("kappa", "a lasso", drawn, "kappa", axis, "prox evaluations to eps", "log", "log")
 
 
-def _cost_panel(q: Mapping[str, Any], by_method: Mapping[str, Rows]) -> Panel:
-    x, at, drawn = {"ratio": [float(c) for c in q["ratios"]]}, q["kappa"].index(q["cost_kappa"]), []
+def _cost_panel(kappa: float, ratios: Sequence[float], by_method: Mapping[str, Rows]) -> Panel:
+    x = {"ratio": [float(c) for c in ratios]}
+    drawn = []
     for name in COMPARED:
-        row = by_method[name][at]
+        row = by_method[name][kappa]
         costs = [row["gradients"] + c * row["prox"] for c in x["ratio"]]
         drawn.append(Series(title(name), x, costs, name, kind="points", about={"p": row["p"]}))
     axis = {"ratio": "cost of a prox, in gradients"}
-    heading = f"kappa = {q['cost_kappa']:g}: total cost"
+    heading = f"kappa = {kappa:g}: total cost"
     return Panel("cost", heading, drawn, "ratio", axis, "total cost to eps, in gradients", "log", "log")
 
 
-def _rates(q: Mapping[str, Any], by_method: Mapping[str, Rows]) -> Table:
+def _rates(by_method: Mapping[str, Rows]) -> Table:
     rows: list[list[Any]] = []
     for name in COMPARED:
-        for kappa, r in zip(q["kappa"], by_method[name], strict=True):
+        for kappa, r in by_method[name].items():
             rows.append(
                 [title(name), kappa, r["prox"], r["gradients"], r["zeta"], r["rate an iteration"], r["zeta"] / r["p"],
                  r["rate a prox"]]
@@ -147,44 +181,42 @@ def _rates(q: Mapping[str, Any], by_method: Mapping[str, Rows]) -> Table:
 
 
 # -- judging -----------------------------------------------------------------------------------------------------------
-def judged(experiment: Experiment) -> list[Claim]:
+def claims_of(of_kappa: Panel, of_cost: Panel, rates: Table) -> Iterator[claims.Asserted]:
     """Slopes, rates, and the cheapest method."""
     expected = {title(name): power for name, (_, power) in COMPARED.items()}
-    slopes = claims.slopes(claims.panel_of(experiment, "kappa"), expected, SLOPE_TOLERANCE)
-    text = (
+    yield claims.claim(
+        "skipping-slopes",
         "Prox evaluations grow like kappa for ProxGD and like sqrt(kappa) for accelerated ProxGD and ProxSkip: "
-        f"slopes within {SLOPE_TOLERANCE}."
+        f"slopes within {SLOPE_TOLERANCE}.",
+        claims.slopes(of_kappa, expected, SLOPE_TOLERANCE),
     )
-    return [
-        claims.claim("skipping-slopes", text, slopes.holds, slopes.measured, slopes.numbers),
-        _no_slower(experiment),
-        _cheapest(experiment),
-    ]
+    yield claims.claim("skipping-rates", "No method contracts more slowly than its theorem says.", _no_slower(rates))
+    drawn = {s.method: s for s in of_cost.series}
+    dearest = drawn["proxskip"].x["ratio"][-1]
+    yield claims.claim(
+        "skipping-cost",
+        f"ProxSkip with its theoretical p is the cheapest method when a prox costs {dearest:g} gradients.",
+        _cheapest(drawn),
+    )
 
 
-def _no_slower(experiment: Experiment) -> Claim:
-    table = next(t for t in experiment.tables if t.id == "rates")
+def _no_slower(table: Table) -> claims.Finding:
     theory, rate = table.columns.index("rate per iteration, theory"), table.columns.index("measured")
-    ratios: dict[str, float | None] = {}
+    ratios: claims.Numbers = {}
     for name in dict.fromkeys(str(row[0]) for row in table.rows):
         of_method = [float(r[rate] or 0) / float(r[theory] or math.nan) for r in table.rows if r[0] == name]
         ratios[name] = min(of_method) if all(map(math.isfinite, of_method)) else None
-    ok = all(r is not None and r >= 1 for r in ratios.values())
-    words = ", ".join(f"{k} {'no value' if v is None else f'{v:.1f}'}" for k, v in ratios.items())
-    text = "No method contracts more slowly than its theorem says."
-    measured = f"Smallest ratio of the measured rate to the theoretical one: {words}."
-    return claims.claim("skipping-rates", text, ok, measured, ratios)
+    holds = all(r is not None and r >= 1 for r in ratios.values())
+    words = claims.listed(ratios, lambda v: "no value" if v is None else f"{v:.1f}")
+    return claims.Finding(holds, f"Smallest ratio of the measured rate to the theoretical one: {words}.", ratios)
 
 
-def _cheapest(experiment: Experiment) -> Claim:
-    drawn = {s.method: s for s in claims.panel_of(experiment, "cost").series if s.method}
+def _cheapest(drawn: Mapping[str, Series]) -> claims.Finding:
     ours, other = drawn["proxskip"], drawn["accelerated"]
-    ratio = ours.x["ratio"][-1]
-    ok = all(ours.y[-1] < s.y[-1] for name, s in drawn.items() if name != "proxskip")
+    holds = all(ours.y[-1] < s.y[-1] for name, s in drawn.items() if name != "proxskip")
+    gain = other.y[-1] / ours.y[-1]
+    measured = f"Accelerated ProxGD then costs {gain:.1f} times as much"
     # the first ratio at which ProxSkip is cheaper
     cross = next((c for c, a, b in zip(ours.x["ratio"], ours.y, other.y, strict=True) if a < b), None)
-    gain = other.y[-1] / ours.y[-1]
-    text = f"ProxSkip with its theoretical p is the cheapest method when a prox costs {ratio:g} gradients."
-    measured = f"Accelerated ProxGD then costs {gain:.1f} times as much"
-    measured += f"; ProxSkip is cheaper from a ratio of {cross:.3g} on." if cross is not None else "."
-    return claims.claim("skipping-cost", text, ok, measured, {"gain": gain, "cheaper from": cross})
+    measured += "." if cross is None else f"; ProxSkip is cheaper from a ratio of {cross:.3g} on."
+    return claims.Finding(holds, measured, {"gain": gain, "cheaper from": cross})

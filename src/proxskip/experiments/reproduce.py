@@ -14,11 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from proxskip import experiments
 from proxskip.data import datasets
-from proxskip.experiments import ALL, toml_figures
+from proxskip.experiments.bench import VERSION, Bench
+from proxskip.experiments.catalog import ALL, FAMILY, PAPER, experiment
+from proxskip.experiments.figures import Figure, figures_in
 from proxskip.experiments.settings import check_folder
-from proxskip.experiments.workspace import VERSION, Workspace
 from proxskip.processes import Processes
 from proxskip.report import figures, plots
 from proxskip.report.document import page
@@ -32,6 +32,9 @@ STAMP = "reproduction.json"
 RESULTS = "results.json"
 PAGE = "index.html"
 DEFAULT_DATA = "digits"
+CLIENTS = {"clients": 20, "split": "label", "weights": "rows"}
+OF_DATA = {"digits": {"clients": 20, "split": "group", "weights": "equal"}}
+"""The clients of a data set; ``CLIENTS`` for all others."""
 Results = Mapping[str, tuple[Experiment, list[Claim]]]
 
 
@@ -68,19 +71,23 @@ class ReproductionOptions:
         return shlex.join([*words, "--out", str(self.out)])
 
 
-def check_names(names: Sequence[str]) -> list[str]:
-    """The named experiments in the order of the report, then the TOML files; all of the paper's if none is named."""
-    files = [name for name in names if experiments.is_file(name)]
-    if unknown := [name for name in names if name not in ALL and name not in files]:
+def figures_of(names: Sequence[str]) -> dict[str, Figure]:
+    """The named experiments in the order of the report, then the figures of files; all of the paper's if none is named.
+
+    A file is a name that ends in .py.
+    """
+    files = [name for name in names if name.endswith(".py")]
+    if unknown := [name for name in names if name not in (*ALL, *files)]:
         raise InputError(
-            f'there is no experiment "{unknown[0]}"; choose from {", ".join(ALL)}, or give the TOML file of a figure.'
+            f'there is no experiment "{unknown[0]}"; choose from {", ".join(ALL)}, or give the Python file of a figure.'
         )
-    for name in files:
-        if (id := experiments.id_of(name)) in ALL:
-            raise InputError(f"{name} has the name of the experiment {id}; rename the file.")
-        for quick in (False, True):
-            toml_figures.check(toml_figures.resolved(experiments.preset(name, quick)))
-    return [name for name in ALL if name in (names or experiments.FUNCTIONS)] + files
+    chosen = {name: experiment(name) for name in ALL if name in (names or PAPER)}
+    for file in files:
+        for own in figures_in(file):
+            if own.id in ALL or own.id in chosen:
+                raise InputError(f"{file} has a figure {own.id}, as there is already; give it another name.")
+            chosen[own.id] = own
+    return chosen
 
 
 def reproduce(
@@ -91,49 +98,46 @@ def reproduce(
     Args:
         show: called with a text and the share that is done.
     """
-    chosen = check_names(names)
+    chosen = figures_of(names)
     claim_folder(options)
     make_engine(options.engine, options.threads)  # refuses a missing engine before anything is written
-    presets = {name: experiments.preset(name, options.quick) for name in chosen}
-    began, shares = time.monotonic(), {name: float(preset.get("share", 1.0)) for name, preset in presets.items()}
+    began = time.monotonic()
+    shares = {id: made.share[options.quick] for id, made in chosen.items()}
     finished: list[str] = []
 
     def say(topic: str, text: str) -> None:
-        show(f"{topic}: {text}", sum(shares[name] for name in finished) / sum(shares.values()))
+        show(f"{topic}: {text}", sum(shares[id] for id in finished) / sum(shares.values()))
 
-    of_data = experiments.preset("data")
-    base = {"data_dir": options.data_dir, **of_data.get(options.data, of_data["default"])}
-    workspace = Workspace(
-        options.out, options.settings["data"], {}, base, options.quick, options.engine, options.threads
-    )
-    write_stamp(options, workspace.data_sha256)  # reads the data first, so that a bad file leaves no folder behind
-    spaces = {
-        name: replace(workspace, preset=preset, say=partial(say, experiments.id_of(name)))
-        for name, preset in presets.items()
-    }
+    bench = Bench(
+        options.out, options.settings["data"], {"data_dir": options.data_dir, **OF_DATA.get(options.data, CLIENTS)},
+        options.quick, options.engine, options.threads,
+    )  # fmt: skip
+    sha256 = bench.data_sha256  # reads the data before anything is written
+    for made in chosen.values():
+        made.rehearse(bench)
+    write_stamp(options, sha256)
     with Processes(options.jobs) if options.jobs > 1 else nullcontext() as pool:
-        for name in _each(spaces, shares, options, pool):
-            finished.append(name)
-        report = add_results(options, workspace, {}, time.monotonic() - began)
+        own = {id: replace(bench, pool=pool, say=partial(say, id)) for id in chosen}
+        for id in _each(chosen, own, options):
+            finished.append(id)
+        report = add_results(options, bench, {}, time.monotonic() - began)
         say("figures", "drawing")
         draw(report, options.out, pool)
     atomic_write_text(options.out / PAGE, page(report, files_beside=True))
     return report
 
 
-def _each(
-    spaces: Mapping[str, Workspace], shares: Mapping[str, float], options: ReproductionOptions, pool: Processes | None
-) -> Iterator[str]:
-    """Run one experiment after the other; with a pool all at once, in threads that wait for its processes."""
-    if pool is None:
-        for name, space in spaces.items():
-            _one(name, options, space)
-            yield name
+def _each(chosen: Mapping[str, Figure], own: Mapping[str, Bench], options: ReproductionOptions) -> Iterator[str]:
+    """Run one experiment after the other; with processes all at once, in threads that wait for them."""
+    if options.jobs == 1:
+        for id, made in chosen.items():
+            _one(made, options, own[id])
+            yield id
         return
-    threads = ThreadPoolExecutor(len(spaces))
-    order = sorted(spaces, key=lambda name: -shares[name])  # the longest first
+    threads = ThreadPoolExecutor(len(chosen))
+    order = sorted(chosen, key=lambda id: -chosen[id].share[options.quick])  # the longest first
     try:
-        waiting = {threads.submit(_one, name, options, replace(spaces[name], pool=pool)): name for name in order}
+        waiting = {threads.submit(_one, chosen[id], options, own[id]): id for id in order}
         for ended in as_completed(waiting):
             ended.result()
             yield waiting[ended]
@@ -142,16 +146,17 @@ def _each(
         threads.shutdown(wait=False, cancel_futures=True)
 
 
-def _one(name: str, options: ReproductionOptions, workspace: Workspace) -> None:
+def _one(made: Figure, options: ReproductionOptions, bench: Bench) -> None:
     """Run one experiment and add it to results.json."""
     began = time.monotonic()
-    experiment, claims = experiments.function(name)(workspace)
+    experiment, claims = made.make(bench)
     seconds = time.monotonic() - began
-    with workspace.lock:
+    with bench.lock:
         if (before := earlier(options).get(experiment.id)) is not None:
             seconds = max(seconds, before[0].seconds)  # reading its runs again takes little time
-        experiment = replace(experiment, seconds=seconds, command=options.command([name]))
-        add_results(options, workspace, {experiment.id: (experiment, claims)})
+        command = options.command([made.file or made.id])
+        experiment = replace(experiment, seconds=seconds, command=command)
+        add_results(options, bench, {experiment.id: (experiment, claims)})
 
 
 # -- the folder --------------------------------------------------------------------------------------------------------
@@ -204,17 +209,15 @@ def read_json(path: Path) -> Any:
 
 
 # -- results -----------------------------------------------------------------------------------------------------------
-def add_results(
-    options: ReproductionOptions, workspace: Workspace, new: Results, seconds: float = 0.0
-) -> ReproductionReport:
+def add_results(options: ReproductionOptions, bench: Bench, new: Results, seconds: float = 0.0) -> ReproductionReport:
     """Add experiments and seconds to results.json, which another process may have changed meanwhile."""
     with lock.held(options.out, patient=True):
         before = read_json(options.out / RESULTS) or {"about": {}}
         kept = {**earlier(options), **new}
         chosen = [kept[name] for name in dict.fromkeys([*ALL, *kept]) if name in kept]
-        topic = "ProxSkip" if set(kept) - set(experiments.FAMILY) else "The family"
+        topic = "ProxSkip" if set(kept) - set(FAMILY) else "The family"
         title = f"{topic} on {os.path.basename(options.data)}"
-        facts = about(options, workspace)
+        facts = about(options, bench)
         spent = {"seconds": seconds + before["about"].get("seconds", 0.0), "jobs": options.jobs}
         claims = [claim for _, claims in chosen for claim in claims]
         results = ReproductionReport(title, facts | spent, claims, [e for e, _ in chosen])
@@ -222,9 +225,9 @@ def add_results(
     return results
 
 
-def about(options: ReproductionOptions, workspace: Workspace) -> dict[str, Any]:
+def about(options: ReproductionOptions, bench: Bench) -> dict[str, Any]:
     """Data, constants, versions and command."""
-    problem = workspace.problem()
+    problem = bench.problem()
     solution = problem.solution
     return {
         "data": problem.info.get("data"),
