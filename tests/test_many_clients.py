@@ -84,8 +84,9 @@ def test_rows_of_those_who_took_part_give_the_bytes_of_all_rows(
 def test_large_cohorts_and_own_steps_and_minibatches_have_the_same_bytes(
     monkeypatch: pytest.MonkeyPatch, by_rows: ByRows
 ) -> None:
-    """The cpu engine's kernel for large cohorts reads the rows where they are."""
-    monkeypatch.setattr("proxskip.engines.cpu.engine.LAZY", 1)
+    """The cpu engine runs halves on ranges of members, with the rows of those who took part."""
+    monkeypatch.setattr("proxskip.engines.cpu.engine.LARGE", 1)
+    monkeypatch.setattr("proxskip.engines.cpu.engine.NUMBERS_PER_RANGE", 12)
     rng = np.random.default_rng(0)
     A, b = rng.standard_normal((120, 6)), np.where(rng.random(120) < 0.5, -1.0, 1.0)
     problem = ps.split(ps.Logistic(A, b, l2=0.1), clients=15).with_batch(3)

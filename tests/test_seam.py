@@ -116,7 +116,7 @@ def by_hand(method: ps.authoring.Method, cohort: int | None = None) -> Wires:
 @every_case
 @pytest.mark.long
 def test_engines_agree(member: Member, kind: str, batch: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """cpu = reference to 1e-12; its bytes do not depend on the threads, nor on whether halves are written down first."""
+    """cpu = reference to 1e-12; its bytes do not depend on the threads, nor on whether halves run on ranges of members."""
     problem = problem_of(kind, batch)
     judge, found = run(member, problem, "reference"), run(member, problem, CpuEngine(1))
     assert close(found.x, judge.x, 1e-12)
@@ -124,7 +124,8 @@ def test_engines_agree(member: Member, kind: str, batch: int | None, monkeypatch
         assert close(found.memory[k], judge.memory[k], 1e-12), k
     assert counts(found) == counts(judge)
     assert everything(run(member, problem, CpuEngine(2))) == everything(found)
-    monkeypatch.setattr(cpu_engine, "LAZY", 0)
+    monkeypatch.setattr(cpu_engine, "LARGE", 0)
+    monkeypatch.setattr(cpu_engine, "NUMBERS_PER_RANGE", 20)
     for threads in (1, 2):
         assert everything(run(member, problem, CpuEngine(threads))) == everything(found)
 
@@ -194,7 +195,8 @@ def test_two_descents_are_one_of_their_sum(monkeypatch: pytest.MonkeyPatch) -> N
         for engine in ("reference", CpuEngine(1), CpuEngine(2)):
             assert everything(run(NAMED["halved"], problem, engine)) == everything(run(whole, problem, engine))
         with monkeypatch.context() as patched:
-            patched.setattr(cpu_engine, "LAZY", 0)
+            patched.setattr(cpu_engine, "LARGE", 0)
+            patched.setattr(cpu_engine, "NUMBERS_PER_RANGE", 20)
             assert everything(run(NAMED["halved"], problem)) == everything(run(whole, problem))
         ends = [
             drive(*federate(m.make(problem), problem, ROUNDS, **waiting(None)))[0].vectors["x"]

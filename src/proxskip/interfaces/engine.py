@@ -31,8 +31,6 @@ class Request:
         first, asked: the place of the first member among all clients asked, and how many there are, where the cohort is
             only a part of them (an actor's).
         halt: set when the run is interrupted; long local work checks it with ``look``.
-        weights: if not empty, only ``sums`` with these weights are wanted, so ``up`` may hold anything that the
-            engine's own ``sums`` understands.
     """
 
     half: ClientHalf
@@ -46,7 +44,6 @@ class Request:
     first: int = 0
     asked: int | None = None
     halt: Event | None = None
-    weights: tuple[Array, ...] = ()
 
 
 class BrokenOff(Exception):
@@ -92,7 +89,7 @@ class Work:
     """The result of a request.
 
     Args:
-        up: the vectors sent up, each ``(c, d)``, or whatever ``sums`` takes if the request has weights.
+        up: the vectors sent up, each ``(c, d)``.
         gradients: rows differentiated.
         sizes: the size of each vector that went through a codec, None for plain ones.
         steps: local steps taken by each member, where they differ from the request's K.

@@ -111,12 +111,12 @@ class MeteredExchange:
         own = own or {}
         if self.clock is not None:
             self._leave_out_missing(self.clock, half, K, down, own)
-        request = self._request(half, K, down, own, self._shares(weights))
+        request = self._request(half, K, down, own)
         work = self.engine.run(request)
         if self.clock is not None:
             self.clock.done(work.steps)
         self.meter.count(self.whom, len(self.cohort), request.K, down, len(own), work)
-        return self.engine.sums(request.weights, work.up)
+        return self.engine.sums(self._shares(weights), work.up)
 
     def gossip(self, half: ClientHalf, graph: Links, K: int) -> None:
         links = graph.draw(self.seed, self.round, self.problem.d) if isinstance(graph, RandomLinks) else graph
@@ -168,7 +168,6 @@ class MeteredExchange:
 
     def _request(
         self, half: ClientHalf, K: int | Sequence[int], down: tuple[Array, ...], own: Mapping[str, Any],
-        weights: tuple[Array, ...] = (),
     ) -> Request:  # fmt: skip
         """The request, with K and each client's own numbers cut to the cohort."""
         n, exchange = self.problem.n, self.exchanges
@@ -182,9 +181,7 @@ class MeteredExchange:
         # changes before an exchange that the method does not declare cannot be undone
         halt = self.interrupted if exchange < self.declared or not self.engine.rewinds else None
         self.ran, self.exchanges = True, exchange + 1
-        return Request(
-            half, self.cohort, self.round, steps, down, numbers, exchange, self.attempt, halt=halt, weights=weights
-        )
+        return Request(half, self.cohort, self.round, steps, down, numbers, exchange, self.attempt, halt=halt)
 
     # -- what the loop uses --------------------------------------------------------------------------------------------
     def place(self, v: Array) -> Any:

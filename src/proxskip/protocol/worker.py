@@ -45,7 +45,7 @@ class Worker:
     def _begin(self, key: Key) -> None:
         """Start a half: number its minibatches and vectors from zero."""
         member = np.zeros(1, np.int64)
-        self.cohort = Cohort(self.engine, member, Request(no_half, member, key.round))
+        self.cohort = Cohort(self.engine, member, Request(no_half, member, key.round), threads=1)
         self.key = key
         self.sent: list[tuple[Array, bytes | None]] = []
 

@@ -8,8 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from functools import cache, partial
-from types import FunctionType, MethodType
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -20,19 +19,22 @@ from proxskip.cores import available_cores
 from proxskip.engines.cpu import kernels
 from proxskip.engines.cpu.cohort import Cohort
 from proxskip.engines.cpu.kernels import Anchors, Steps
-from proxskip.engines.cpu.lazy import Lazy, Sheet, as_stack
 from proxskip.engines.cpu.shards import Census, RangeTask, Rows, Tiles, pack, with_pull
 from proxskip.engines.in_process import NearEngine
 from proxskip.engines.local import Sender
 from proxskip.engines.sparse_rows import balanced, pieces
-from proxskip.interfaces import BrokenOff, Request, SettleHalf, Work, look
+from proxskip.interfaces import BrokenOff, Request, SettleHalf, Size, Work, look
 from proxskip.links.sums import SUM_BLOCK, sum_in_order
 from proxskip.problems.clients import checked_gradient, value_and_gradient
 from proxskip.problems.federated import Problem
 from proxskip.types import Array, Indices, Vectors
 
-LAZY = 1 << 18
-"""Numbers in a cohort's stack from which one kernel computes its halves; see ``engines.cpu.lazy``."""
+LARGE = 1 << 18
+"""Numbers in a cohort's stack from which a half runs on ranges of the members, each on one thread."""
+NUMBERS_PER_RANGE = 1 << 16
+"""Numbers in the stack of a range: the vectors of a half stay in the cache."""
+ENTRIES_PER_RANGE = 5e6
+"""Entries of the local steps of a range: many threads find work, and Python takes little of the time."""
 
 # Starting t threads takes c t, so that work W takes W / t + c t, least for t = sqrt(W / c).
 ENTRIES_PER_START = 3e4
@@ -49,8 +51,6 @@ class CpuEngine(NearEngine):
     name = "cpu"
     together = True
     atomic = True
-    weights: tuple[Array, ...] = ()
-    """The weights of the request under way."""
 
     def __init__(self, threads: int | None = None) -> None:
         self.threads = available_cores() if threads is None else theory.whole("threads", threads)
@@ -66,40 +66,125 @@ class CpuEngine(NearEngine):
             number0, census: for a part of a problem's clients, the number of the first one, and the census of all.
         """
         super().open(problem, memory, seed)
+        self.used: dict[int | str, Array] = {}  # stacks of earlier rounds, by place in ``up`` or name, to be used again
         self.number0 = number0
         self.rows = problem.rows_each
         self.shards = pack(problem, census, number0)
         # unknown oracles may share buffers, so they run in turn unless they declare otherwise
         self.shareable = problem.is_thread_safe
-        self.writes_down = False  # whether the half under way gets lazy vectors
-        self.on_stacks: set[Any] = set()  # code of halves that use more than + - * /
         if self.threads > 1 and self.pool is None:
             self.pool = ThreadPoolExecutor(self.threads - 1, "proxskip")
         _make_sums_ready()
 
+    def client(self, members: Indices, request: Request, place: int = 0, threads: int | None = None) -> Cohort:
+        return Cohort(self, members, request, threads or self.threads)
+
+    # -- halves --------------------------------------------------------------------------------------------------------
     def run(self, request: Request) -> Work:
-        self.weights = request.weights
-        work: Work = self._written_down(request.half, request.cohort, partial(super().run, request))
-        return work
+        cohort, at = request.cohort, self._places(request.cohort)
+        ranges = self._ranges(cohort, request.K)
+        clients: dict[int, Cohort] = {}
+        sizes: dict[int, tuple[Size | None, ...]] = {}
+
+        def half(lo: int, hi: int) -> tuple[Sequence[Any], Vectors]:
+            part = part_of(request, lo, hi)
+            client = self.client(part.cohort, part, threads=self._threads_in(ranges))
+            own: Any = {name: v[:, None] for name, v in part.own.items()}
+            up, memory = request.half(client, self._of_range(at, lo, hi), part.K, *part.down, **own)
+            clients[lo] = client
+            sizes[lo] = client.sizes(up) if client.used_codec else ()
+            return up, memory
+
+        up, memory = self._on_ranges(half, ranges, at)
+        totals = tuple(map(Size.total, zip(*(sizes[lo] for lo, _ in ranges), strict=True)))
+        taken = [clients[lo].taken for lo, _ in ranges]
+        steps = None if taken[0] is None else np.concatenate(taken)
+        return Work(self._keep_all(at, up, memory), sum(c.gradients for c in clients.values()), totals, steps)
 
     def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Any, ...]) -> None:
-        self._written_down(half, cohort, partial(super().tell, half, cohort, outcome))
+        at, ranges = self._places(cohort), self._ranges(cohort, 0)
+        request = Request(half, cohort, 0)  # type: ignore[arg-type]
 
-    def _written_down(self, half: Callable[..., Any], cohort: Indices, act: Callable[[], Any]) -> Any:
-        """Run a half; for a large cohort on lazy vectors, or again on plain stacks if it does not support them."""
-        code, d = _code_of(half), self.problem.d
-        # a stack of single numbers reads as a column
-        self.writes_down = d > 1 and len(cohort) * d >= LAZY and code not in self.on_stacks
-        if self.writes_down:
-            with suppress(TypeError, AttributeError):  # nothing has changed yet; any other error comes again
-                return act()
-            self.on_stacks.add(code)
-            self.writes_down = False
-        return act()
+        def settle(lo: int, hi: int) -> tuple[Sequence[Any], Vectors]:
+            part = part_of(request, lo, hi)
+            client = self.client(part.cohort, part, threads=self._threads_in(ranges))
+            mine = (v if v.ndim == 1 else v[lo:hi] for v in outcome)
+            return (), half(client, self._of_range(at, lo, hi), *mine)
 
-    def client(self, members: Indices, request: Request, place: int) -> Cohort:
-        return Cohort(self, members, request)
+        _, memory = self._on_ranges(settle, ranges, at)
+        self._keep_all(at, (), memory)
 
+    def _ranges(self, cohort: Indices, K: Any) -> list[tuple[int, int]]:
+        """The ranges of a cohort on which a half with K local steps runs: all members at once, unless they are many.
+
+        They do not depend on the number of threads.
+        """
+        numbers = len(cohort) * self.problem.d
+        blocks_are_shared = self.shards is not None and self.shards.most_blocks > 1
+        in_turn = self.shards is None and not self.shareable
+        if numbers < LARGE or blocks_are_shared or in_turn:
+            return [(0, len(cohort))]
+        entries_of_a_step = self.problem.d if self.shards is None else self.shards.work[cohort]
+        entries = np.broadcast_to(K * entries_of_a_step, len(cohort))
+        parts = max(numbers / NUMBERS_PER_RANGE, entries.sum() / ENTRIES_PER_RANGE)
+        return balanced(entries + float(self.problem.d), math.ceil(parts))
+
+    def _threads_in(self, ranges: list[tuple[int, int]]) -> int:
+        """The threads that the work of one range may use."""
+        return self.threads if len(ranges) == 1 else 1
+
+    def _on_ranges(
+        self, half: Callable[[int, int], tuple[Sequence[Any], Vectors]], ranges: list[tuple[int, int]], at: Indices
+    ) -> tuple[list[Any], Vectors]:
+        """What a half returns, from its results on ranges; several ranges share the threads."""
+        if len(ranges) == 1:
+            up, memory = half(*ranges[0])
+            return list(up), memory
+        shape, lock = (len(at), self.problem.d), threading.Lock()
+        stacks: dict[int | str, Array] = {}
+
+        def put(name: int | str, v: Any, lo: int, hi: int) -> None:
+            with lock:
+                if name not in stacks:
+                    stacks[name] = self._room_for(name, shape)
+            stacks[name][lo:hi] = v
+
+        def work(lo: int, hi: int) -> None:
+            with np.errstate(all="ignore"):  # threads do not inherit it
+                up, memory = half(lo, hi)
+            for k, v in enumerate(up):
+                put(k, v, lo, hi)
+            for name, v in memory.items():
+                put(name, v, lo, hi)
+
+        self._spread(work, ranges)
+        up = [stacks[k] for k in sorted(k for k in stacks if isinstance(k, int))]
+        self.used |= dict(enumerate(up))
+        return up, {name: v for name, v in stacks.items() if isinstance(name, str)}
+
+    def _room_for(self, name: int | str, shape: tuple[int, int]) -> Array:
+        """A large stack that is no longer used, or a new one, whose memory the system would have to clear."""
+        old = self.used.pop(name, None)
+        return old if old is not None and old.shape == shape else np.empty(shape)
+
+    def _keep_all(self, at: Indices, up: Sequence[Any], memory: Vectors) -> tuple[Any, ...]:
+        before = dict(self.kept)
+        sent = self._store(at, up, memory)
+        if len(at) * self.problem.d >= LARGE:
+            for name in memory.keys() & self.kept.keys():
+                self.used[name] = before[name] if self.kept[name] is memory[name] else memory[name]
+        return sent
+
+    def _of_range(self, at: Indices, lo: int, hi: int) -> Vectors:
+        """The memory of members lo to hi-1."""
+        if lo == 0 and hi == len(at):
+            memory: Vectors = self._of(at)
+            return memory
+        whole = self._is_whole(at)
+        kept = {name: v[lo:hi] if whole else v[at[lo:hi]] for name, v in self.kept.items()}
+        return kept | {name: v[lo:hi] for name, v in self.handed.items()}
+
+    # -- local steps ---------------------------------------------------------------------------------------------------
     def descend(
         self,
         members: Indices,
@@ -111,6 +196,7 @@ class CpuEngine(NearEngine):
         step0: Any = 0,
         halt: threading.Event | None = None,
         pull: float = 0.0,
+        threads: int | None = None,
     ) -> Array:
         """All local steps of all members from x0 (a row each, or one for all), as a new stack.
 
@@ -118,15 +204,16 @@ class CpuEngine(NearEngine):
         number, or one per member). Raises ``BrokenOff`` soon after ``halt`` is set. ``pull`` is added to the l2 term.
         """
         assert self.shards is not None
+        threads = threads or self.threads
         shards = self.shards if pull == 0.0 else with_pull(self.shards, pull)
         members = np.require(members, np.int64, ["C", "W"])
         x0, H, gamma = (np.require(v, shards.dtype, ["C", "W"]) for v in (x0, H, gamma))
         X = np.empty((len(members), self.problem.d), shards.dtype)
-        if self._by_blocks(shards, members, K):
+        if self._by_blocks(shards, members, K, threads):
 
             def share(task: RangeTask, loads: Array) -> None:
                 look(halt)
-                self._spread(task, pieces(loads, self.threads, ENTRIES_PER_PIECE))
+                self._spread(task, pieces(loads, threads, ENTRIES_PER_PIECE), threads)
 
             X[...] = x0
             draws = shards.draws(self.seed, round, step0, len(members))
@@ -137,21 +224,22 @@ class CpuEngine(NearEngine):
                 draws = shards.draws(self.seed, round, step0 + done, len(members))
                 return shards.descend(Steps(members, X if done else x0, X, H, gamma, count), draws)
 
-            self._in_calls(steps, members, K, halt)
+            self._in_calls(steps, members, K, halt, threads)
         return X.astype(np.float64, copy=False)
 
-    def _by_blocks(self, shards: Rows | Tiles, members: Indices, K: Indices) -> bool:
+    def _by_blocks(self, shards: Rows | Tiles, members: Indices, K: Indices, threads: int) -> bool:
         """Whether threads share the members' blocks: better balanced, but they wait for each other in every step."""
-        if self.threads == 1 or shards.most_blocks == 1:
+        if threads == 1 or shards.most_blocks == 1:
             return False
         load = K * shards.work[members]
-        whole = max(load[lo:hi].sum() for lo, hi in balanced(load, self.threads))
-        shared = load.sum() / min(self.threads, shards.block_counts(members).sum())
-        return bool(shared + K.max() * self.threads * ENTRIES_PER_START < whole)
+        whole = max(load[lo:hi].sum() for lo, hi in balanced(load, threads))
+        shared = load.sum() / min(threads, shards.block_counts(members).sum())
+        return bool(shared + K.max() * threads * ENTRIES_PER_START < whole)
 
     def _in_calls(
-        self, steps: Callable[[int, Indices], RangeTask], members: Indices, K: Indices, halt: threading.Event | None
-    ) -> None:
+        self, steps: Callable[[int, Indices], RangeTask], members: Indices, K: Indices, halt: threading.Event | None,
+        threads: int,
+    ) -> None:  # fmt: skip
         """All steps of the members on threads, in calls of about SHORT_WORK with a check for interrupts in between.
 
         A step depends only on x and its number, so the bytes are those of one call.
@@ -171,8 +259,12 @@ class CpuEngine(NearEngine):
                     self._look(halt)
                     steps(done, np.clip(K - done, 0, most))(lo + a, lo + b)
 
-        threads = self._threads_for(total)
-        self._spread(steps(0, K) if total <= SHORT_WORK else work, pieces(load, threads, ENTRIES_PER_PIECE), threads)
+        threads = min(threads, self._threads_for(total))
+        task = steps(0, K) if total <= SHORT_WORK else work
+        if threads == 1:
+            task(0, len(K))
+        else:
+            self._spread(task, pieces(load, threads, ENTRIES_PER_PIECE), threads)
 
     def _look(self, halt: threading.Event | None) -> None:
         look(halt)
@@ -185,7 +277,7 @@ class CpuEngine(NearEngine):
 
     def descend_anchored(
         self, members: Indices, x0: Array, H: Array, gamma: Array, K: Indices, anchor: Any, count: Sender,
-        request: Request,
+        request: Request, threads: int,
     ) -> tuple[Array, Array, Array]:  # fmt: skip
         """Local steps with L-SVRG's gradients, counted."""
         assert isinstance(self.shards, Rows)
@@ -199,22 +291,28 @@ class CpuEngine(NearEngine):
             draws = shards.draws(self.seed, request.round, first + done, len(members))
             return shards.descend_anchored(Steps(members, X, X, H, gamma, some), anchors, draws)
 
-        self._in_calls(steps, members, K, request.halt)
+        self._in_calls(steps, members, K, request.halt, threads)
         count.gradients += int(np.sum(2 * shards.batch * K + moved * self.rows[members]))
         count.step = first + K
         return X.astype(np.float64, copy=False), w.astype(np.float64, copy=False), gw.astype(np.float64, copy=False)
 
-    def each(self, work: Any, n: int, numbers: float = math.inf) -> None:
+    def each(self, work: Any, n: int, numbers: float = math.inf, threads: int | None = None) -> None:
         """``work(j, j + 1)`` for each of n members that read so many numbers; on threads if the oracles allow it."""
 
         def quietly(j: int, k: int) -> None:
             with np.errstate(all="ignore"):  # threads do not inherit it
                 work(j, k)
 
-        threads = min(self.threads, n) if math.isinf(numbers) else self._threads_for(numbers)
-        self._spread(quietly, [(j, j + 1) for j in range(n)], threads if self.shareable else 1)
+        most = threads or self.threads
+        threads = min(most, n if math.isinf(numbers) else self._threads_for(numbers))
+        if threads > 1 and self.shareable:
+            self._spread(quietly, [(j, j + 1) for j in range(n)], threads)
+        else:
+            quietly_in_turn(work, n)
 
-    def gradients(self, members: Indices, X: Array, wanted: Any, halt: threading.Event | None) -> Array:
+    def gradients(
+        self, members: Indices, X: Array, wanted: Any, halt: threading.Event | None, threads: int | None = None
+    ) -> Array:
         """The full gradient of each member at its row of X; zeros where it is not wanted."""
         gradients, at = np.zeros(X.shape), np.flatnonzero(wanted)
 
@@ -224,7 +322,7 @@ class CpuEngine(NearEngine):
             i = int(members[j])
             gradients[j] = checked_gradient(self.problem.clients[i], X[j], self.number0 + i)
 
-        self.each(one, len(at), self._entries(members[at]))
+        self.each(one, len(at), self._entries(members[at]), threads)
         return gradients
 
     def _entries(self, members: Indices) -> float:
@@ -296,54 +394,11 @@ class CpuEngine(NearEngine):
     def keeps_rows(self) -> bool:
         return True
 
-    def rows_of(self, members: Indices) -> Indices:
-        return members if self.store is None else self.store.place[members]
-
-    def _of(self, at: Indices) -> Any:
-        if self.writes_down:
-            handed = {k: Lazy.of(v) for k, v in self.handed.items()}
-            return {k: Lazy.of(v, kept=True) for k, v in self.kept.items()} | handed
-        return super()._of(at)
-
-    def _store(self, at: Indices, up: Any, memory: Any) -> tuple[Any, ...]:
-        """Run the half's program: what goes up into sums or stacks, memory into its place."""
-        shape = (len(at), self.problem.d)
-        threads = self._threads_for(shape[0] * shape[1])
-        one_each = -(-shape[0] // SUM_BLOCK) >= threads  # a block is summed by one thread
-        weights = self.weights if up and one_each else ()
-        sheet, sent = Sheet(shape[1], at, weights), list(up)
-        for k, v in enumerate(up):
-            if isinstance(v, Lazy) and weights:
-                sent[k] = sheet.sum(v)
-            elif isinstance(v, Lazy):
-                sent[k] = np.empty(shape)
-                sheet.store(v, sent[k], kept=False)
-        lazy = {name: v for name, v in memory.items() if isinstance(v, Lazy)}
-        handed = {name: np.empty(shape) for name in lazy if self._hands_on(name)}
-        for name, v in lazy.items():
-            sheet.store(v, handed[name] if name in handed else self.kept[name], kept=name not in handed)
-        if sheet.lines:
-            self._share(*sheet.work(), shape[0] * shape[1])
-        self.handed |= handed
-        super()._store(at, (), {name: v for name, v in memory.items() if name not in lazy})
-        return tuple(v if callable(v) else np.ascontiguousarray(as_stack(v, shape)) for v in sent)
-
-    def compute(self, v: Lazy, members: Indices) -> Array:
-        """Compute one lazy stack now."""
-        stack = np.empty((len(members), self.problem.d))
-        sheet = Sheet(self.problem.d, self.rows_of(members))
-        sheet.store(v, stack, kept=False)
-        self._share(*sheet.work(), stack.size)
-        return stack
-
     def sum(self, w: Array, U: Array) -> Array:
         blocks = np.empty((-(-len(U) // SUM_BLOCK), U.shape[1]))
         w, U = (np.require(v, np.float64, ["C", "W"]) for v in (w, U))
         self._share(lambda lo, hi: kernels.block_sums(lo, hi, w, U, SUM_BLOCK, blocks), len(blocks), U.size)
         return sum_in_order(blocks)
-
-    def sums(self, rows: Sequence[Array], up: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple(s for U in up for s in (U() if callable(U) else (self.sum(w, U) for w in rows)))
 
     def close(self) -> None:
         if self.pool is not None:
@@ -357,8 +412,22 @@ def _make_sums_ready() -> None:
         kernels.block_sums(0, 0, np.zeros(1), np.zeros((1, 1)), SUM_BLOCK, np.zeros((1, 1)))
 
 
-def _code_of(half: Any) -> Any:
-    """A key that stays the same if a method makes its half anew in every round."""
-    while isinstance(half, partial):
-        half = half.func
-    return half.__code__ if isinstance(half, (FunctionType, MethodType)) else type(half)
+def quietly_in_turn(work: Callable[[int, int], None], n: int) -> None:
+    """``work(j, j + 1)`` for each of n members on this thread."""
+    with np.errstate(all="ignore"):
+        for j in range(n):
+            work(j, j + 1)
+
+
+def part_of(request: Request, lo: int, hi: int) -> Request:
+    """The request to members lo to hi-1; itself if these are all."""
+    members = len(request.cohort)
+    if lo == 0 and hi == members:
+        return request
+    K = request.K if isinstance(request.K, int) else request.K[lo:hi]
+    own = {name: v[lo:hi] for name, v in request.own.items()}
+    asked = members if request.asked is None else request.asked
+    return Request(
+        request.half, request.cohort[lo:hi], request.round, K, request.down, own, request.exchange, request.attempt,
+        request.first + lo, asked, request.halt,
+    )  # fmt: skip

@@ -254,7 +254,7 @@ class RayEngine(Engine):
                 down=tuple(v if v.ndim == 1 else v[lo:hi] for v in request.down),
                 own={name: v[lo:hi] for name, v in request.own.items()},
                 K=request.K if np.ndim(request.K) == 0 else request.K[lo:hi],
-                first=lo, asked=len(cohort), halt=None, weights=(),
+                first=lo, asked=len(cohort), halt=None,
             )  # fmt: skip
         return parts
 

@@ -1,4 +1,4 @@
-"""Written-down client halves: whatever their form, the bytes of numpy, in place, in sums and on several threads."""
+"""Client halves of large cohorts run on ranges of the members: the same bytes, whatever a half computes."""
 
 import threading
 import time
@@ -12,82 +12,14 @@ import pytest
 import proxskip as ps
 from proxskip.engines.cpu import engine as cpu
 from proxskip.engines.cpu.engine import CpuEngine
-from proxskip.engines.cpu.lazy import Lazy, Sheet
 from proxskip.interfaces import Request
-from proxskip.links.sums import weighted_sum
 from proxskip.types import Array, Vectors
-
-FORMS: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
-    "a leaf": lambda h, x, r, s: h,
-    "a plus b": lambda h, x, r, s: h + x,
-    "a plus multiple": lambda h, x, r, s: h + s * x,
-    "a minus multiple": lambda h, x, r, s: x - h * s,
-    "a minus its multiple": lambda h, x, r, s: h - s * h,
-    "a multiple of a sum": lambda h, x, r, s: h + s * (x + r),
-    "a plus difference": lambda h, x, r, s: h + s * (r - x),
-    "a minus difference": lambda h, x, r, s: h - s * (x - r),
-    "a plus difference to itself": lambda h, x, r, s: h + s * (x - h),
-    "a plus difference of lines": lambda h, x, r, s: x + s * ((h + x) - (r - h)),
-    "a quotient": lambda h, x, r, s: h - (x - r) / s,
-    "a multiple alone": lambda h, x, r, s: -(0.0 * h) * s,
-    "a row plus difference": lambda h, x, r, s: r + (h - x) * s,
-}
-
-
-def operands(c: int, d: int, seed: int = 0) -> tuple[Array, Array, Array, Array, Any]:
-    """h of more clients than there are members, x, a row, a column; members. Half of the columns are of any numbers."""
-    rng = np.random.default_rng(seed)
-    h, x, row, column = (rng.standard_normal(shape) for shape in ((2 * c, d), (c, d), (d,), (c, 1)))
-    for v in (h, x):
-        at = (rng.random(v.shape) < 0.02) & (np.arange(d) >= d // 2)
-        v[at] = rng.choice([np.nan, np.inf, -np.inf, -0.0, 5e-324, 1e308], int(at.sum()))
-    return h, x, row, column, np.sort(rng.permutation(2 * c)[:c])
-
-
-def same(a: Array, b: Array) -> bool:
-    """The same bytes; of NaN, which has many, the places."""
-    real = ~np.isnan(a)
-    return bool(np.array_equal(real, ~np.isnan(b)) and a[real].tobytes() == b[real].tobytes())
-
-
-@np.errstate(all="ignore")
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("c", "d"), [(1, 2), (33, 7), (287, 9), (513, 2100)])
-@pytest.mark.parametrize("own", [False, True])
-def test_results_and_sums_have_the_bytes_of_numpy(form: str, c: int, d: int, own: bool) -> None:
-    h, x, row, column, members = operands(c, d)
-    s = column if own else 0.3
-    weights = tuple(np.random.default_rng(1).random((3, c)))
-    expected = FORMS[form](h[members], x, row, s)
-    sums = [weighted_sum(w, expected) for w in weights]
-    assert same(CpuEngine(2).sum(weights[0], expected), sums[0])
-    untouched, out = h.copy(), np.empty((c, d))
-    for target, kept, rows in ((out, False, weights), (out, False, weights[:1]), (h, True, ())):  # the last in place
-        assert h.tobytes() == untouched.tobytes()
-        sheet = Sheet(d, members, rows)
-        lazy = FORMS[form](Lazy.of(h, kept=True), Lazy.of(x), Lazy.of(row), s)
-        sheet.store(lazy, target, kept)
-        totals = sheet.sum(lazy) if rows else tuple
-        work, pieces = sheet.work()
-        for q in range(pieces):
-            work(q, q + 1)
-        assert all(same(total, known) for total, known in zip(totals(), sums, strict=False))
-        assert len(totals()) == len(rows)
-    assert same(out, expected)
-    assert same(h[members], expected)
-    others = np.setdiff1d(np.arange(2 * c), members)
-    assert h[others].tobytes() == untouched[others].tobytes()
-
 
 NAMES = "abcdefghij"
 
 
-def ten(m: Any) -> Any:
-    return m["a"] + m["b"] - m["c"] + m["d"] - m["e"] + m["f"] - m["g"] + m["h"] - m["i"] + m["j"]
-
-
-MORE: dict[str, Callable[[Any], Any]] = {
-    "ten arrays": ten,
+FORMS: dict[str, Callable[[Any], Any]] = {
+    "sums and multiples": lambda m: m["a"] + 0.5 * m["b"] - m["c"] / 3.0,
     "an index": lambda m: m["a"] + m["b"][..., :1],
     "a function": lambda m: np.sqrt(np.abs(m["a"])),
     "an attribute": lambda m: m["a"].clip(-0.5, 0.5),
@@ -101,6 +33,11 @@ MORE: dict[str, Callable[[Any], Any]] = {
     "a copy": lambda m: np.array(m["a"]),
     "one row for all": lambda m: np.broadcast_to(np.asarray(m["a"]).dtype.type(2.0), np.shape(m["a"])),
 }
+
+
+def in_ranges(monkeypatch: pytest.MonkeyPatch, numbers: int = 70) -> None:
+    monkeypatch.setattr(cpu, "LARGE", 1)
+    monkeypatch.setattr(cpu, "NUMBERS_PER_RANGE", numbers)
 
 
 def rounds_of(form: Callable[[Any], Any], cohort: Array, threads: int) -> list[bytes]:
@@ -121,25 +58,64 @@ def rounds_of(form: Callable[[Any], Any], cohort: Array, threads: int) -> list[b
     engine.open(problem, memory, 0)
     sums: list[Any] = []
     for round in range(2):
-        work = engine.run(Request(local, cohort, round, K=2, down=(x,), weights=(w,)))
+        work = engine.run(Request(local, cohort, round, K=2, down=(x,)))
         sums += engine.sums((w,), work.up)
         engine.tell(settle, cohort, (x,))
     engine.close()
     return [v.tobytes() for v in (*sums, *engine.memory().values())]
 
 
-@pytest.mark.parametrize("form", MORE)
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("members", [600, 350])
 def test_a_half_may_do_anything_with_its_rows_however_large_the_cohort(form, members, monkeypatch) -> None:
     cohort = np.sort(np.random.default_rng(0).permutation(600)[:members])
-    small = rounds_of(MORE[form], cohort, 1)
-    monkeypatch.setattr(cpu, "LAZY", 1)
+    small = rounds_of(FORMS[form], cohort, 1)
+    in_ranges(monkeypatch)
     for threads in (1, 2):
-        assert rounds_of(MORE[form], cohort, threads) == small
+        assert rounds_of(FORMS[form], cohort, threads) == small
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_half_shares_the_threads_whatever_it_computes(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A half that uses any numpy function is divided as one of sums and multiples is, and runs once for each member."""
+    in_ranges(monkeypatch)
+    seen: list[list[int]] = []
+    for threads in (1, 2, 3):
+        sizes: list[int] = []
+
+        def noted(m: Any, sizes: list[int] = sizes) -> Any:
+            sizes.append(len(m["a"]))
+            return FORMS[form](m)
+
+        rounds_of(noted, np.arange(600), threads)
+        seen.append(sorted(sizes))
+    assert max(seen[0]) == 10
+    # the form is used three times in the first half and once in the second, in two rounds
+    assert sum(seen[0]) == 2 * 4 * 600
+    assert seen[0] == seen[1] == seen[2]
+
+
+def test_codecs_know_a_clients_place_in_its_cohort(monkeypatch: pytest.MonkeyPatch) -> None:
+    cohort, x = np.arange(1, 19, 2), np.random.default_rng(0).standard_normal((20, 6))
+    problem = ps.Problem(ps.random_quadratics(n=20, d=6))
+
+    def half(client: Any, m: Any, K: int) -> Any:
+        return (client.send(m["x"], ps.codecs.RandK(2)), m["x"]), {}
+
+    def sent(threads: int) -> Any:
+        engine = CpuEngine(threads)
+        engine.open(problem, {"x": x}, 0)
+        work = engine.run(Request(half, cohort, 0))
+        engine.close()
+        return [u.tobytes() for u in work.up], work.sizes
+
+    whole = sent(1)
+    in_ranges(monkeypatch, 18)
+    assert sent(1) == sent(2) == whole
 
 
 def test_an_error_of_a_half_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu, "LAZY", 1)
+    in_ranges(monkeypatch)
 
     def fails(client: Any, m: Any, K: int) -> Any:
         raise TypeError("its own error")
