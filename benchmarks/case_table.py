@@ -165,7 +165,7 @@ def _problem(clients: int, unequal: bool, own: bool, loss: str, storage: str, dt
 
 
 def on_graph(kind: Any, name: str, psd: bool = False) -> Callable[[Any], Any]:
-    return lambda problem: kind.theory(problem, graph(name, problem.n, psd=psd))
+    return lambda problem: kind.theory(problem, graph=graph(name, problem.n, psd=psd))
 
 
 def scaffnew(cohort: Any) -> Callable[[Any], Any]:
@@ -180,15 +180,15 @@ ALL = (
     Entry("proxgd-box", ps.ProxGD.theory, psi=ps.prox.Box(-0.2, 0.3)),
     Entry("accelerated", ps.Accelerated.theory, batch=False),
     Entry("fista", ps.Fista.theory, batch=False, psi=l1),
-    Entry("local-gd", lambda p: ps.LocalGD.paper_figure(p, K=4)),
-    Entry("local-gd-cohort", lambda p: ps.LocalGD.paper_figure(p, K=4), cohort=3),
-    Entry("local-gd-given", lambda p: ps.LocalGD.paper_figure(p, K=4), cohort=GIVEN),
-    Entry("scaffold", lambda p: ps.Scaffold.paper_figure(p, K=4)),
-    Entry("scaffold-unequal", lambda p: ps.Scaffold.paper_figure(p, K=3), unequal=True),
-    Entry("scaffold-I", lambda p: ps.Scaffold.paper_figure(p, K=4, option="I")),
-    Entry("scaffold-cohort", lambda p: ps.Scaffold.paper_figure(p, K=4), unequal=True, cohort=3),
-    Entry("scaffold-bernoulli", lambda p: ps.Scaffold.paper_figure(p, K=4), cohort=0.6),
-    Entry("fedlin", lambda p: ps.FedLin.paper_figure(p, K=4)),
+    Entry("local-gd", lambda p: ps.LocalGD.theory(p, K=4, figure=True)),
+    Entry("local-gd-cohort", lambda p: ps.LocalGD.theory(p, K=4, figure=True), cohort=3),
+    Entry("local-gd-given", lambda p: ps.LocalGD.theory(p, K=4, figure=True), cohort=GIVEN),
+    Entry("scaffold", lambda p: ps.Scaffold.theory(p, K=4, figure=True)),
+    Entry("scaffold-unequal", lambda p: ps.Scaffold.theory(p, K=3, figure=True), unequal=True),
+    Entry("scaffold-I", lambda p: ps.Scaffold.theory(p, K=4, option="I", figure=True)),
+    Entry("scaffold-cohort", lambda p: ps.Scaffold.theory(p, K=4, figure=True), unequal=True, cohort=3),
+    Entry("scaffold-bernoulli", lambda p: ps.Scaffold.theory(p, K=4, figure=True), cohort=0.6),
+    Entry("fedlin", lambda p: ps.FedLin.theory(p, K=4, figure=True)),
     Entry("fedlin-own", lambda p: ps.FedLin.theory(p, K=(1, 2, 3, 4)), unequal=True),
     Entry("s-local-gd", ps.SLocalGD.theory),
     Entry("s-local-gd-q", lambda p: ps.SLocalGD.theory(p, q=0.4)),
@@ -205,10 +205,10 @@ ALL = (
     Entry("scaffnew-bernoulli", scaffnew(0.7), cohort=0.7),
     Entry("tamuna", lambda p: ps.Tamuna.theory(p, s=2), needs="Tamuna"),
     Entry("tamuna-cohort", lambda p: ps.Tamuna.theory(p, cohort=3, s=2), cohort=3, needs="Tamuna"),
-    Entry("locodl", lambda p: ps.LoCoDL.theory(p, "rand-2+natural"), batch=False, unequal=True, needs="LoCoDL"),
+    Entry("locodl", lambda p: ps.LoCoDL.theory(p, codec="rand-2+natural"), batch=False, unequal=True, needs="LoCoDL"),
     Entry("scaffnew-given", ps.Scaffnew.theory, cohort=GIVEN),
     Entry("scaffnew-decaying", lambda p: ps.Decaying(ps.Scaffnew.theory(p), 0.02)),
-    Entry("local-gd-decaying", lambda p: ps.Decaying(ps.LocalGD.paper_figure(p, K=3), 0.05)),
+    Entry("local-gd-decaying", lambda p: ps.Decaying(ps.LocalGD.theory(p, K=3, figure=True), 0.05)),
     Entry("decentralized", on_graph(ps.DecentralizedScaffnew, "ring")),
     Entry("decentralized-path", on_graph(ps.DecentralizedScaffnew, "path")),
     Entry("decentralized-psd", on_graph(ps.DecentralizedScaffnew, "star", psd=True)),
@@ -218,15 +218,15 @@ ALL = (
     Entry("extra-psd", on_graph(ps.EXTRA, "star", psd=True)),
     Entry("splitskip", ps.SplitSkip.theory, clients=1, psi=ps.prox.L1(0.02), D=True),
     Entry("splitskip-shrink", ps.SplitSkip.theory, clients=1, psi=ps.prox.SquaredL2(0.5), D=True),
-    Entry("pdhg", lambda p: ps.PDHG.theory(p, accelerate=False), batch=False, clients=1, psi=ps.prox.L1(0.02), D=True),
+    Entry("pdhg", lambda p: ps.PDHG.theory(p, mu=0.0), batch=False, clients=1, psi=ps.prox.L1(0.02), D=True),
     Entry("apda", lambda p: ps.APDA.theory(p), batch=False, clients=1, psi=l1, needs="APDA"),
-    Entry("5gcs", lambda p: ps.FiveGCS.practical(p), batch=False, own=True, needs="FiveGCS"),
+    Entry("5gcs", lambda p: ps.FiveGCS.theory(p, figure=True), batch=False, own=True, needs="FiveGCS"),
     Entry("5gcs-psi", lambda p: ps.FiveGCS.theory(p), batch=False, unequal=True, psi=l1, needs="FiveGCS"),
-    Entry("5gcs-cohort", lambda p: ps.FiveGCS.practical(p, cohort=3), batch=False, cohort=3, needs="FiveGCS"),
+    Entry("5gcs-cohort", lambda p: ps.FiveGCS.theory(p, cohort=3, figure=True), batch=False, cohort=3, needs="FiveGCS"),
     Entry("gradskip", lambda p: ps.GradSkip.theory(p), batch=False, own=True, needs="GradSkip"),
     Entry("scaffnew-vr", lambda p: ps.ScaffnewVR.theory(p), psi=l1, needs="ScaffnewVR"),
     Entry("proxskip-vr", lambda p: ps.ProxSkipVR.theory(p), clients=1, psi=l1, needs="ProxSkipVR"),
-    Entry("random-gossip", lambda p: ps.RandomGossip.theory(p, "ring", p_e=0.4), needs="RandomGossip"),
+    Entry("random-gossip", lambda p: ps.RandomGossip.theory(p, graph="ring", p_e=0.4), needs="RandomGossip"),
 )
 ENTRIES = tuple(entry for entry in ALL if hasattr(ps, entry.needs))
 NAMED = {entry.name: entry for entry in ENTRIES}

@@ -116,7 +116,7 @@ def _digits(engine: str) -> Any:
 
 def _sweep(engine: str, cohort: Any) -> Any:
     problem = NAMED["scaffnew"].on(storage="sparse")
-    methods = [ps.Scaffnew.theory(problem, cohort=cohort), ps.LocalGD.paper_figure(problem, K=3)]
+    methods = [ps.Scaffnew.theory(problem, cohort=cohort), ps.LocalGD.theory(problem, K=3, figure=True)]
     return ps.sweep(methods, problem, rounds=12, seeds=[0, 5], engine=engine, cohort=cohort, every=1)
 
 
@@ -125,12 +125,12 @@ def large(engine: str) -> Iterator[Case]:
     """Stacks of 2^18 entries and more, where the cpu engine writes the halves' arithmetic down and does it in one kernel."""
     makes: dict[str, tuple[Callable[[Any], Any], Any]] = {
         "gd": (ps.GD.theory, None),
-        "local-gd": (lambda p: ps.LocalGD.paper_figure(p, K=3), None),
-        "local-gd-cohort": (lambda p: ps.LocalGD.paper_figure(p, K=3), 70),
-        "scaffold": (lambda p: ps.Scaffold.paper_figure(p, K=3), None),
-        "scaffold-I": (lambda p: ps.Scaffold.paper_figure(p, K=3, option="I"), None),
-        "scaffold-cohort": (lambda p: ps.Scaffold.paper_figure(p, K=3), 70),
-        "fedlin": (lambda p: ps.FedLin.paper_figure(p, K=3), None),
+        "local-gd": (lambda p: ps.LocalGD.theory(p, K=3, figure=True), None),
+        "local-gd-cohort": (lambda p: ps.LocalGD.theory(p, K=3, figure=True), 70),
+        "scaffold": (lambda p: ps.Scaffold.theory(p, K=3, figure=True), None),
+        "scaffold-I": (lambda p: ps.Scaffold.theory(p, K=3, option="I", figure=True), None),
+        "scaffold-cohort": (lambda p: ps.Scaffold.theory(p, K=3, figure=True), 70),
+        "fedlin": (lambda p: ps.FedLin.theory(p, K=3, figure=True), None),
         "s-local-gd": (ps.SLocalGD.theory, None),
         "scaffnew": (ps.Scaffnew.theory, None),
         "scaffnew-own": (lambda p: ps.Scaffnew.theory(p, own_steps=True), None),
@@ -166,8 +166,8 @@ def many(engine: str) -> Iterator[Case]:
     """So many clients that their mean is a sum of several blocks."""
     makes: dict[str, tuple[Callable[[Any], Any], Any]] = {
         "gd": (ps.GD.theory, None),
-        "local-gd": (lambda p: ps.LocalGD.paper_figure(p, K=2), 600),
-        "scaffold": (lambda p: ps.Scaffold.paper_figure(p, K=2), None),
+        "local-gd": (lambda p: ps.LocalGD.theory(p, K=2, figure=True), 600),
+        "scaffold": (lambda p: ps.Scaffold.theory(p, K=2, figure=True), None),
         "scaffnew": (lambda p: ps.Scaffnew(0.5, 0.5), None),
         "scaffnew-cohort": (lambda p: ps.Scaffnew.theory(p, cohort=600), 600),
         "decentralized": (table.on_graph(ps.DecentralizedScaffnew, "ring"), None),

@@ -45,7 +45,7 @@ def picture(name: str, out: Path) -> None:
     racers = {
         "gradient descent": (ps.GD.theory(f), None),
         "Nesterov": (ps.Accelerated.theory(f), None),
-        "5GCS, two steps": (ps.FiveGCS.practical(f), None),
+        "5GCS, two steps": (ps.FiveGCS.theory(f, figure=True), None),
         f"Scaffnew, p = {best.p:.2g}": (best, None),
         "Scaffnew, cohorts of 5": (ps.Scaffnew.theory(f, cohort=5), 5),
     }

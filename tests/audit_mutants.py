@@ -59,15 +59,18 @@ def cases() -> Iterator[tuple[str, Callable[[int], Made]]]:
     )
     yield "scaffold", lambda s: (ps.Scaffold(0.1, K=4), problem(s, weights=W), {})
     yield "scaffold-cohort", lambda s: (ps.Scaffold(0.1, K=4), problem(s), {"cohort": 3})
-    yield "5gcs", lambda s: ((p := problem(s, weights=W)), (ps.FiveGCS.practical(p), p, {}))[1]
-    yield "5gcs-psi", lambda s: ((p := problem(s).with_psi(l1)), (ps.FiveGCS.practical(p), p, {}))[1]
-    yield "5gcs-cohort", lambda s: ((p := problem(s)), (ps.FiveGCS.practical(p, cohort=3), p, {"cohort": 3}))[1]
+    yield "5gcs", lambda s: ((p := problem(s, weights=W)), (ps.FiveGCS.theory(p, figure=True), p, {}))[1]
+    yield "5gcs-psi", lambda s: ((p := problem(s).with_psi(l1)), (ps.FiveGCS.theory(p, figure=True), p, {}))[1]
+    yield (
+        "5gcs-cohort",
+        lambda s: ((p := problem(s)), (ps.FiveGCS.theory(p, cohort=3, figure=True), p, {"cohort": 3}))[1],
+    )
     yield "proxskip", lambda s: (ps.ProxSkip(0.9, 0.3), problem(s, n=1).with_psi(square), {})
     yield "splitskip", lambda s: (
         (p := problem(s, n=1).with_psi(l1, np.diff(np.eye(4), axis=0))), (ps.SplitSkip.theory(p), p, {}),
     )[1]  # fmt: skip
     yield "decentralized", lambda s: (
-        (p := problem(s)), (ps.DecentralizedScaffnew.theory(p, ps.graphs.graph("ring", 5)), p, {}),
+        (p := problem(s)), (ps.DecentralizedScaffnew.theory(p, graph=ps.graphs.graph("ring", 5)), p, {}),
     )[1]  # fmt: skip
 
 

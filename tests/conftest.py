@@ -64,12 +64,15 @@ def draws(examples: int) -> int:
     return max(4, round(PROFILES[PROFILE] * examples))
 
 
+def _name(value: Any) -> str | None:
+    """The name of a row, or of a method's class."""
+    about = getattr(value, "about", value)
+    return getattr(about, "name", None)
+
+
 def thinned(values: Iterable[Any], every: int = 4) -> list[Any]:
     """All values of a parameter; one of every so many stays out of the slow tier, the first among them."""
-    return [
-        pytest.param(v, marks=[pytest.mark.slow] if k % every else [], id=getattr(v, "name", None))
-        for k, v in enumerate(values)
-    ]
+    return [pytest.param(v, marks=[pytest.mark.slow] if k % every else [], id=_name(v)) for k, v in enumerate(values)]
 
 
 def needs(package: str) -> pytest.MarkDecorator:
@@ -237,7 +240,7 @@ def scaffnew_on(cohort: Any) -> Callable[[Problem], Method]:
 
 
 def gossip(graph: str, psd: bool = False, kind: Any = ps.DecentralizedScaffnew) -> Callable[[Problem], Method]:
-    return lambda p: kind.theory(p, ps.graphs.graph(graph, p.n, psd=psd))
+    return lambda p: kind.theory(p, graph=ps.graphs.graph(graph, p.n, psd=psd))
 
 
 def tamuna(s: int, cohort: Any = None) -> Callable[[Problem], Method]:
@@ -245,7 +248,7 @@ def tamuna(s: int, cohort: Any = None) -> Callable[[Problem], Method]:
 
 
 def locodl(codec: str) -> Callable[[Problem], Method]:
-    return lambda problem: ps.LoCoDL.theory(problem, codec)
+    return lambda problem: ps.LoCoDL.theory(problem, codec=codec)
 
 
 SKIPS = "fixed_point lyapunov rate sum_h converges batch"
@@ -257,14 +260,14 @@ METHODS = (
     Row("proxgd", ps.ProxGD.theory, PROXES, psi=ps.prox.L1(0.01), linear_psi=ps.prox.SquaredL2(0.3)),
     Row("accelerated", ps.Accelerated.theory, "fixed_point converges"),
     Row("fista", ps.Fista.theory, "fixed_point converges", psi=ps.prox.L1(0.01)),
-    Row("local-gd", lambda p: ps.LocalGD.paper_figure(p, K=4), "batch"),
-    Row("local-gd-cohort", lambda p: ps.LocalGD.paper_figure(p, K=4), "batch", cohort=3),
-    Row("scaffold", lambda p: ps.Scaffold.paper_figure(p, K=4), CONTROLS),
-    Row("scaffold-weighted", lambda p: ps.Scaffold.paper_figure(p, K=3), CONTROLS, weights=WEIGHTS),
-    Row("scaffold-I", lambda p: ps.Scaffold.paper_figure(p, K=4, option="I"), CONTROLS, up=2, down=2, extra=1),
-    Row("scaffold-cohort", lambda p: ps.Scaffold.paper_figure(p, K=4), CONTROLS,
+    Row("local-gd", lambda p: ps.LocalGD.theory(p, K=4, figure=True), "batch"),
+    Row("local-gd-cohort", lambda p: ps.LocalGD.theory(p, K=4, figure=True), "batch", cohort=3),
+    Row("scaffold", lambda p: ps.Scaffold.theory(p, K=4, figure=True), CONTROLS),
+    Row("scaffold-weighted", lambda p: ps.Scaffold.theory(p, K=3, figure=True), CONTROLS, weights=WEIGHTS),
+    Row("scaffold-I", lambda p: ps.Scaffold.theory(p, K=4, option="I", figure=True), CONTROLS, up=2, down=2, extra=1),
+    Row("scaffold-cohort", lambda p: ps.Scaffold.theory(p, K=4, figure=True), CONTROLS,
         up=2, down=2, weights=WEIGHTS, cohort=3),
-    Row("fedlin", lambda p: ps.FedLin.paper_figure(p, K=4), CONTROLS, up=2, down=2, exchanges=2, extra=1),
+    Row("fedlin", lambda p: ps.FedLin.theory(p, K=4, figure=True), CONTROLS, up=2, down=2, exchanges=2, extra=1),
     Row("fedlin-own", lambda p: ps.FedLin.theory(p, K=(1, 2, 3, 4)), CONTROLS,
         up=2, down=2, exchanges=2, extra=1, weights=WEIGHTS),
     Row("s-local-gd", lambda p: ps.SLocalGD.theory(p), CONTROLS, up=2, down=2, exchanges=2, extra=1),
@@ -282,11 +285,11 @@ METHODS = (
         PROXES, weights=WEIGHTS, own=True, psi=ps.prox.L1(0.01), linear_psi=ps.prox.SquaredL2(0.3)),
     Row("scaffnew-cohort", scaffnew_on(3), SKIPS, down=None, cohort=3),
     Row("scaffnew-pairs", scaffnew_on(2), SKIPS, down=None, cohort=2),
-    Row("5gcs", ps.FiveGCS.practical, "fixed_point converges"),
+    Row("5gcs", lambda p: ps.FiveGCS.theory(p, figure=True), "fixed_point converges"),
     Row("5gcs-theory", ps.FiveGCS.theory, "fixed_point rate converges"),
-    Row("5gcs-weighted", lambda p: ps.FiveGCS.practical(p, K=3), "fixed_point converges", weights=WEIGHTS, own=True),
+    Row("5gcs-weighted", lambda p: ps.FiveGCS.theory(p, K=3), "fixed_point converges", weights=WEIGHTS, own=True),
     Row("5gcs-psi", ps.FiveGCS.theory, "fixed_point rate converges", weights=WEIGHTS, own=True, psi=ps.prox.L1(0.01)),
-    Row("5gcs-cohort", lambda p: ps.FiveGCS.practical(p, cohort=3), "fixed_point converges", weights=WEIGHTS, own=True,
+    Row("5gcs-cohort", lambda p: ps.FiveGCS.theory(p, cohort=3, figure=True), "fixed_point converges", weights=WEIGHTS, own=True,
         cohort=3, psi=ps.prox.L1(0.01)),
     Row("5gcs-uneven", lambda p: ps.FiveGCS.theory(p, cohort=UNEVEN), "fixed_point rate converges", up=None,
         down=None, cohort=UNEVEN),
@@ -313,10 +316,10 @@ METHODS = (
     Row("decentralized", gossip("ring"), SKIPS, up=None, down=0),
     Row("decentralized-path", gossip("path"), SKIPS, up=None, down=0),
     Row("decentralized-psd", gossip("star", psd=True), SKIPS, up=None, down=0),
-    Row("decentralized-failing", lambda p: ps.DecentralizedScaffnew.theory(p, ps.graphs.graph("ring", p.n).failing(0.2)), SKIPS,
+    Row("decentralized-failing", lambda p: ps.DecentralizedScaffnew.theory(p, graph=ps.graphs.graph("ring", p.n).failing(0.2)), SKIPS,
         up=None, down=0),
-    Row("random-gossip", lambda p: ps.RandomGossip.theory(p, "ring", p_e=0.4), SKIPS, up=None, down=0),
-    Row("random-gossip-masked", lambda p: ps.RandomGossip.theory(p, ps.graphs.graph("path", p.n).failing(0.3), 0.8, k=3), SKIPS,
+    Row("random-gossip", lambda p: ps.RandomGossip.theory(p, graph="ring", p_e=0.4), SKIPS, up=None, down=0),
+    Row("random-gossip-masked", lambda p: ps.RandomGossip.theory(p, graph=ps.graphs.graph("path", p.n).failing(0.3), p_e=0.8, k=3), SKIPS,
         up=None, down=0, clients=3, masked=True),
     Row("diging", gossip("ring", kind=ps.DIGing), CONTROLS, up=None, down=0),
     Row("diging-complete", gossip("complete", kind=ps.DIGing), CONTROLS, up=None, down=0),
@@ -325,7 +328,7 @@ METHODS = (
     Row("splitskip", ps.SplitSkip.theory, PROXES, down=None, clients=1,
         psi=ps.prox.L1(0.02), linear_psi=ps.prox.Singleton(), split=True),
     Row("splitskip-shrink", ps.SplitSkip.theory, PROXES, down=None, clients=1, psi=ps.prox.SquaredL2(0.5), split=True),
-    Row("pdhg", lambda p: ps.PDHG.theory(p, accelerate=False), "fixed_point converges", down=None, clients=1,
+    Row("pdhg", lambda p: ps.PDHG.theory(p, mu=0.0), "fixed_point converges", down=None, clients=1,
         psi=ps.prox.L1(0.02), split=True),
 )  # fmt: skip
 NAMED = {row.name: row for row in METHODS}

@@ -95,7 +95,7 @@ def federation(which: int) -> tuple[str, Server, tuple[ClientNode, ...]]:
         5: FedLin(gamma / 4, 2),
         6: SLocalGD(gamma / 4, 0.5, 0.5),
         7: LocalGD(gamma, 2),
-        8: FiveGCS.practical(problem, cohort=cohort),
+        8: FiveGCS.theory(problem, cohort=cohort, figure=True),
     }.get(kind, Scaffnew(gamma, 0.5))
     itemsize = 4 if kind == 3 else 8
     server = Server(

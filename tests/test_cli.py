@@ -21,8 +21,8 @@ from conftest import Terminal, bits
 from proxskip.cli import commands
 from proxskip.cli import flags as cli_flags
 from proxskip.experiments import settings as cli_build
+from proxskip.experiments.paper_table import table1
 from proxskip.loop import progress as cli_progress
-from proxskip.theory.table1 import table1
 
 EASY = ["--data", "digits", "--l2", "0.1", "--clients", "5"]
 
@@ -88,11 +88,11 @@ def test_labels_are_mapped_and_reported(call, tiny):
     ("flags", "expected"),
     [
         ("gd --engine reference --every 2", lambda q: ps.GD.theory(q)),
-        ("local-gd --gamma figure --K 7", lambda q: ps.LocalGD.paper_figure(q, 7)),
+        ("local-gd --gamma figure --K 7", lambda q: ps.LocalGD.theory(q, K=7, figure=True)),
         ("scaffold --gamma 0.01 --K 3 --option I", lambda q: ps.Scaffold(0.01, 3, option="I")),
         ("scaffold --K 3 --eta-g 2 --gamma figure", lambda q: ps.Scaffold(1 / (6 * q.L), 3, 2.0)),
-        ("s-local-gd --p 0.25 --gamma figure", lambda q: ps.SLocalGD.paper_figure(q, 0.25)),
-        ("scaffnew --gamma figure", lambda q: ps.Scaffnew.paper_figure(q)),
+        ("s-local-gd --p 0.25 --gamma figure", lambda q: ps.SLocalGD.theory(q, p=0.25, figure=True)),
+        ("scaffnew --gamma figure", lambda q: ps.Scaffnew.theory(q, figure=True)),
         ("scaffnew --K 4", lambda q: ps.Scaffnew(1 / q.L, 0.25, 4)),
         ("scaffnew --K 4 --p 0.5", lambda q: ps.Scaffnew(1 / q.L, 0.5, 4)),
         ("scaffnew --gamma 0.1", lambda q: ps.Scaffnew(0.1, ps.theory.best_p(0.1, q.mu))),

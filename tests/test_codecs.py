@@ -135,7 +135,7 @@ def test_the_mean_and_the_variance_of_compositions(text: str) -> None:
 @pytest.mark.parametrize(("text", "unbiased"), [("float32", False), ("rand-2+float32", False), ("rand-2", True)])
 def test_locodl_takes_codecs_that_round_to_nearest_and_claims_no_rate(text: str, unbiased: bool) -> None:
     problem = ps.Problem(ps.random_quadratics(3, 4, seed=1))
-    method = ps.LoCoDL.theory(problem, text)
+    method = ps.LoCoDL.theory(problem, codec=text)
     assert parse(text).unbiased == unbiased
     assert method.check(problem) == []
     assert (method.zeta(problem) is not None) == unbiased

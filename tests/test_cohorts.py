@@ -191,7 +191,7 @@ def test_cohorts_of_unequal_weights_are_warned_about() -> None:
         warnings.simplefilter("error")
         assert ps.run(ps.Scaffnew(0.9, 0.3), equal, rounds=3, cohort=2).warnings == ()
         assert ps.run(ps.Scaffnew(0.9, 0.3), unequal, rounds=3).warnings == ()
-        assert ps.run(ps.FiveGCS.practical(unequal, cohort=2), unequal, rounds=3, cohort=2).warnings == ()
+        assert ps.run(ps.FiveGCS.theory(unequal, cohort=2, figure=True), unequal, rounds=3, cohort=2).warnings == ()
 
 
 def test_own_steps_may_be_an_array() -> None:

@@ -83,7 +83,7 @@ def test_rounds_to_eps_by_powers_and_by_rounds(name: str) -> None:
 @pytest.mark.parametrize("seed", [0, 5])
 def test_rounds_to_eps_by_factors(seed: int) -> None:
     problem = small()
-    method = ps.SLocalGD.paper_figure(problem)
+    method = ps.SLocalGD.theory(problem, figure=True)
     rounds = closed_form_quadratics.rounds_of_s_local_gd(method, problem, 1e-4, seed)
     assert rounds == rounds_to(method, problem, 1e-4, 60_000, seed) is not None
 
@@ -144,7 +144,7 @@ def test_the_noise_ball_is_nearly_reached() -> None:
     method = ps.Scaffnew(gamma, theory.best_p(gamma, problem.mu))
     zeta = method.claims(problem).zeta
     assert zeta == pytest.approx(gamma * problem.mu)
-    ball = theory.noise_ball(gamma, problem.es_C, zeta)
+    ball = gamma**2 * problem.es_C / zeta
     times = list(range(40, 1040))  # by then (1 - zeta)^t is below rounding
     psi, _ = lyapunov.trajectory(Stepper(method, problem), times, 1)
     assert 1 / 3 < np.mean(psi) / ball < 1
@@ -279,7 +279,7 @@ def test_a_slow_contraction_fails(made: Any) -> None:
 
 def test_the_proved_step_is_among_the_candidates() -> None:
     problem, link = small(10.0), ps.graphs.graph("ring", 4)
-    proved = ps.EXTRA.theory(problem, link)
+    proved = ps.EXTRA.theory(problem, graph=link)
     found = decentralized.tune(ps.EXTRA, problem, link, 1e-4, 1)  # of the grid, only the largest step
     assert found["proved"] == AffineMap(proved, problem).rounds_to(1e-4)[0]
     assert found["rounds"][0] <= found["proved"]

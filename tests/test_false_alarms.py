@@ -1,6 +1,7 @@
 """A sound run is never accused: over all methods, cohorts, decays, codecs and weights, down to the level of rounding."""
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -46,14 +47,11 @@ def drawn(row: Row, rng: np.random.Generator) -> tuple[ps.Problem, Any, dict[str
     if row.name in DECAYING and rng.random() < 0.5:
         decay = L * 10.0 ** rng.integers(-3, 3)
         method, what = ps.Decaying(method, decay), f"{what}, decay = {decay:g}"
-    if row.name.startswith("scaffold") and rng.random() < 0.5:
+    elif row.name.startswith("scaffold") and rng.random() < 0.5:
         eta_g = 10.0 ** rng.integers(-6, 1)
         method, what = ps.Scaffold(0.5 / (method.K * L), method.K, eta_g, method.option), f"{what}, eta_g = {eta_g:g}"
     if isinstance(method, ps.Scaffnew) and rng.random() < 0.3:
-        method, what = (
-            ps.Scaffnew(method.gamma, method.p, chi=method.chi, a=method.a, codec="float32"),
-            f"{what}, float32",
-        )
+        method, what = replace(method, codec="float32"), f"{what}, float32"
     start = rng.standard_normal(d) * float(rng.choice([0.0, 1.0, 1e6]))
     given = {"x0": start, "cohort": row.cohort, "seed": int(rng.integers(2**31))}
     return problem, method, given, f"{what}, x0 = {start}, seed = {given['seed']}"

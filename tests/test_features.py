@@ -24,6 +24,7 @@ from proxskip import registry
 from proxskip.engines.local import OneClient
 from proxskip.engines.ray.engine import RayEngine
 from proxskip.engines.reference import ReferenceEngine
+from proxskip.interfaces import flags
 from proxskip.results.fields import FIELDS
 from proxskip.types import UnsafeStepWarning
 
@@ -79,12 +80,12 @@ def covering(features: dict[str, tuple[Any, ...]], seed: int) -> list[dict[str, 
 
 
 def features_of(name: str) -> dict[str, tuple[Any, ...]]:
-    return FEATURES | ({} if "codec" in registry.named(name).flags() else {"codec": (None,)})
+    return FEATURES | ({} if "codec" in flags(registry.named(name)) else {"codec": (None,)})
 
 
 def handled(name: str) -> dict[str, tuple[Any, ...]]:
     """The features without what the method is bound to refuse, so that more of its cases are run."""
-    handles = registry.named(name).handles
+    handles = registry.named(name).about.handles
     left = {"form": ("dense", "sparse"), "start": ("zero", "x0", "h0", "warm")}
     left |= {"clients": (4, 3)} if "clients" in handles else {"clients": (1,)}
     left |= {"D": ("D" in handles,), "psi": ("l1",)} if "D" in handles else {"D": (False,)}
@@ -183,19 +184,19 @@ def problem_of(case: dict[str, Any]) -> Any:
 
 def method_of(name: str, problem: Any, case: dict[str, Any]) -> Any:
     kind = registry.named(name)
-    given: dict[str, Any] = {"seed": 0} | ({} if case["codec"] is None else {"codec": case["codec"]})
-    if "graph" in kind.flags():
+    given: dict[str, Any] = {} if case["codec"] is None else {"codec": case["codec"]}
+    if "graph" in flags(kind):
         given["graph"] = "ring"
-    if "own_steps" in kind.flags():
+    if "own_steps" in flags(kind):
         given["own_steps"] = case["own_steps"]
     if problem.mu is None:  # an intercept: the theorems need mu, the methods do not
-        given |= {flag: value for flag, value in (("p", 0.5), ("K", 2)) if flag in kind.flags()}
+        given |= {flag: value for flag, value in (("p", 0.5), ("K", 2)) if flag in flags(kind)}
         given["gamma"] = 0.1 / problem.es_A
         given = given if "p" not in given else {k: v for k, v in given.items() if k != "K"}
         if "own_steps" in given and case["own_steps"]:
             return kind(tuple(0.1 / A for A in problem.es_A_i), 0.5, codec=case["codec"])
-        return kind.configure(problem, given)
-    method = kind.configure(problem, given)
+        return kind.theory(problem, **given)
+    method = kind.theory(problem, **given)
     if name == "fedlin" and case["own_steps"]:
         method = replace(method, gamma=(method.gamma,) * problem.n, K=tuple(1 + i % 2 for i in range(problem.n)))
     return method
@@ -292,8 +293,8 @@ def test_row_weights_and_minibatches_meet(name: str, engine: str, tmp_path: Path
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_the_usual_case_of_every_method_is_not_refused(name: str, tmp_path: Path) -> None:
     kind = registry.named(name)
-    case = USUAL | {"weights": "equal", "clients": 4 if "clients" in kind.handles else 1}
-    case |= {"psi": "l1" if "psi" in kind.handles else None, "D": "D" in kind.handles}
+    case = USUAL | {"weights": "equal", "clients": 4 if "clients" in kind.about.handles else 1}
+    case |= {"psi": "l1" if "psi" in kind.about.handles else None, "D": "D" in kind.about.handles}
     assert not is_refused(name, case, tmp_path)
 
 

@@ -62,7 +62,7 @@ def exact_rate(method: ps.FiveGCS, problem: ps.Problem) -> float:
 @pytest.mark.parametrize("cohort", COHORTS, ids=str)
 def test_exact_local_solves_contract_by_their_theorem(cohort: Any, c: float) -> None:
     problem = problem_of(WEIGHTS, own=True)
-    method = ps.FiveGCS.practical(problem, cohort=cohort, c=c, K=EXACT)
+    method = ps.FiveGCS.theory(problem, cohort=cohort, c=c, K=EXACT)
     _, tau, pi = method._numbers(problem)
     assert theory.local_sigma(method.gamma, tau, problem.weights, pi, method.rho) == pytest.approx(1.0)
     assert Rounds(method, problem, cohort, factor=2.0).top() <= exact_rate(method, problem) + 1e-10
@@ -160,7 +160,7 @@ def test_theory_promises_and_takes_fewer_rounds_than_at_c_one_and_sigma_one_half
 @pytest.mark.parametrize("wrong", ["dual", "primal", "pi"])
 def test_a_wrong_round_breaks_the_theorem(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     problem, cohort = problem_of(), (0.5, 0.6, 0.9)
-    method = ps.FiveGCS.practical(problem, cohort=cohort, K=EXACT)
+    method = ps.FiveGCS.theory(problem, cohort=cohort, K=EXACT)
     solve, start = ps.FiveGCS._solve, ps.FiveGCS.round
     if wrong == "dual":
         monkeypatch.setattr(ps.FiveGCS, "_solve", lambda self, *given: 3.0 * solve(self, *given))
@@ -179,7 +179,7 @@ def test_the_spectral_radius_is_exact(c: float, K: int) -> None:
     """Two like clients: the eigenvalues of a round, of the modes together and of those that differ."""
     eigenvalues = np.array([0.01, 0.05, 0.3, 1.0])
     problem = ps.Problem([ps.Quadratic(np.diag(eigenvalues), b) for b in (np.ones(4), np.arange(4.0))])
-    method = ps.FiveGCS.practical(problem, c=c, K=K)
+    method = ps.FiveGCS.theory(problem, c=c, K=K)
     rounds = Rounds(method, problem)
     M = linear_part(lambda z: rounds.step(z, np.arange(2))[0], rounds.fixed)
     L, tau = method.L - method.mu, method.tau  # type: ignore[operator]
@@ -190,33 +190,33 @@ def test_the_spectral_radius_is_exact(c: float, K: int) -> None:
 def test_settings_that_diverge_are_refused_and_those_nearby_are_warned_of() -> None:
     problem = ps.Problem([ps.Quadratic(np.diag(np.geomspace(1 / 1.8e4, 1.0, 40)), np.ones(40))] * 2)
     with pytest.raises(ps.InputError, match="diverges on quadratics"):
-        ps.run(ps.FiveGCS.practical(problem, c=3, K=9), problem, rounds=1)
+        ps.run(ps.FiveGCS.theory(problem, c=3, K=9), problem, rounds=1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        wild = ps.run(ps.FiveGCS.practical(problem, c=3, K=9), problem, rounds=4000, allow_unsafe_step=True)
+        wild = ps.run(ps.FiveGCS.theory(problem, c=3, K=9), problem, rounds=4000, allow_unsafe_step=True)
     assert wild.status is ps.Status.DIVERGED, "the watch on the residual catches what was insisted on"
     with pytest.warns(ps.UnsafeStepWarning, match="may be unstable"):
-        ps.run(ps.FiveGCS.practical(problem, c=3, K=3), problem, rounds=1)
-    *_, note = replace(ps.FiveGCS.practical(problem), mu=1.5 * problem.mu).check(problem)
+        ps.run(ps.FiveGCS.theory(problem, c=3, K=3), problem, rounds=1)
+    *_, note = replace(ps.FiveGCS.theory(problem, figure=True), mu=1.5 * problem.mu).check(problem)
     assert "exceeds the problem's" in note
     for given in ({"K": 1}, {"K": 9}, {"K": 40}, {"c": 3, "K": 9, "sigma": 0.5}, {"c": 3, "K": 400}):
-        assert ps.FiveGCS.practical(problem, **given).check(problem) == [], given
+        assert ps.FiveGCS.theory(problem, **given).check(problem) == [], given
 
 
 @pytest.mark.parametrize(
     ("make", "given", "match"),
     [
-        (lambda p: ps.FiveGCS.practical(p, sigma=1.5), {}, "times its bound"),
-        (lambda p: ps.FiveGCS.practical(p, theta=2.0), {}, "theta = 2"),
-        (lambda p: ps.FiveGCS.practical(p, K=0), {}, "K = 0"),
+        (lambda p: ps.FiveGCS.theory(p, sigma=1.5, figure=True), {}, "times its bound"),
+        (lambda p: ps.FiveGCS.theory(p, theta=2.0), {}, "theta = 2"),
+        (lambda p: ps.FiveGCS.theory(p, K=0), {}, "K = 0"),
         (lambda p: ps.FiveGCS.theory(p, sigma=1.0), {}, "sigma = 1"),
-        (lambda p: ps.FiveGCS.practical(p, cohort=1), {"cohort": 2}, "made for other cohorts"),
-        (lambda p: ps.FiveGCS.practical(p, cohort=[[0, 1], [1, 2]]), {}, "needs random cohorts"),
+        (lambda p: ps.FiveGCS.theory(p, cohort=1, figure=True), {"cohort": 2}, "made for other cohorts"),
+        (lambda p: ps.FiveGCS.theory(p, cohort=[[0, 1], [1, 2]], figure=True), {}, "needs random cohorts"),
         (lambda p: ps.Scaffnew.theory(p, cohort=SOME), {}, "use 5gcs"),
-        (lambda p: ps.FiveGCS.practical(p, cohort=(0.5, 0.5)), {}, "2 probabilities"),
-        (lambda p: ps.FiveGCS.practical(p, gamma="large"), {}, "gamma = 'large' is not a number"),
-        (lambda p: ps.FiveGCS.practical(p, tau="small"), {}, "tau = 'small' is not a number"),
-        (lambda p: replace(ps.FiveGCS.practical(p), mu=-1.0), {}, "mu = -1"),
+        (lambda p: ps.FiveGCS.theory(p, cohort=(0.5, 0.5), figure=True), {}, "2 probabilities"),
+        (lambda p: ps.FiveGCS.theory(p, gamma="large"), {}, "gamma = 'large' is not a number"),
+        (lambda p: ps.FiveGCS.theory(p, tau="small"), {}, "tau = 'small' is not a number"),
+        (lambda p: replace(ps.FiveGCS.theory(p, figure=True), mu=-1.0), {}, "mu = -1"),
     ],
 )
 def test_what_has_no_theorem_is_refused(make: Any, given: dict[str, Any], match: str) -> None:
@@ -229,12 +229,12 @@ def test_minibatches_and_an_unknown_mu_are_refused() -> None:
     """But a given gamma needs no mu: the solutions are fixed points of the rule for mu = 0 too."""
     rows = NAMED["scaffnew"].rows()
     with pytest.raises(ps.InputError, match="full gradients"):
-        ps.run(ps.FiveGCS.practical(rows), rows.with_batch(4), rounds=1)
+        ps.run(ps.FiveGCS.theory(rows, figure=True), rows.with_batch(4), rounds=1)
     A, b = np.eye(6), np.arange(6.0)
     unknown = ps.Problem([ps.LeastSquares(A[i:], b[i:]) for i in range(2)])
     with pytest.raises(ps.InputError, match="mu"):
         ps.FiveGCS.theory(unknown)
-    method = ps.FiveGCS.practical(unknown, gamma=10.0)
+    method = ps.FiveGCS.theory(unknown, gamma=10.0)
     assert (method.mu, method.claims(unknown).zeta) == (0.0, None)
     assert close(ps.run(method, unknown, rounds=800).x, b, 1e-6)
 
@@ -242,7 +242,7 @@ def test_minibatches_and_an_unknown_mu_are_refused() -> None:
 def test_it_heals_from_any_v_with_everybody() -> None:
     """A client that lost its v_m: the server takes the sum anew, and the limit does not change."""
     problem = problem_of()
-    machine, s = Machine(ps.FiveGCS.practical(problem), problem), problem.solution
+    machine, s = Machine(ps.FiveGCS.theory(problem, figure=True), problem), problem.solution
     machine.put_solution()
     kept = machine.memory
     kept["v"][1] = 0.0

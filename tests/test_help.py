@@ -21,7 +21,7 @@ MODULES = (
     *(("torch",) if importlib.util.find_spec("torch") else ()),
     pytest.param("flower", marks=[needs("flwr"), pytest.mark.flower]),
 )
-CLASS_METHODS = ("theory", "at", "of", "named", "practical", "average")
+CLASS_METHODS = ("theory", "of", "named", "average")
 """Other ways to make one of a class."""
 
 

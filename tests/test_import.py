@@ -89,21 +89,6 @@ def test_names_on_demand_are_those_that_type_checkers_see(package: str) -> None:
         module.nonsense  # noqa: B018
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "name"),
-    [
-        ("proxskip.seam", "proxskip.interfaces", "Engine"),
-        ("proxskip.engines.near", "proxskip.engines.in_process", "NearEngine"),
-    ],
-)
-def test_modules_that_have_another_name_are_there_until_the_next_release(old: str, new: str, name: str) -> None:
-    with pytest.warns(DeprecationWarning, match=f"{old} is {new} now"):
-        value = getattr(importlib.import_module(old), name)
-    assert value is getattr(importlib.import_module(new), name)
-    with pytest.raises(AttributeError):
-        importlib.import_module(old).nothing  # noqa: B018
-
-
 def test_dir_shows_what_a_user_needs_before_a_run_and_after_it() -> None:
     code = """if True:
         import proxskip as ps
@@ -125,27 +110,7 @@ def test_dir_shows_what_a_user_needs_before_a_run_and_after_it() -> None:
         assert [name for name in dir(public) if not name.startswith("_")] == sorted(public.__all__)
 
 
-MOVED = {
-    "authoring": ("METHODS", "About", "Claims", "Method", "Style", "register"),
-    "graphs": ("Graph", "from_matrix", "graph"),
-    "participation": ("Bernoulli", "Given", "Uniform"),
-}
-
-
-@pytest.mark.parametrize(("module", "name"), [(module, name) for module, names in MOVED.items() for name in names])
-def test_names_that_moved_are_there_until_the_next_release(module: str, name: str) -> None:
-    says = f"proxskip.{name} is proxskip.{module}.{name} now; the old name goes in 0.4."
-    with pytest.warns(DeprecationWarning, match=says) as caught:
-        assert getattr(proxskip, name) is getattr(getattr(proxskip, module), name)
-    assert caught[0].filename == __file__
-    with pytest.warns(DeprecationWarning, match=says):
-        exec(f"from proxskip import {name}", {})
-    assert name not in dir(proxskip)
-
-
 def test_a_status_has_one_name() -> None:
-    with pytest.warns(DeprecationWarning, match="proxskip.End is proxskip.Status now"):
-        assert proxskip.End is proxskip.Status
     assert proxskip.Status.LIMIT == 1
     assert [status.name for status in proxskip.Status] == list(proxskip.Status.__members__)
 

@@ -9,11 +9,11 @@ import pytest
 import proxskip as ps
 from conftest import METHODS, NAMED, Row, quadratics, thinned
 from proxskip.engines.reference import ReferenceEngine
+from proxskip.experiments import paper_table
 from proxskip.interfaces import Work
 from proxskip.links.cohorts import Everyone
 from proxskip.loop.ledger import Meter
 from proxskip.loop.metered_exchange import MeteredExchange
-from proxskip.theory import table1
 
 R = 17
 UNITS = ("floats", "bytes", "bits")
@@ -127,7 +127,7 @@ def test_neither_evaluation_nor_the_engine_changes_the_ledger(row: Row) -> None:
 )
 def test_the_papers_table_agrees_with_the_meter(name: str, title: str) -> None:
     problem = NAMED[name].rows()
-    table = {r.method: r for r in table1.table1(problem.L, problem.mu, 1e-6, problem.n, d=problem.d)}[title]
+    table = {r.method: r for r in paper_table.table1(problem.L, problem.mu, 1e-6, problem.n, d=problem.d)}[title]
     last = ledger(NAMED[name])
     assert last["floats_up"] == R * problem.n * (table.floats_per_round or 0)
     assert last["exchanges"] == R * table.exchanges_per_round

@@ -264,7 +264,7 @@ def test_links_wake_as_often_as_they_should_and_carry_what_they_should():
 
 
 def test_links_that_fail_are_counted_and_survive_a_run_folder(tmp_path):
-    method = ps.DecentralizedScaffnew.theory(PROBLEM, "ring,failing:0.3")
+    method = ps.DecentralizedScaffnew.theory(PROBLEM, graph="ring,failing:0.3")
     assert method.graph.failure == 0.3
     ps.run(method, PROBLEM, rounds=20, out=tmp_path / "a")
     straight = ps.run(method, PROBLEM, rounds=40)
@@ -278,9 +278,9 @@ def test_links_that_fail_are_counted_and_survive_a_run_folder(tmp_path):
 def test_links_that_cannot_be_are_refused():
     for call, said in (
         (lambda: RING.failing(1.0), "must lie in"),
-        (lambda: ps.DecentralizedScaffnew.theory(PROBLEM, RING.failing(0.6)), "use random-gossip"),
-        (lambda: ps.run(ps.EXTRA.theory(PROBLEM, RING.failing(0.1)), PROBLEM, rounds=1), "does not tolerate"),
-        (lambda: ps.run(ps.RandomGossip(0.1, 0.1, RING, 0.5), PROBLEM, rounds=1), "omega = 0 must be"),
+        (lambda: ps.DecentralizedScaffnew.theory(PROBLEM, graph=RING.failing(0.6)), "use random-gossip"),
+        (lambda: ps.run(ps.EXTRA.theory(PROBLEM, graph=RING.failing(0.1)), PROBLEM, rounds=1), "does not tolerate"),
+        (lambda: ps.run(ps.RandomGossip(0.1, 0.1, RING, 0.5, omega=0.0), PROBLEM, rounds=1), "omega = 0 must be"),
         (lambda: ps.run(replace(ps.RandomGossip.theory(PROBLEM), tau=99.0), PROBLEM, rounds=1), "at most"),
     ):
         with pytest.raises(ps.InputError, match=said):

@@ -26,6 +26,7 @@ A, Y = RNG.standard_normal((12, 3)), RNG.standard_normal(12)
 B = np.sign(A[:, 0])
 MODEL = ps.Logistic(A, B, l2=0.1)
 PROBLEM = ps.split(MODEL, 3)
+FLAT = ps.split(ps.Logistic(A, B, l2=0), 3)
 DUAL = ps.Problem([MODEL]).with_psi(ps.prox.L1(0.1), np.eye(MODEL.d))
 PIECE = scipy.sparse.csr_matrix(A), B, np.arange(12) // 4
 TEXT_FEATURE = "age,city,label\n1,paris,yes\n2,rome,no\n"
@@ -135,8 +136,21 @@ def table(folder: Path, text: str) -> str:
         (lambda d: ps.plot(ps.run("gd", PROBLEM, rounds=3), y="loss"), 'y = "loss" cannot be drawn; choose one of the '
          "columns round"),
         (lambda d: ps.plan(PROBLEM, network="moblie"), 'network "moblie" is not known'),
-        (lambda d: ps.Scaffnew.theory(ps.split(ps.Logistic(A, B, l2=0.1, intercept=True), 3)), "pass l2 > 0 without an "
-         "intercept, or gamma and p."),
+        (lambda d: ps.Scaffnew.theory(ps.split(ps.Logistic(A, B, l2=0.1, intercept=True), 3)), "p is chosen by mu, which is "
+         "unknown here; give p or K, or l2 > 0 without an intercept."),
+        (lambda d: ps.run("local-gd", FLAT, rounds=1), "K is chosen by mu, which is unknown here; give K, or l2 > 0"),
+        (lambda d: ps.run("5gcs", FLAT, rounds=1), "gamma is chosen by mu, which is unknown here; give gamma, or l2 > 0."),
+        (lambda d: ps.Scaffnew(p=0), "p = 0 must lie in (0, 1]."),
+        (lambda d: ps.Scaffnew(gamma=0.0), "gamma = 0.0 must be positive and finite."),
+        (lambda d: ps.SLocalGD(p=0), "p = 0 must lie in (0, 1]."),
+        (lambda d: ps.SLocalGD.theory(PROBLEM, p=0), "p = 0 must lie in (0, 1]."),
+        (lambda d: ps.FedLin.theory(PROBLEM, K=0), "K = 0 must be a whole number of at least 1"),
+        (lambda d: ps.PDHG.theory(DUAL, tau=0.0), "tau = 0 must be positive and finite."),
+        (lambda d: ps.SplitSkip.theory(DUAL, tau=0.0), "tau = 0 must be positive and finite."),
+        (lambda d: ps.DecentralizedScaffnew.theory(PROBLEM, tau=0.0), "tau = 0 must be positive and finite."),
+        (lambda d: ps.RandomGossip(p_e=0), "p_e = 0 must lie in (0, 1]."),
+        (lambda d: ps.FiveGCS(tau=0), "tau = 0 must be positive and finite."),
+        (lambda d: ps.Scaffnew(0.1, own_steps=True), "own_steps=True chooses gamma_i = 1/L_i; leave out gamma"),
         # names of methods
         (lambda d: ps.run("fedprox", PROBLEM, rounds=1), 'method "fedprox" is not known. The methods are gd, '),
         (lambda d: ps.sweep("adam", PROBLEM, rounds=1), 'method "adam" is not known. The methods are gd, '),

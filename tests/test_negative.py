@@ -71,7 +71,7 @@ def test_anchored_corrections_diverge_at_one_over_L_where_scaffnew_converges(met
     assert (result.status, result.success) == (ps.Status.DIVERGED, False)
     for good in (ps.Scaffnew(1.0, 0.1), ps.Scaffnew(1.0, 0.1, K=10), ps.Scaffold(1.0, 10)):
         assert ps.run(good, HARD, tol=1e-9, rounds=2000, allow_unsafe_step=True).success, good
-    for small in (ps.FedLin.paper_figure(HARD, K=10), ps.FedLin.theory(HARD, K=10)):
+    for small in (ps.FedLin.theory(HARD, K=10, figure=True), ps.FedLin.theory(HARD, K=10)):
         gap = ps.run(small, HARD, rounds=300, every=1).trace["gap"]
         assert gap[-1] < gap[1]
 
@@ -172,7 +172,7 @@ def test_every_mutant_fits_the_source(mutant: mutants.Mutant) -> None:
 @pytest.mark.slow
 def test_compressing_models_instead_of_differences_stalls(codec: Any) -> None:
     """Top-k without error feedback, and unbiased codecs without LoCoDL's y: what is compressed does not vanish."""
-    assert error(ps.run(ps.LoCoDL.theory(HARD, "rand-2"), HARD, rounds=3000, every=500), HARD) < 1e-6
+    assert error(ps.run(ps.LoCoDL.theory(HARD, codec="rand-2"), HARD, rounds=3000, every=500), HARD) < 1e-6
     wrong = ps.run(UncheckedScaffnew(1 / HARD.L_max, 0.1, codec=codec), HARD, rounds=600, every=100)
     assert error(wrong, HARD) > 1e-2
 

@@ -261,7 +261,7 @@ def test_an_exchange_is_two_ways_and_the_bytes_of_each() -> None:
         (lambda p: ps.run("gd", p, rounds=1, network=ps.Network()), "no time for a local gradient"),
         (lambda p: ps.run("gd", p, rounds=1, network=ps.Network((1.0, 2.0), gradient=1.0)), "2 numbers for 8 clients"),
         (lambda p: ps.run("diging", p, rounds=1, network="mobile"), "no server"),
-        (lambda p: ps.run(ps.FiveGCS.practical(p), p, cohort=4, rounds=1, network="mobile"), "other cohorts"),
+        (lambda p: ps.run(ps.FiveGCS.theory(p, figure=True), p, cohort=4, rounds=1, network="mobile"), "other cohorts"),
         (lambda p: ps.theory.cohort_rounds(4, 5, 0.1), "from 1 to 4"),
     ],
 )
@@ -281,7 +281,7 @@ def test_the_forecast_is_the_simulation(problem: ps.Problem, monkeypatch: pytest
     for row in (made.best, next(r for r in made.rows if r.name == "accelerated")):
         method: Any = ps.Accelerated.theory(problem) if row.p is None else None
         if row.name == "5gcs":
-            method = ps.FiveGCS.practical(problem)
+            method = ps.FiveGCS.theory(problem, figure=True)
         elif row.p is not None:
             method = ps.Scaffnew(ps.Scaffnew.theory(problem, cohort=row.cohort).gamma, row.p)
         real = ps.run(method, problem, cohort=row.cohort, network=network, tol=1e-4).summary

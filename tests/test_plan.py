@@ -60,7 +60,7 @@ def test_a_slow_network_means_local_steps_and_a_fast_one_does_not(problem: ps.Pr
 def test_5gcs_is_forecast_as_well_as_the_choice() -> None:
     problem = ps.Problem(ps.random_quadratics(8, 20, 1.0, 1e-2, seed=0))  # unlike clients, where it is not in question
     row = next(r for r in ps.plan(problem, eps=1e-6, network=Network(1e-4, 1e9)).rows if r.name == "5gcs")
-    done = ps.run(ps.FiveGCS.practical(problem), problem, tol=1e-6, rounds=10_000, seed=1).summary
+    done = ps.run(ps.FiveGCS.theory(problem, figure=True), problem, tol=1e-6, rounds=10_000, seed=1).summary
     assert row.calls == pytest.approx(done["exchanges"], rel=0.3)
     assert row.iterations == pytest.approx(done["iterations"], rel=0.3)
 

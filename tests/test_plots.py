@@ -40,8 +40,8 @@ def test_every_method_has_a_name_and_a_style_of_its_own():
     assert all(title(m) != m and style(m) for m in METHODS)
     assert title("new-method") == "new-method"
     assert style("new-method") is None
-    federated = [m for m in METHODS if "clients" in METHODS[m].handles and m != "proxgd"]
-    gossip = [m for m in federated if "graph" in METHODS[m].handles]
+    federated = [m for m in METHODS if "clients" in METHODS[m].about.handles and m != "proxgd"]
+    gossip = [m for m in federated if "graph" in METHODS[m].about.handles]
     for group in ([m for m in federated if m not in gossip], gossip):
         assert len({style(m).marker for m in group}) == len(group)
     assert len(CYCLE) == len({look.marker for look in CYCLE})

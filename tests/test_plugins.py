@@ -16,7 +16,6 @@ import pytest
 import proxskip as ps
 from conftest import code_of, quadratics
 from proxskip import registry
-from proxskip.cli import flags as cli_flags
 from proxskip.report import method_styles, plots
 
 pytestmark = pytest.mark.usefixtures("own_methods")
@@ -141,7 +140,7 @@ def test_a_folder_is_drawn_with_its_methods_style_or_without_its_method(kind: An
 def test_a_summary_keeps_its_own_fields(tmp_path: Path) -> None:
     """A parameter that has the name of a field of the summary does not hide it."""
     Odd = make_dataclass("Odd", [("gamma", float), ("L_kind", str, "mine"), ("decay", float, 0.25)], bases=(ps.GD,),
-                         frozen=True, namespace={"about": ps.authoring.About(name="odd", parameters=("gamma",))})  # fmt: skip
+                         frozen=True, namespace={"about": ps.authoring.About(name="odd")})  # fmt: skip
     ps.authoring.register(Odd)
     made = ps.run(Odd(0.5), PROBLEM, rounds=3, out=tmp_path / "odd")
     assert (made.summary["L_kind"], made.summary["decay"]) == ("max", 0.25)
@@ -174,8 +173,6 @@ def half(self: Any, client: Any, memory: Any, K: int, x: Any) -> Any:
         (lambda: method(ps.authoring.About(name="mine", handles=frozenset({"clients", "colours"}))), 'handles "colours"'),
         (lambda: method(ps.authoring.About(name="mine"), Local=half), 'the name of the client half "Local" of mine'),
         (lambda: method(ps.authoring.About(name="mine"), a_half_whose_name_is_too_long=half), "use at most 23 lower-case letters"),
-        (lambda: method(ps.authoring.About(name="mine"), fields=("gamma", "alpha")),
-         "the parameter alpha of mine clashes with an option of the command line; rename it"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_known_by_its_name_is_refused(wrong: Any, says: str) -> None:
@@ -197,40 +194,6 @@ def test_a_class_of_the_same_name_in_another_file_is_refused(tmp_path: Path, fil
     assert ps.authoring.METHODS[NAME] is first
     (again,) = registry.load_plugin(file)
     assert ps.authoring.METHODS[NAME] is again
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "changed"),
-    [
-        ("self.K * self.gamma", "2 * self.K * self.gamma", True),
-        ("@dataclass(frozen=True, slots=True)", "x = K = 3\n\n\n@dataclass(frozen=True, slots=True)", False),
-    ],
-)
-def test_resume_refuses_a_method_whose_code_was_edited(
-    tmp_path: Path, file: Path, call: Call, old: str, new: str, changed: bool
-) -> None:
-    out = tmp_path / "run"
-    assert call("run", NAME, *EASY, "--plugin", file, "--out", out)[0] == 0
-    before = {f.name: f.read_bytes() for f in out.iterdir()}
-    assert CODE.count(old) == 1
-    file.write_text(CODE.replace(old, new))
-    status, _, err = call("resume", out, "--rounds", "12", "--plugin", file)
-    assert status == (2 if changed else 0), err
-    if changed:
-        assert f"the code of {NAME} has changed since this run began; restore it, or start a new run." in err
-        assert {f.name: f.read_bytes() for f in out.iterdir()} == before
-
-
-@pytest.mark.parametrize(("saved", "now"), [(None, "a"), ("a", None)])
-def test_folders_that_do_not_know_their_methods_code_are_resumed(
-    saved: str | None, now: str | None, tmp_path: Path, kind: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Those of 0.2, and of classes without a file; nor does it matter if the code has no file now."""
-    monkeypatch.setattr(registry, "source_digest", lambda kind: saved)
-    ps.run(kind.theory(PROBLEM), PROBLEM, rounds=4, out=tmp_path / "run")
-    assert ("source" in (tmp_path / "run" / "spec.toml").read_text()) == (saved is not None)
-    monkeypatch.setattr(registry, "source_digest", lambda kind: now)
-    assert ps.resume(tmp_path / "run", PROBLEM, rounds=6).rounds == 6
 
 
 def test_a_plugin_whose_method_ends_the_program_is_an_error(call: Call, file: Path) -> None:
@@ -259,9 +222,8 @@ def test_a_file_that_cannot_be_read_gets_one_sentence(call: Call, tmp_path: Path
     assert says in err
 
 
-def test_the_names_that_flags_have_are_those_of_the_parser() -> None:
-    """TAKEN is every flag of the commands that run a method, but for those that are a method's own."""
-    _, commands = cli_flags.parser(ps.__version__)
-    flags = {action.dest for name in ("run", "compare", "resume") for action in commands[name]._actions}
-    theirs = {flag for m in ps.authoring.METHODS.values() for flag in m.flags()}
-    assert flags - theirs == registry.TAKEN
+def test_a_parameter_with_the_name_of_another_flag_is_refused(call: Call, file: Path) -> None:
+    file.write_text(CODE.replace("damping", "alpha"))
+    status, out, err = call("run", NAME, *EASY, "--plugin", file)
+    assert (status, out) == (2, "")
+    assert f"the parameter alpha of {NAME} has the name of another flag; rename it." in err

@@ -61,16 +61,16 @@ def test_a_run_without_faults_is_the_cpu_engines_bit_for_bit(row: Row, batch: in
         assert state.f == pytest.approx(judge.trace.last()["f"], rel=1e-12)
 
 
-ALONE = [name for name, kind in ps.authoring.METHODS.items() if "graph" not in kind.handles and name != "tamuna"]
+ALONE = [name for name, kind in ps.authoring.METHODS.items() if "graph" not in kind.about.handles and name != "tamuna"]
 
 
 @pytest.mark.parametrize("name", ALONE)
 def test_a_federation_of_one_client_is_the_cpu_engines_bit_for_bit(name: str) -> None:
     """Audits and measurements between the rounds change nothing."""
     f, kind = METHODS[0].rows(sparse=False).clients[0], ps.authoring.METHODS[name]
-    D = np.eye(f.d)[:-1] - np.eye(f.d)[1:] if "D" in kind.handles else None
-    psis = [ps.prox.L1(0.01)] if D is not None else [None, ps.prox.L1(0.01)] if "psi" in kind.handles else [None]
-    for psi, batch in itertools.product(psis, [None, 4] if "batch" in kind.handles else [None]):
+    D = np.eye(f.d)[:-1] - np.eye(f.d)[1:] if "D" in kind.about.handles else None
+    psis = [ps.prox.L1(0.01)] if D is not None else [None, ps.prox.L1(0.01)] if "psi" in kind.about.handles else [None]
+    for psi, batch in itertools.product(psis, [None, 4] if "batch" in kind.about.handles else [None]):
         problem = ps.Problem([f], psi=psi, D=D, batch=batch)
         method = kind.theory(problem)
         server, clients = federate(method, problem, 9, closing="everyone", seed=3, audit=2, measure=2)
@@ -150,7 +150,7 @@ def test_two_exchanges_a_round_survive_a_client_that_forgets_between_them() -> N
         (lambda p: ps.Scaffold(0.1, 3), "everyone", None),
         (lambda p: ps.FedLin(0.05, 3), "everyone", None),
         (lambda p: ps.SLocalGD(0.05, 0.5, 0.3), "everyone", None),
-        (lambda p: ps.FiveGCS.practical(p, cohort=3), "deadline", 3),
+        (lambda p: ps.FiveGCS.theory(p, cohort=3, figure=True), "deadline", 3),
     ],
 )
 def test_a_wiped_client_gets_back_exactly_what_it_lost(make: Any, closing: str, cohort: int | None) -> None:
@@ -363,7 +363,7 @@ def test_asks_that_are_damaged_or_name_no_half_do_nothing() -> None:
     forged = [w.asks[0], replace(w.asks[1], run=bytes(16))]
     for message in [wire.encode(ask) for ask in forged] + [mutated(rng, raw, kinds=4) for _ in range(2_000)]:
         assert w.clients[1].step(before, message) == (before, [])
-    for name in ("round", "check", "theory", "zeta", "lyapunov", "for_cohorts", "paper_figure"):
+    for name in ("round", "check", "theory", "complete", "zeta", "lyapunov"):
         assert w.clients[1].step(before, wire.encode(replace(w.asks[1], half=name)))[1] == []
     with pytest.raises(wire.WireError):
         wire.encode(replace(w.asks[1], half="__init__"))

@@ -150,7 +150,7 @@ def test_a_problem_is_judged_on_its_own_shards(make: Any) -> None:
 @pytest.mark.parametrize("every", [1, 500])
 def test_gossip_that_overflows_ends_in_the_same_round(every: int, make: Any) -> None:
     q = ps.Problem(quadratics())
-    method = ps.DecentralizedScaffnew.theory(q, ps.graphs.graph("ring", 4))
+    method = ps.DecentralizedScaffnew.theory(q, graph=ps.graphs.graph("ring", 4))
     method = dataclasses.replace(method, gamma=method.gamma * 40, tau=method.tau / 40)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ps.UnsafeStepWarning)

@@ -167,7 +167,7 @@ def test_gossip_without_skipping_ends_where_it_is_refused(name: str, kind: Any, 
     graph = ps.graphs.graph(name, 6)
     H = np.linspace(0.2, 1.0, 5)
     problem = ps.Problem([ps.Quadratic(H, H * c) for c in np.linspace(-1.0, 1.0, 6)])
-    end = step_limits(kind.name, 1.0, lmax=graph.lmax, sigma=graph.sigma, mu=0.2).refuse_at
+    end = step_limits(kind.about.name, 1.0, lmax=graph.lmax, sigma=graph.sigma, mu=0.2).refuse_at
     below = trajectory(kind(0.98 * end, graph), problem, rounds=3000)
     above = trajectory(kind(1.02 * end, graph), problem, rounds=3000)
     assert np.abs(below[-1]).max() < 1e-6 < 1e3 < np.abs(above[-1]).max()
@@ -180,7 +180,7 @@ def test_tracking_contracts_at_its_proved_step() -> None:
     """The 3 x 3 matrix's radius is below one at the step it picks, and what is measured contracts at least so fast."""
     problem = clients(6)
     graph = ps.graphs.graph("ring", 6)
-    method = ps.DIGing.theory(problem, graph)
+    method = ps.DIGing.theory(problem, graph=graph)
     rate = theory.tracking_rate(method.gamma, problem.mu, problem.L_max, graph.sigma)
     assert rate < 1
     solution: Any = problem.solution
@@ -247,7 +247,7 @@ def test_the_number_of_local_steps_is_geometric() -> None:
 @pytest.mark.parametrize("k", [None, 4])
 def test_random_gossip_with_every_link_awake_is_its_deterministic_form(name: str, k: int | None) -> None:
     problem = clients()
-    random = ps.RandomGossip.theory(problem, name, p_e=1.0, k=k)
+    random = ps.RandomGossip.theory(problem, graph=name, p_e=1.0, k=k)
     fixed = ps.DecentralizedScaffnew(random.gamma, 1.0, random.tau, random.graph)
     assert random.omega == 0
     assert close(trajectory(random, problem), trajectory(fixed, problem), TOL)

@@ -15,6 +15,7 @@ from scipy.sparse.linalg import aslinearoperator
 import proxskip as ps
 from conftest import LOSSES, difference, thinned
 from proxskip import registry
+from proxskip.interfaces import flags
 from proxskip.results.fields import FIELDS
 
 COUNTED = [k for k, field in FIELDS.items() if field.whole and k not in ("late", "lost", "void")]
@@ -77,16 +78,18 @@ def pair(name: str, law: str, c: float, batch: int | None = None) -> Any:
     for s in (1.0, c):
         if law == "data":
             whole: Any = ps.Logistic(s * A, b, l2=0.1 * s * s)
-            clients = ps.split(whole, 3, "label", weights="equal").clients if "clients" in kind.handles else [whole]
+            clients = (
+                ps.split(whole, 3, "label", weights="equal").clients if "clients" in kind.about.handles else [whole]
+            )
         else:
-            clients = [_times(f, s) for f in (parts if "clients" in kind.handles else parts[:1])]
-        psi = ps.prox.L1(0.02 * s) if "psi" in kind.handles else None
-        D = difference(clients[0].d) if "D" in kind.handles else None
+            clients = [_times(f, s) for f in (parts if "clients" in kind.about.handles else parts[:1])]
+        psi = ps.prox.L1(0.02 * s) if "psi" in kind.about.handles else None
+        D = difference(clients[0].d) if "D" in kind.about.handles else None
         problem = ps.Problem(clients, psi=psi, D=D, batch=batch)
         if D is not None:
             problem.__dict__["solution"] = None  # not needed here, and it takes long
-        given = {"graph": "ring"} if "graph" in kind.flags() else {}
-        found.append((problem, kind.configure(problem, {"seed": 0, **given})))
+        given = {"graph": "ring"} if "graph" in flags(kind) else {}
+        found.append((problem, kind.theory(problem, **given)))
     return found
 
 
@@ -114,7 +117,7 @@ def follows(name: str, law: str, c: float, batch: int | None = None) -> None:
 
 METHODS = [name for name, kind in registry.METHODS.items() if kind.__module__.startswith("proxskip.")]
 FEW_SCALES = [pytest.param(c, marks=[pytest.mark.slow] if k else []) for k, c in enumerate(SCALES)]
-SAMPLED = [name for name in METHODS if "batch" in registry.named(name).handles]
+SAMPLED = [name for name in METHODS if "batch" in registry.named(name).about.handles]
 LAWS = [
     *(("data", None, name) for name in METHODS),
     *(("function", None, name) for name in METHODS[2:] + METHODS[:2]),  # the steps are divided by c, x stays

@@ -45,8 +45,8 @@ STEPS = (1, 3, 0, 2)
 FAMILY = (
     Member("tamuna", lambda p: ps.Tamuna(rate(p), 0.4, 2, 0.5), cohort=3),
     Member("compressed-scaffnew", lambda p: ps.Tamuna(rate(p), 0.4, 3, 0.5)),
-    Member("locodl", lambda p: ps.LoCoDL.theory(p, "rand-2+natural"), batch=False),
-    Member("locodl-l1", lambda p: ps.LoCoDL.theory(p, "l1-3+float32"), batch=False),
+    Member("locodl", lambda p: ps.LoCoDL.theory(p, codec="rand-2+natural"), batch=False),
+    Member("locodl-l1", lambda p: ps.LoCoDL.theory(p, codec="l1-3+float32"), batch=False),
     Member("scaffnew-float32", lambda p: ps.Scaffnew(rate(p), 0.4, codec=Float32()), batch=False),
     Member("gradskip", lambda p: ps.GradSkip(rate(p) / 10, 0.3, (0.5, 0.9, 1.0, 0.2)), batch=False),
     Member("scaffnew-vr", lambda p: ps.ScaffnewVR(rate(p) / 3, 0.3, 0.2)),

@@ -207,7 +207,7 @@ def test_theory_never_warns_about_itself(name: str, batch: int | None) -> None:
     row = next(r for r in METHODS if r.make(r.quadratic()).name == name)
     kind = ps.authoring.METHODS[name]
     for problem in (row.quadratic(), row.rows(), row.rows().with_batch(batch)):
-        if problem.batch is None or "batch" in kind.handles:
+        if problem.batch is None or "batch" in kind.about.handles:
             assert kind.theory(problem).check(problem) == []
     if name == "scaffnew":
         problem = NAMED["scaffnew-weighted"].rows().with_batch(batch)

@@ -15,7 +15,7 @@ problem = ps.split(ps.Logistic(A, b, l2=1e-2, l2_relative=True), clients=20, by=
 methods = {
     "Scaffnew": ps.Scaffnew.theory(problem),
     "TAMUNA, s = 2": ps.Tamuna.theory(problem, s=2),
-    "LoCoDL, rand-6 and natural": ps.LoCoDL.theory(problem, "rand-6+natural"),
+    "LoCoDL, rand-6 and natural": ps.LoCoDL.theory(problem, codec="rand-6+natural"),
 }
 
 # %%

@@ -14,7 +14,7 @@ problem = ps.split(ps.Logistic(A, b, l2=1e-3, l2_relative=True), clients=20, by=
 methods = (
     ps.GD.theory(problem),
     ps.Accelerated.theory(problem),
-    ps.FiveGCS.practical(problem),
+    ps.FiveGCS.theory(problem, figure=True),
     ps.Scaffnew.theory(problem),
 )
 

@@ -72,11 +72,6 @@ __getattr__, _ = lazy_names(__name__, {
     "proxskip.sweeping": "compare sweep",
     "proxskip.tuning": "Tuned tune",
     "proxskip.types": "EngineError InputError NoTheoremWarning UnsafeStepWarning",
-}, moved={
-    "proxskip.authoring": "METHODS About Claims Method Style register",
-    "proxskip.graphs": "Graph from_matrix graph",
-    "proxskip.participation": "Bernoulli Given Uniform",
-    "proxskip": "End=Status",
 })  # fmt: skip
 
 

@@ -13,6 +13,8 @@ from proxskip.interfaces import (
     Size,
     Style,
     Work,
+    chosen,
+    constant,
     from_solution,
 )  # fmt: skip
 from proxskip.links.sums import weighted_sum
@@ -22,6 +24,6 @@ from proxskip.types import Oracle, Prox
 
 __all__ = [
     "METHODS", "About", "Claims", "Client", "Engine", "Exchange", "Method", "NearEngine", "OneClient", "Oracle", "Prox",
-    "Request", "Setting", "Size", "StepLimits", "Style", "Work", "check_limits", "from_solution", "load_plugin",
-    "named", "register", "step_limits", "weighted_sum",
+    "Request", "Setting", "Size", "StepLimits", "Style", "Work", "check_limits", "chosen", "constant",
+    "from_solution", "load_plugin", "named", "register", "step_limits", "weighted_sum",
 ]  # fmt: skip

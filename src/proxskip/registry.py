@@ -14,13 +14,14 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache, cached_property
+from functools import cached_property
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TypeVar
 
 from proxskip import methods
 from proxskip.interfaces import About, Method
+from proxskip.interfaces.method import HANDLES
 from proxskip.theory.step_sizes import Setting, StepLimits
 from proxskip.types import InputError
 
@@ -29,15 +30,6 @@ GROUP = "proxskip.methods"
 HALF_NAME = re.compile(r"[a-z][a-z0-9_I]{0,22}")
 """Names of client halves that fit into a message."""
 METHOD_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
-HANDLES = frozenset({"batch", "clients", "cohort", "psi", "D", "graph"})
-TAKEN = frozenset({
-    "L", "D", "actors", "address", "allow_unsafe_step", "alpha", "batch", "checkpoint_every", "clients", "cohort",
-    "columns", "data", "data_dir", "decay", "dtype", "engine", "every", "folder", "force", "go_on", "group",
-    "help", "intercept", "iterations", "json", "l2", "l2_relative", "label", "loss", "method", "methods", "network",
-    "out", "personal", "plugin", "psi", "quiet", "rounds", "seconds", "seed", "seeds", "split", "split_seed", "target",
-    "threads", "tol", "weights", "x",
-})  # fmt: skip
-"""Flags of the command line that are not method parameters."""
 Kind = TypeVar("Kind", bound=type[Method])
 
 
@@ -51,7 +43,7 @@ class Methods(Mapping[str, type[Method]]):
     def _known(self) -> dict[str, type[Method]]:
         from proxskip.methods.built_in import BUILT_IN
 
-        return {m.name: m for m in BUILT_IN}
+        return {m.about.name: m for m in BUILT_IN}
 
     def _all(self) -> dict[str, type[Method]]:
         """Including those of installed packages, searched once."""
@@ -80,12 +72,11 @@ class Methods(Mapping[str, type[Method]]):
         for known in self._known.values():
             # the same class defined again (a file loaded twice, a notebook cell) replaces the old one
             again = (known.__qualname__, _origin(known)) == (kind.__qualname__, _origin(kind))
-            if kind.name in (known.name, *known.about.other_names) and not again:
+            if kind.about.name in (known.about.name, *known.about.other_names) and not again:
                 raise InputError(
-                    f'the name "{kind.name}" is taken by the method of {_origin(known)}; choose another name.'
+                    f'the name "{kind.about.name}" is taken by the method of {_origin(known)}; choose another name.'
                 )
-        source_digest(kind)  # caches the digest of today's code
-        self._known[kind.name] = kind
+        self._known[kind.about.name] = kind
 
 
 def _origin(kind: type[Method]) -> str:
@@ -98,27 +89,12 @@ def _is_ours(kind: type[Method]) -> bool:
     return kind.__module__.partition(".")[0] == "proxskip"
 
 
-def source_digest(kind: Any) -> str | None:
-    """The sha256 of a method's source at registration; None for built-in methods, or without a source file."""
-    return _source_digest(kind)
-
-
-@cache
-def _source_digest(kind: Any) -> str | None:
-    own = [k for k in kind.__mro__[:-1] if not _is_ours(k)]
-    try:
-        code = "".join(inspect.getsource(k) for k in own)
-    except (OSError, TypeError):
-        return None
-    return hashlib.sha256(code.encode()).hexdigest() if own else None
-
-
 def _built_in(name: str) -> type[Method] | None:
     """A method of this package whose class has this name without hyphens; only its file is loaded."""
     for word in methods.__all__:
         if word.lower() == name.replace("-", ""):
             kind: type[Method] = vars(methods).get(word) or methods.__getattr__(word)
-            return kind if kind.name == name else None
+            return kind if kind.about.name == name else None
     return None
 
 
@@ -154,20 +130,15 @@ def check(kind: Any) -> None:
         raise InputError(f"{kind.__name__} is not a dataclass; put @dataclass(frozen=True) directly above it.")
     if "gamma" not in known:
         raise InputError(f"{kind.__name__} has no step size; give it a field gamma.")
-    if not METHOD_NAME.fullmatch(kind.name):
-        raise InputError(f'"{kind.name}" is not a valid method name; use lower-case letters, digits and hyphens.')
-    if unknown := sorted(kind.handles - HANDLES):
-        raise InputError(f'{kind.name} handles "{unknown[0]}"; use only {", ".join(sorted(HANDLES))}.')
-    if taken := [flag for flag in kind.flags() if flag in TAKEN]:
-        raise InputError(
-            f"the parameter {taken[0]} of {kind.name} clashes with an option of the command line; rename it, or "
-            "leave it out of about.parameters."
-        )
+    if not METHOD_NAME.fullmatch(kind.about.name):
+        raise InputError(f'"{kind.about.name}" is not a valid method name; use lower-case letters, digits and hyphens.')
+    if unknown := sorted(kind.about.handles - HANDLES.keys()):
+        raise InputError(f'{kind.about.name} handles "{unknown[0]}"; use only {", ".join(sorted(HANDLES))}.')
     for half in client_halves(kind):
         if not HALF_NAME.fullmatch(half):
             raise InputError(
-                f'the name of the client half "{half}" of {kind.name} does not fit into a message; use at most 23 '
-                "lower-case letters, digits and underscores."
+                f'the name of the client half "{half}" of {kind.about.name} does not fit into a message; use at most '
+                "23 lower-case letters, digits and underscores."
             )
 
 
@@ -258,5 +229,5 @@ def step_limits(method: str, L: float, **setting: Any) -> StepLimits:
     kind = named(method)
     limits = kind.limits(Setting.of(L, **setting))
     if limits is None:
-        raise InputError(f"no step limits are known for {kind.name}.")
+        raise InputError(f"no step limits are known for {kind.about.name}.")
     return limits

@@ -67,8 +67,8 @@ def sweep(
     numbers = several if np.ndim(several) else range(theory.whole("seeds", several))
     methods = [methods] if isinstance(methods, (str, type, Method)) else methods
     numbers = [theory.whole_seed(seed) for seed in numbers]
-    rows = [[as_method(m, problem, cohort, seed) for seed in numbers] for m in methods]
-    if not rows or not numbers:
+    made = [as_method(m) for m in methods]
+    if not made or not numbers:
         raise InputError("nothing to run; give at least one method and one seed.")
     if len(set(numbers)) < len(numbers):
         raise InputError("a seed occurs twice; its runs would be the same.")
@@ -79,12 +79,11 @@ def sweep(
         **{"engine": engine, "cohort": cohort, "x0": x0, "every": every, "force": force, "threads": threads},
         **{"allow_unsafe_step": allow_unsafe_step, "network": network, "checkpoint_every": checkpoint_every},
     }
-    names, pairs = [row[0].name for row in rows], [(k, j) for k in range(len(rows)) for j in range(len(numbers))]
+    names, pairs = [m.name for m in made], [(k, seed) for k in range(len(made)) for seed in numbers]
     tasks = []
-    for number, (k, j) in enumerate(pairs):
-        seed = numbers[j]
+    for number, (k, seed) in enumerate(pairs):
         path = None if out is None else folder_of(out, names, k, seed if len(numbers) > 1 else None)
-        tasks.append(RunTask(f"{number + 1}/{len(pairs)} {names[k]}, seed {seed}", rows[k][j], seed, path))
+        tasks.append(RunTask(f"{number + 1}/{len(pairs)} {names[k]}, seed {seed}", made[k], seed, path))
     results = Results(run_many(tasks, problem, settings, jobs=jobs, out=out, progress=progress))
     if out is not None:
         atomic_write_json(Path(out) / "compare.json", [dict(r.summary) for r in results])

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from proxskip import display, registry, theory
-from proxskip.interfaces import Method
+from proxskip.interfaces import Method, flags
 from proxskip.loop.progress import OverallProgress, is_wanted
 from proxskip.many_runs import RunTask, run_many
 from proxskip.methods import Decaying
@@ -126,11 +126,11 @@ def tune(
 
     def measured(trials: Sequence[tuple[str, Candidate]], rounds: int) -> list[float | None]:
         done = sum(len(c.gaps) for c in candidates)
-        show(f"tuning {kind.name}, {len(trials)} candidates for {rounds} rounds", done / total)
+        show(f"tuning {kind.about.name}, {len(trials)} candidates for {rounds} rounds", done / total)
         tasks = []
         for _, c in trials:
-            path = None if out is None else Path(out) / f"{rounds}-rounds" / f"{numbers[id(c)]}-{kind.name}"
-            tasks.append(RunTask("", kind.configure(problem, c.flags), 0, path))
+            path = None if out is None else Path(out) / f"{rounds}-rounds" / f"{numbers[id(c)]}-{kind.about.name}"
+            tasks.append(RunTask("", kind.theory(problem, **c.flags), 0, path))
         settings = trial_settings(rounds, engine, threads)
         results = run_many(tasks, problem, settings, jobs=jobs, out=out, progress=False)
         # Ctrl-C ends the search, and not only this candidate
@@ -141,23 +141,23 @@ def tune(
     with OverallProgress(quiet=not is_wanted(progress)) as show, warnings.catch_warnings():
         # steps beyond the theorem are the point of the search
         warnings.simplefilter("ignore", UnsafeStepWarning)
-        halve({kind.name: candidates}, [(rounds, keep) for _, rounds, keep in rungs], measured)
+        halve({kind.about.name: candidates}, [(rounds, keep) for _, rounds, keep in rungs], measured)
     # those that ran longest come first: gaps after different numbers of rounds cannot be compared
     best, *_ = ranked = sorted(candidates, key=lambda c: (-max(c.gaps), c.score))
     if best.score == math.inf:
-        raise InputError(f"every candidate of {kind.name} diverged; use smaller powers, such as range(-12, -4).")
+        raise InputError(f"every candidate of {kind.about.name} diverged; use smaller powers, such as range(-12, -4).")
     # at an end of the grid something better may lie beyond it
     at_end = len(powers) > 1 and best.times in (2.0 ** min(powers), 2.0 ** max(powers))
     notes = (f"The best gamma L = {best.times:g} lies at an end of the grid; try more powers.",) if at_end else ()
     spent = sum(sum(c.gaps) for c in candidates)
-    return Tuned(kind.configure(problem, best.flags), tuple(ranked), spent, notes)
+    return Tuned(kind.theory(problem, **best.flags), tuple(ranked), spent, notes)
 
 
 # -- the grid ----------------------------------------------------------------------------------------------------------
 def local_steps_flag(method: str | type[Method]) -> str | None:
     """The flag that sets a method's local steps: p if it draws their number, K if it is fixed, None without any."""
     kind = registry.METHODS[method] if isinstance(method, str) else method
-    return next((flag for flag in ("p", "K") if flag in kind.flags()), None)
+    return next((flag for flag in ("p", "K") if flag in flags(kind)), None)
 
 
 def local_steps(method: str | type[Method], K: int) -> dict[str, float]:
@@ -184,7 +184,7 @@ def _kind(method: Any) -> tuple[type[Method], dict[str, Any]]:
     if isinstance(method, str):
         return registry.named(method), {}
     if isinstance(method, Method):
-        kept = {k: v for k, v in method._given().items() if k in method.flags() and k not in ("gamma", "p", "K")}
+        kept = {k: v for k, v in method.given().items() if k in flags(type(method)) and k not in ("gamma", "p", "K")}
         return type(method), kept
     return method, {}
 
@@ -193,7 +193,7 @@ def _around_theory(kind: type[Method], problem: Problem) -> list[int]:
     # without mu there is no theorem to begin from
     if problem.mu is None:
         return [1, 10, 100]
-    K = 1.0 / kind.configure(problem, {}).pace
+    K = 1.0 / kind.theory(problem).pace
     return sorted({max(1, round(K * s)) for s in (0.25, 1.0, 4.0)})
 
 

@@ -17,9 +17,10 @@ from typing import Any
 
 from proxskip import many_runs, registry, theory
 from proxskip.cli import output
-from proxskip.cli.flags import parser, plugins
+from proxskip.cli.flags import check_parameters, parser, plugins
 from proxskip.data import datasets
 from proxskip.experiments import settings
+from proxskip.experiments.paper_table import table1
 from proxskip.interfaces import Engine, Method
 from proxskip.links.network import Network
 from proxskip.loop.progress import DownloadProgress, Progress, stage
@@ -33,7 +34,6 @@ from proxskip.results import fields, folder, lock, run_text
 from proxskip.results.atomic import atomic_write_json
 from proxskip.results.result import RunResult, Status
 from proxskip.running import make_engine, resume
-from proxskip.theory.table1 import table1
 from proxskip.types import EngineError, InputError, UnsafeStepWarning, printable
 from proxskip.version import __version__
 
@@ -83,6 +83,7 @@ def _parse(argv: Sequence[str]) -> Namespace:
     # first, since the parser names the methods of plugins
     for path in plugins(argv):
         registry.load_plugin(path)
+    check_parameters()
     top, commands = parser(__version__)
     if not argv:
         top.print_help()

@@ -13,6 +13,7 @@ from proxskip import theory
 from proxskip.data.files import LABELS
 from proxskip.experiments.catalog import PAPER
 from proxskip.experiments.settings import DEFAULTS, LOSSES, own_flags
+from proxskip.interfaces import flags as parameters_of
 from proxskip.links import codecs
 from proxskip.links.codecs import FORMS
 from proxskip.links.graphs import NAMES as GRAPHS
@@ -107,10 +108,13 @@ _MEANINGS = {
     "theta": "5gcs: accuracy at which a client ends its local steps; default: theory, none with --K",
     "c": "5gcs: gamma = c/sqrt(mu L); default: 1.05 (theory), 1 with --K or --gamma",
     "sigma": "5gcs: gamma sum_m w_m tau_m, at most 1; default: 0.85 (theory), 1 with --K or --gamma",
+    "beta": "accelerated: momentum; fista: a bound on it; default: by kappa, and 1",
+    "mu": "5gcs, pdhg: strong convexity that is used; default: the problem's",
+    "mu_g": "locodl: strong convexity of the part that everybody knows; default: mu/2",
     "p_e": "random-gossip: probability that a link is active; default: theory",
     "k": "random-gossip: coordinates that a link carries; default: all",
 }
-"""The help of parameters that only one method has."""
+"""The help of parameters without a flag of their own above."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -293,7 +297,21 @@ def _problem_flags() -> Parser:
     return parent
 
 
+def _other_flags() -> set[str]:
+    """The names of the flags of a run that are no parameters of methods."""
+    return {action.dest for group in (_problem_flags(), _STOPPING, _RUNNING) for action in group._actions}
+
+
+def check_parameters() -> None:
+    """Refuse a method with a parameter that has the name of another flag."""
+    taken = _other_flags()
+    for name, kind in METHODS.items():
+        if clash := [flag for flag in parameters_of(kind) if flag in taken]:
+            raise InputError(f"the parameter {clash[0]} of {name} has the name of another flag; rename it.")
+
+
 def _method_flags() -> Parser:
+    taken = _other_flags()
     return _group(
         "method", "parameters, named as in the paper; the defaults follow the method's theorem",
         _flag("--gamma", "step size; figure: the constants of the paper's figures; default: theory",
@@ -311,7 +329,8 @@ def _method_flags() -> Parser:
         _flag("--graph", f"graph of methods without a server: {', '.join(GRAPHS)}; with failing links: NAME,failing:P; "
               "default: ring", metavar="NAME"),
         _flag("--s", "tamuna: clients that send each coordinate; default: 2, or c/d if that is larger", whole("s", 2)),
-        _flag("--chi", "tamuna: factor in the update of h; default: its bound n(s-1)/(s(n-1))", positive("chi")),
+        _flag("--chi", "tamuna, scaffnew: factor in the update of h on cohorts; default: its bound n(s-1)/(s(n-1))",
+              positive("chi")),
         _flag("--codec", f"locodl and scaffnew: how clients encode vectors: {FORMS}", _value(codecs.parse), "NAME"),
         _flag("--cohort", "clients per round; or the probability c < 1 of each client, for 5gcs also one per client, "
               "separated by commas; default: all clients", cohort, "c"),
@@ -320,6 +339,7 @@ def _method_flags() -> Parser:
         *(
             _flag(f"--{flag.replace('_', '-')}", _MEANINGS.get(flag, f"parameter of {name}"), parameter, dest=flag)
             for flag, name in own_flags().items()
+            if flag not in taken
         ),
     )  # fmt: skip
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from proxskip.display import count, duration
+from proxskip.experiments.paper_table import Table1Row
 from proxskip.results import fields
 from proxskip.results.plain import checked_plain
 from proxskip.results.run_text import STATUS_WORDS
-from proxskip.theory.table1 import Table1Row
 from proxskip.types import printable
 
 LONGEST_NUMBER = 40

@@ -132,7 +132,7 @@ def method_maker(
     if name not in METHODS or name == "auto":
         raise InputError(f'method "{name}" is not known; use {", ".join(METHODS)}, or a method object.')
 
-    def make(problem: Problem, f: Smooth) -> Method:
+    def make(problem: Problem, f: Smooth) -> Any:
         step = 1.0 / problem.L if gamma is None else gamma
         if name == "proxgd":
             return ProxGD(step)
@@ -144,20 +144,19 @@ def method_maker(
         if name == "apda":
             return apda(problem, gamma)
         if name in ("proxskip", "sproxskip"):
-            q = theory.best_p(step, f.mu) if p is None else p
+            q = theory.best_p(step, theory.known(f.mu)) if p is None else p
             return ProxSkip(step, q) if name == "proxskip" else SProxSkip(step, q)
         if name == "pdhg":
-            step = PDHG.theory(problem, accelerate=False).gamma if gamma is None else gamma
-            return PDHG(step, PDHG.largest_tau(problem, step) if tau is None else tau)
+            return PDHG.theory(problem, gamma=gamma, tau=tau, mu=0.0)
         return _splitskip(problem, f, step, 1.0 if name == "papc" else p, tau)
 
     return make
 
 
-def apda(problem: Problem, gamma: float | None = None) -> APDA | SplitAPDA:
+def apda(problem: Problem, gamma: float | None = None) -> Any:
     """APDA for psi(x) or for psi(D x), with this first gamma or its theorem's."""
     kind = APDA if problem.D is None else SplitAPDA
-    return kind.theory(problem) if gamma is None else kind(gamma)
+    return kind.theory(problem, gamma=gamma)
 
 
 def _splitskip(problem: Problem, f: Smooth, step: float, p: float | None, tau: float | None) -> SplitSkip:
@@ -167,5 +166,5 @@ def _splitskip(problem: Problem, f: Smooth, step: float, p: float | None, tau: f
         lmin = operators.smallest_positive(problem.D)
         if lmin is None:
             raise InputError("the smallest positive eigenvalue of D D' is too expensive to compute here; give p.")
-        p = theory.split_p(step, f.mu, norm2, lmin)
+        p = theory.split_p(step, theory.known(f.mu), norm2, lmin)
     return SplitSkip(step, p, theory.split_tau(step, p, norm2) if tau is None else tau)

@@ -77,20 +77,20 @@ def decentralized(
 def _measure(bench: Bench, q: Mapping[str, Any]) -> dict[str, Any]:
     link = graph(q["graph"], q["clients"], seed=q["graph_seed"])
     problem, eps = filling(q["clients"], q["d"], q["kappa"]), q["eps"]
-    ours = DecentralizedScaffnew.theory(problem, link)
+    ours = DecentralizedScaffnew.theory(problem, graph=link)
     rounds = [rounds_to(ours, problem, eps, MAX_ROUNDS, seed) for seed in range(q["seeds"])]
     return {
         **{"graph": link.name, "edges": link.edges, "delta": link.delta, "lmax": link.lmax},
         **{"p": ours.p, "zeta": ours.zeta(problem)},
         OURS: {"rounds": rounds},
-        **{kind.name: tune(kind, problem, link, eps, q["candidates"]) for kind in (EXTRA, DIGing)},
+        **{kind.about.name: tune(kind, problem, link, eps, q["candidates"]) for kind in (EXTRA, DIGing)},
     }
 
 
 def tune(kind: Any, problem: Problem, link: Graph, eps: float, candidates: int) -> dict[str, Any]:
     """The best of the proved step size and of powers of two times the largest candidate."""
-    limits = step_limits(kind.name, problem.L, lmax=link.lmax, sigma=link.sigma, mu=problem.mu)
-    proved = kind.theory(problem, link).gamma
+    limits = step_limits(kind.about.name, problem.L, lmax=link.lmax, sigma=link.sigma, mu=problem.mu)
+    proved = kind.theory(problem, graph=link).gamma
     grid = [*(LARGEST_CANDIDATE * limits.refuse_at * 2.0**-k for k in range(candidates)), proved]
     needed = {gamma: AffineMap(kind(gamma, link), problem).rounds_to(eps)[0] for gamma in grid}
     rounds, gamma = min((r, g) for g, r in needed.items() if r is not None)

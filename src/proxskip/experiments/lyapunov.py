@@ -136,7 +136,7 @@ def quadratic_cases(q: Mapping[str, Any]) -> dict[str, Case]:
     lasso = alone.with_psi(prox.L1(q["psi"]))
     short = Problem(random_quadratics(1, q["d"] // 2, L=1.0, mu=1.0 / q["kappa"], seed=4))
     fused = short.with_psi(prox.L1(q["psi"]), np.diff(np.eye(q["d"] // 2), axis=0))
-    gossip = DecentralizedScaffnew.theory(clients, q["graph"])
+    gossip = DecentralizedScaffnew.theory(clients, graph=q["graph"])
     cases = [
         Case("proxskip", "ProxSkip: lasso, a quadratic", ProxSkip.theory(lasso), lasso, q["fall"]),
         Case("scaffnew", "Scaffnew: quadratics", Scaffnew.theory(clients), clients, q["fall"]),

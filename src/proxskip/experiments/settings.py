@@ -13,6 +13,8 @@ import scipy
 
 from proxskip.data import datasets
 from proxskip.interfaces import Method
+from proxskip.interfaces import flags as parameters_of
+from proxskip.links.graphs import as_graph
 from proxskip.methods import Decaying
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LeastSquares, Logistic, Softmax
@@ -51,7 +53,7 @@ def own_flags() -> dict[str, str]:
     """Parameters that have no flag of their own in ``DEFAULTS``, with the methods that take them."""
     owners: dict[str, str] = {}
     for name, kind in METHODS.items():
-        for flag in kind.flags():
+        for flag in parameters_of(kind):
             if flag not in DEFAULTS:
                 owners[flag] = f"{owners[flag]}, {name}" if flag in owners else name
     return owners
@@ -60,7 +62,7 @@ def own_flags() -> dict[str, str]:
 def flags_taken(name: str) -> tuple[str, ...]:
     """The flags that a method takes."""
     kind = METHODS[name]
-    return (*kind.flags(), "D") if "D" in kind.handles else kind.flags()
+    return (*parameters_of(kind), "D") if "D" in kind.about.handles else parameters_of(kind)
 
 
 def flags(**values: Any) -> Namespace:
@@ -78,7 +80,7 @@ def flags(**values: Any) -> Namespace:
 # -- before any work ---------------------------------------------------------------------------------------------------
 def method_names(written: Sequence[str]) -> list[str]:
     """The registered names of these methods, each once."""
-    names = [str(named(name).name) for name in written]
+    names = [named(name).about.name for name in written]
     if repeated := [name for k, name in enumerate(names) if name in names[:k]]:
         raise InputError(f"{repeated[0]} occurs twice; name each method once.")
     return names
@@ -97,7 +99,7 @@ def check_flags(names: Sequence[str], o: Namespace) -> None:
             takers = ", ".join(name for name in METHODS if flag in flags_taken(name))
             who = f"{names[0]} does not take" if len(names) == 1 else f"none of {', '.join(names)} takes"
             raise InputError(f"{who} {flag}=, which is for {takers}.")
-    if o.psi is None and (dual := [name for name in names if "D" in METHODS[name].handles]):
+    if o.psi is None and (dual := [name for name in names if "D" in METHODS[name].about.handles]):
         raise InputError(f"{dual[0]} solves f(x) + psi(D x) and needs psi=, for example psi=l1:0.01.")
     if o.own_steps and o.gamma is not None:
         raise InputError("own_steps=True sets gamma_i = 1/L_i, so leave out gamma=.")
@@ -119,7 +121,7 @@ def check_folder(path: Path) -> None:
 
 
 def _one_function(name: str) -> bool:
-    return "clients" not in METHODS[name].handles
+    return "clients" not in METHODS[name].about.handles
 
 
 # -- the problem -------------------------------------------------------------------------------------------------------
@@ -130,11 +132,11 @@ def spec_of(names: Sequence[str], o: Namespace) -> dict[str, Any]:
     if clients is None and o.split != "group":
         clients = CLIENTS
     # on a graph the methods average without weights
-    equal = any("graph" in METHODS[name].handles or METHODS[name].about.equal_weights for name in names)
+    equal = any("weights" not in METHODS[name].about.handles and not _one_function(name) for name in names)
     return {k: vars(o)[k] for k in PROBLEM_FLAGS} | {
         "data": os.path.abspath(o.data) if is_file else o.data,
         "data_dir": None if o.data_dir is None else os.path.abspath(o.data_dir),
-        "D": (o.D or "difference") if any("D" in METHODS[name].handles for name in names) else None,
+        "D": (o.D or "difference") if any("D" in METHODS[name].about.handles for name in names) else None,
         "clients": clients,
         "weights": o.weights or ("equal" if equal else "rows"),
         **{k: v for k in ("personal", "spread", *_OF_A_TABLE) if (v := vars(o).get(k)) is not None},
@@ -193,8 +195,14 @@ def operator_of(name: str | None, d: int) -> Any:
 def method_of(name: str, o: Namespace, problem: Problem) -> Method:
     """The method with these flags, and its theorem's parameters for the rest."""
     kind = METHODS[name]
-    own = {k: vars(o)[k] for k in kind.flags() if vars(o).get(k) is not None}
-    method: Any = kind.configure(problem, {**own, "cohort": o.cohort, "seed": o.split_seed})
+    own = {k: vars(o)[k] for k in parameters_of(kind) if vars(o).get(k) is not None}
+    figure = own.get("gamma") == "figure"
+    if figure:
+        del own["gamma"]
+    if "graph" in own:
+        own["graph"] = as_graph(own["graph"], problem.n, seed=o.split_seed)
+    method: Any = kind.theory(problem, cohort=o.cohort, figure=figure, **own)
     if o.decay is not None:
-        method = Decaying.paper_figure(method, problem) if o.decay == "figure" else Decaying(method, o.decay)
+        method = Decaying(method) if o.decay == "figure" else Decaying(method, o.decay)
+        method = method.complete(problem)
     return method  # type: ignore[no-any-return]

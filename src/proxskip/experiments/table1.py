@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Any, Literal
 
 import numpy as np
 
 from proxskip.experiments import claims
+from proxskip.experiments import paper_table as paper
 from proxskip.experiments.bench import Bench
 from proxskip.experiments.closed_form_quadratics import AffineMap, Stepper, filling, rounds_of_s_local_gd, rounds_to
 from proxskip.experiments.curves import Curve
@@ -20,7 +22,6 @@ from proxskip.problems.federated import Problem
 from proxskip.registry import title
 from proxskip.report.figures import Panel, Series, Table, first_below
 from proxskip.results.result import RunResult
-from proxskip.theory import table1 as paper
 
 SLOPE_TOLERANCE = 0.1
 MAX_ROUNDS = 1_000_000
@@ -54,12 +55,14 @@ class Table1Entry:
 
 ENTRIES = (
     Table1Entry("gd", "GD", GD.theory, 1.0),
-    Table1Entry("scaffold", "Scaffold", Scaffold.paper_figure, 1.0, gamma="figure"),
-    Table1Entry("fedlin", "FedLin", FedLin.paper_figure, 1.0, gamma="figure"),
-    Table1Entry("s-local-gd", "S-Local-GD", SLocalGD.paper_figure, 1.0, count_by="factors", gamma="figure"),
+    Table1Entry("scaffold", "Scaffold", partial(Scaffold.theory, figure=True), 1.0, gamma="figure"),
+    Table1Entry("fedlin", "FedLin", partial(FedLin.theory, figure=True), 1.0, gamma="figure"),
+    Table1Entry(
+        "s-local-gd", "S-Local-GD", partial(SLocalGD.theory, figure=True), 1.0, count_by="factors", gamma="figure"
+    ),
     Table1Entry("accelerated", "accelerated GD", Accelerated.theory, 0.5),
     Table1Entry("scaffnew", "Scaffnew, p = 1/sqrt(kappa)", Scaffnew.theory, 0.5, count_by="rounds"),
-    Table1Entry("local-gd", "LocalGD", LocalGD.paper_figure, None, gamma="figure"),
+    Table1Entry("local-gd", "LocalGD", partial(LocalGD.theory, figure=True), None, gamma="figure"),
     Table1Entry("scaffold", "Scaffold", Scaffold.theory, 1.0, "1/(81 K L)"),
     Table1Entry("fedlin", "FedLin", FedLin.theory, 1.0, "1/(6 K L)"),
 )

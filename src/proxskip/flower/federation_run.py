@@ -15,7 +15,6 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MessageType, MetricRecord
 from flwr.serverapp.strategy import Result
 
-from proxskip import registry
 from proxskip.flower import find_clients
 from proxskip.flower.envelope import log, unwrap, wrap
 from proxskip.flower.find_clients import FederatedClient
@@ -116,8 +115,6 @@ class FederationRun:
         self.closed = mailbox.clock()  # when the last round was closed
         self.x0 = None if initial is None else _flat(initial)
         self.state = server.start(secrets.token_bytes(16), self.x0)
-        source = registry.source_digest(type(server.method))
-        self.source = {} if source is None else {"source": source}
         self.words: dict[str, Any] = {
             "method": server.method.name, "parameters": description.parameters(server.method), "seed": server.seed,
             "batch": strategy.batch, **description.sampling(strategy.batch), "itemsize": server.itemsize,
@@ -139,7 +136,6 @@ class FederationRun:
         event: Event = Begin()
         if self.folder is not None and (self.folder / "server").exists():
             saved = checkpoint.load(self.folder, name="server")
-            self.source = self.source if "source" in saved.meta["config"] else {}  # version 0.2 wrote none
             description.check_sampling(saved.meta["config"])
             different = checkpoint.differences(saved.meta["config"], self._config())
             if different:
@@ -160,7 +156,7 @@ class FederationRun:
             # thousands of names do not fit into a checkpoint's header
             each = {k: _short(repr(v)) for k, v in each.items()}
         return {
-            "method": self.server.method.name, **self.source, "parameters": parameters, "seed": self.server.seed,
+            "method": self.server.method.name, "parameters": parameters, "seed": self.server.seed,
             **each, "closing": self.server.closing, "batch": self.batch, **description.sampling(self.batch),
             "itemsize": self.server.itemsize, "psi": repr(self.server.problem.psi), "cohort": self._cohort(),
         }  # fmt: skip

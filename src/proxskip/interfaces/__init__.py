@@ -21,10 +21,10 @@ What follows:
 
 from proxskip.interfaces.engine import BrokenOff, Engine, EngineLost, Mixed, Request, Size, Work, look
 from proxskip.interfaces.exchange import Anchor, Client, ClientHalf, Exchange, Pull, Sent, SettleHalf, as_sent
-from proxskip.interfaces.method import About, Claims, Lyapunov, Method, Style, from_solution
+from proxskip.interfaces.method import About, Claims, Lyapunov, Method, Style, chosen, constant, flags, from_solution
 
 __all__ = [
     "About", "Anchor", "BrokenOff", "Claims", "Client", "ClientHalf", "Engine", "EngineLost", "Exchange", "Lyapunov",
     "Method", "Mixed", "Pull", "Request", "Sent", "SettleHalf", "Size", "Style", "Work", "as_sent",
-    "from_solution", "look",
+    "chosen", "constant", "flags", "from_solution", "look",
 ]  # fmt: skip

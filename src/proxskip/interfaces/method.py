@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields, replace
-from inspect import signature
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from proxskip import display
 from proxskip.interfaces.exchange import Exchange
-from proxskip.links.cohorts import Participation
+from proxskip.links.cohorts import EVERYONE, Participation, as_participation
 from proxskip.links.sums import weighted_sum
 from proxskip.problems.federated import Problem
 from proxskip.problems.solve import Solution
@@ -44,46 +43,60 @@ class About:
         name: on the command line, in files and messages: lower-case letters, digits and hyphens.
         title: in legends and tables; the name if not given.
         reference: authors, title, year, and where to find it.
-        handles: among ``batch clients cohort psi D graph``, what the method is right for; everything else is refused.
+        handles: what the method is right for, among ``HANDLES``; everything else is refused.
         remembers: the vectors that a client keeps between rounds; they start at zero, ``x`` at x0 and ``h`` at h0.
         passing: those of them that only live within a round: each round writes them before it reads them.
         sends: client halves that send only the point their local steps reached (and what the server already knows), so
             that noise for privacy can be added to it.
         heals: with all clients it works from any h0, and repairs a sum of h that is not zero.
-        parameters: what the command line offers as flags; all fields if not given.
         style: how it is drawn; if not given, in a color that no method has.
         at_p_one: the method that it becomes at p = 1, which it cannot beat in iterations.
         other_names: its aliases.
-        equal_weights: it is only right for equal client weights.
-        weighted_cohorts: its theorem on cohorts also holds for unequal client weights.
-        psi_on_cohorts: the server holds the sum of all clients' memory, so it can take a prox on cohorts too.
         summed: the remembered vector whose weighted sum over all clients the server knows (``known_sum``); a lost one
             is restored from the others.
         needs_whole_cohort: a federation's round only counts if the whole cohort answers, because codecs divide the
             coordinates among its clients, or their probabilities weigh what they send.
-        one_over_L: the theorem that allows gamma <= 1/L, if nothing else is known about the step (``limits``).
         exchanges: the most exchanges in a round; memory is kept accordingly, so that a round can be undone.
     """
 
     name: str
     title: str = ""
     reference: str = ""
-    handles: frozenset[str] = frozenset({"clients"})
+    handles: frozenset[str] = frozenset({"clients", "weights"})
     remembers: tuple[str, ...] = ()
     sends: frozenset[str] = frozenset()
     heals: bool = False
-    parameters: tuple[str, ...] | None = None
     style: Style | None = None
     at_p_one: str = ""
     other_names: tuple[str, ...] = ()
     needs_whole_cohort: bool = False
-    equal_weights: bool = False
-    weighted_cohorts: bool = False
-    psi_on_cohorts: bool = False
     summed: str = "h"
     passing: tuple[str, ...] = ()
     exchanges: int = 1
-    one_over_L: str = ""
+
+
+HANDLES = {
+    "batch": "minibatches",
+    "clients": "more than one client",
+    "weights": "clients with different weights",
+    "cohort": "some of the clients in a round",
+    "cohort+weights": "the same with different weights, by its theorem",
+    "cohort+psi": "the same with a prox: the server holds the sum of all clients' memory",
+    "psi": "a regularizer psi(x)",
+    "D": "psi(D x)",
+    "graph": "a graph without a server",
+}
+"""The words of ``About.handles``."""
+
+
+def chosen() -> Any:
+    """A field that ``complete`` chooses if it is not given."""
+    return field(default=None)
+
+
+def constant() -> Any:
+    """A field for a number of the problem that a half needs: ``complete`` sets it, and no flag offers it."""
+    return field(default=None, metadata={"flag": False})
 
 
 SMALLEST_P = 1e-8
@@ -129,72 +142,57 @@ def from_solution(problem: Problem, psi: Callable[[Solution, Array, Vectors, Vec
     return lyapunov
 
 
-def _python_number(value: Any) -> Any:
-    """A number of numpy as one of Python; a tuple of such numbers likewise."""
-    if isinstance(value, tuple) and value and isinstance(value[0], np.generic):
-        return tuple(_python_number(v) for v in value)
-    if isinstance(value, np.floating):
-        return float(value)
-    return value.item() if isinstance(value, np.integer | np.bool_) else value
-
-
-class _FromAbout:
-    """``Method.name`` and its like, on the class and on its instances."""
-
-    def __init__(self, field: str) -> None:
-        self.field = field
-
-    def __get__(self, method: Any, kind: Any = None) -> Any:
-        return getattr((kind if method is None else method).about, self.field)
+def _plain(value: Any) -> Any:
+    """A number of numpy as one of Python; several of them as a tuple."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    return tuple(_plain(v) for v in value) if isinstance(value, list | tuple) else value
 
 
 class Method:
     """Two halves and what is known about them: a frozen dataclass whose fields are the paper's letters.
 
-    Define ``about``, a field ``gamma``, ``round`` and the client halves that it names; everything else has a default.
-    Client halves are methods with the arguments ``(self, client, memory, K, *down)``.
+    A field that may be chosen is None by default, and ``complete`` chooses it. Define ``about``, a field ``gamma``,
+    ``round`` and the client halves that it names; everything else has a default. Client halves are methods with the
+    arguments ``(self, client, memory, K, *down)``.
     """
 
     __slots__ = ()
     about: ClassVar[About]
-    name: ClassVar[str] = _FromAbout("name")  # type: ignore[assignment]
-    handles: ClassVar[frozenset[str]] = _FromAbout("handles")  # type: ignore[assignment]
-    remembers: ClassVar[tuple[str, ...]] = _FromAbout("remembers")  # type: ignore[assignment]
     gamma: Any
     """The step size, or one per client."""
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        # dataclass's own repr would print a thousand step sizes and every default
-        if "__repr__" not in vars(cls):
-            cls.__repr__ = Method.__repr__  # type: ignore[method-assign]
 
     def __post_init__(self) -> None:
         # numpy's numbers would round differently from those of a resumed run, which are read from a file
         for name, value in self._fields().items():
-            number = _python_number(value)
-            if number is not value:
-                object.__setattr__(self, name, number)
+            plain = _plain(value)
+            if plain is not value:
+                object.__setattr__(self, name, plain)
         self.check_parameters()
 
     def __repr__(self) -> str:
-        fields_set = [f"{k}={display.short(v)}" for k, v in self._given().items()]
-        return f"{type(self).__name__}({', '.join(fields_set)})"
+        given = [f"{k}={display.short(v)}" for k, v in self.given().items()]
+        return f"{type(self).__name__}({', '.join(given)})"
 
     def _repr_html_(self) -> str:
-        about = type(self).about
         rows = [(k, display.short(v)) for k, v in self.parameters().items() if v is not None]
-        rows += [("reference", about.reference)] if about.reference else []
-        return display.html(about.title or about.name, rows)
+        rows += [("reference", self.about.reference)] if self.about.reference else []
+        return display.html(self.about.title or self.name, rows)
 
-    def _given(self) -> dict[str, Any]:
-        """The fields that differ from their defaults."""
-        changed = {}
-        for f in fields(self):  # type: ignore[arg-type]
-            value = getattr(self, f.name)
-            if f.repr and not (f.default is not MISSING and type(value) is type(f.default) and value == f.default):
-                changed[f.name] = value
-        return changed
+    @property
+    def name(self) -> str:
+        """``about.name``."""
+        return self.about.name
+
+    @property
+    def handles(self) -> frozenset[str]:
+        """``about.handles``."""
+        return self.about.handles
+
+    @property
+    def remembers(self) -> tuple[str, ...]:
+        """``about.remembers``."""
+        return self.about.remembers
 
     # -- the algorithm -------------------------------------------------------------------------------------------------
     def start(self, problem: Problem, x0: Array) -> Vectors:
@@ -207,72 +205,61 @@ class Method:
 
     # -- its parameters ------------------------------------------------------------------------------------------------
     @classmethod
-    def theory(cls, problem: Problem) -> Any:
-        """The method with its theorem's parameters."""
-        raise InputError(f"{cls.name} has no theorem that sets its parameters; give them.")
-
-    @classmethod
-    def paper_figure(cls, problem: Problem, *args: Any, **options: Any) -> Any:
-        """The setting of the paper's figures, where it differs from the theorem's; arguments as for ``theory``."""
-        return cls.theory(problem, *args, **options)
-
-    @classmethod
-    def configure(cls, problem: Problem, parameters: Mapping[str, Any]) -> Any:
-        """The method with the given parameters, and its theorem's for the rest.
+    def theory(cls, problem: Problem, *, cohort: Any = None, figure: bool = False, **given: Any) -> Any:
+        """The method with the given parameters, and those of its theorem for the rest: ``cls(**given).complete(...)``.
 
         Args:
-            parameters: by name; ``gamma="figure"`` asks for the setting of the paper's figures, where there is
-                one. ``cohort`` and ``seed`` (of a random graph) are there for methods that need them.
+            problem: whose constants the theorem needs.
+            cohort: as in ``run``; the constants are then those of the cohorts.
+            figure: the setting of the paper's figures, where it differs from the theorem's.
+            given: parameters by name; they are never replaced.
         """
-        return cls.by_theory(problem, parameters)
+        cohorts = as_participation(cohort)
+        cohorts.check(problem.n)
+        return made(cls, **given).complete(problem, cohorts, figure)
 
-    @classmethod
-    def by_theory(cls, problem: Problem, parameters: Mapping[str, Any]) -> Any:
-        """``theory`` with those of the given parameters that it takes; the others replace its choice."""
-        flags, known = cls.flags(), {f.name for f in fields(cls)}  # type: ignore[arg-type]
-        make = cls.paper_figure if parameters.get("gamma") == "figure" else cls.theory
-        takes = signature(cls.theory).parameters
-        # what ``theory`` takes shapes its other choices, so it is given to it and not replaced afterwards
-        arguments = {k: parameters[k] for k in (*flags, "seed") if k in parameters and k in takes}
-        changed = {k: parameters[k] for k in flags if k in known and k in parameters and k not in arguments}
-        if changed.get("gamma") == "figure":
-            del changed["gamma"]
-        if cls.theory.__func__ is not Method.theory.__func__:  # type: ignore[attr-defined]
-            return replace(make(problem, **arguments), **changed)
-        required = [f.name for f in fields(cls) if f.default is f.default_factory is MISSING]  # type: ignore[arg-type]
-        missing = [name for name in required if name not in changed]
-        if missing:
-            raise InputError(f"{cls.name} has no theorem that sets its parameters; give {' and '.join(missing)}.")
-        return cls(**changed)
+    def complete(self, problem: Problem, cohorts: Participation = EVERYONE, figure: bool = False) -> Any:
+        """The method with a value for every parameter: those that were given, and the theorem's for the others.
 
-    @classmethod
-    def flags(cls) -> tuple[str, ...]:
-        """The parameters that the command line offers."""
-        named = cls.about.parameters
-        return tuple(f.name for f in fields(cls)) if named is None else named  # type: ignore[arg-type]
+        Args:
+            cohorts: who takes part in a round.
+            figure: the setting of the paper's figures, where it differs from the theorem's.
+        """
+        if self.gamma is None:
+            raise InputError(f"no theorem chooses the step size of {self.name}; give gamma.")
+        return self
 
     def parameters(self) -> dict[str, Any]:
         """The fields by name."""
         return self._fields()
 
+    def given(self) -> dict[str, Any]:
+        """The fields that differ from their defaults."""
+        defaults = {f.name: f.default for f in fields(self)}  # type: ignore[arg-type]
+        return {
+            name: value
+            for name, value in self._fields().items()
+            if type(value) is not type(defaults[name]) or value != defaults[name]
+        }
+
     def _fields(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
 
     def check_parameters(self) -> None:
-        """Refuse parameters that are wrong for every problem; the constructor calls it."""
+        """Refuse parameters that are wrong for every problem; the constructor calls it. None is still to be chosen."""
         own = self._fields()
-        if "gamma" in own:
-            check_steps_positive(own["gamma"])
-        if own.get("p") is not None:
-            check_probability("p", own["p"])
-        if own.get("K") is not None:
-            check_count("K", own["K"])
+        checks = {"gamma": check_steps_positive, "p": check_probability, "K": check_count}
+        for name, check in checks.items():
+            if own.get(name) is not None:
+                check(name, own[name])
 
     @property
     def pace(self) -> float:
         """Communications per local step: p, 1/K or 1."""
         own = self.parameters()
-        return float(own.get("p") or 1.0 / float(np.max(own.get("K") or 1)))
+        if own.get("p") is not None:
+            return float(own["p"])
+        return 1.0 if own.get("K") is None else 1.0 / float(np.max(own["K"]))
 
     def dual_step(self, round: int) -> float:
         """The factor from a difference of x to the change of an h_i in this round, by default p/gamma.
@@ -288,39 +275,40 @@ class Method:
             rates += [float(np.min(self.gamma)) * problem.mu, p * p]
         return min((r for r in rates if r is not None), default=None)
 
-    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+    def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """Raise InputError for parameters that the method cannot run with; return warnings for unsafe ones.
 
         Args:
             insist: accept step sizes that are refused otherwise.
+            cohorts: who takes part in a round.
         """
         return self.check_steps(problem, insist)
 
     @classmethod
     def limits(cls, s: Setting) -> StepLimits | None:
         """The known step limits; None if there are none."""
-        return StepLimits.one_over_L(s.L, cls.about.one_over_L) if cls.about.one_over_L else None
+        return None
 
-    def check_steps(
-        self, problem: Problem, insist: bool, *, L: float | Callable[[], float] | None = None, **setting: Any
-    ) -> list[str]:
-        """Check the parameters, and refuse or warn by ``limits``; with own steps gamma_i, client by client against L_i.
+    def smoothness(self, problem: Problem) -> float:
+        """The L that limits one common step size with full gradients: max_i L_i by default."""
+        return problem.L_max
 
-        ``L`` is a function where a problem may not know it. ``problem.L_kind == "global"`` counts as insisting: whoever
-        chooses the figures' L knows that it is smaller.
+    def check_steps(self, problem: Problem, insist: bool, **setting: Any) -> list[str]:
+        """Check the parameters, and refuse or warn by ``limits``; own steps gamma_i are compared with L_i.
+
+        ``problem.L_kind == "global"`` counts as insisting: whoever chooses the figures' L knows that it is smaller.
         """
         self.check_parameters()
         self.check_lengths(problem)
+        if not problem.checks_steps:  # L is unknown
+            return []
         gammas = np.atleast_1d(np.asarray(self.gamma, dtype=np.float64))
-        if not problem.checks_steps:
-            return []  # L is unknown
-        # with minibatches the A of expected smoothness replaces L
-        exact = problem.batch is None
-        one = problem.es_A if not exact else problem.L_max if L is None else L() if callable(L) else L
-        smooth = np.full(1, one) if np.ndim(self.gamma) == 0 else problem.es_A_i
-        worst = int(np.lexsort((gammas * smooth, gammas > 1.0 / smooth))[-1])  # exact at the boundary 1/L_i
+        if np.ndim(self.gamma):
+            smooth = problem.es_A_i
+        else:  # with minibatches the A of expected smoothness replaces L
+            smooth = np.array([self.smoothness(problem) if problem.batch is None else problem.es_A])
+        worst = int(np.argmax(gammas * smooth))
         limits = self.limits(Setting.of(float(smooth[worst]), **setting))
-        # warnings still name the limits for max_i L_i
         insist = insist or problem.L_kind == "global"
         return check_limits(self.name, float(gammas[worst]), limits, float(smooth[worst]), insist)
 
@@ -328,12 +316,8 @@ class Method:
         """Refuse a gamma or K per client for another number of clients."""
         for name in ("gamma", "K"):
             value = self.parameters().get(name)
-            if np.ndim(value) and len(value) != problem.n:  # type: ignore[arg-type]
-                raise InputError(f"{name} has {len(value)} entries for {problem.n} clients.")  # type: ignore[arg-type]
-
-    def for_cohorts(self, cohorts: Participation, n: int) -> tuple[Any, list[str]]:
-        """The method's form for these cohorts of n clients, and warnings."""
-        return self, []
+            if isinstance(value, tuple) and len(value) != problem.n:
+                raise InputError(f"{name} has {len(value)} entries for {problem.n} clients.")
 
     # -- control variates and claims -----------------------------------------------------------------------------------
     def controls(self, server: Vectors, memory: Vectors) -> Array | None:
@@ -360,7 +344,7 @@ class Method:
         return float(np.abs(weighted_sum(problem.weights, h)).max())
 
     def claims(self, problem: Problem) -> Claims:
-        """What a theorem promises; nothing by default."""
+        """What a theorem promises for the completed method; nothing by default."""
         return Claims()
 
     def zeta(self, problem: Problem) -> float | None:
@@ -372,6 +356,19 @@ class Method:
         return self.claims(problem).lyapunov(x, server, memory)
 
 
+def made(kind: type[Method], **given: Any) -> Method:
+    """The method with these parameters, if it can be made from them."""
+    required = [f.name for f in fields(kind) if f.default is f.default_factory is MISSING]  # type: ignore[arg-type]
+    if missing := [name for name in required if name not in given]:
+        raise InputError(f"no theorem chooses the parameters of {kind.about.name}; give {' and '.join(missing)}.")
+    return kind(**given)
+
+
+def flags(kind: type[Method]) -> tuple[str, ...]:
+    """The parameters that the command line offers: all fields but the constants."""
+    return tuple(f.name for f in fields(kind) if f.metadata.get("flag", True))  # type: ignore[arg-type]
+
+
 def check_probability(name: str, value: float) -> None:
     """Refuse anything but a probability in (0, 1]."""
     if isinstance(value, bool) or not (isinstance(value, (int, float, np.number)) and 0 < value <= 1):
@@ -380,14 +377,14 @@ def check_probability(name: str, value: float) -> None:
         raise InputError(f"{name} = {value:g} asks for {1 / value:.0e} steps at a time; take at least {SMALLEST_P:g}.")
 
 
-def check_steps_positive(gamma: Any) -> None:
+def check_steps_positive(name: str, value: Any) -> None:
     """A positive finite step size, or several."""
     try:
-        gammas = np.atleast_1d(np.asarray(gamma, dtype=np.float64))
+        steps = np.atleast_1d(np.asarray(value, dtype=np.float64))
     except (TypeError, ValueError):
-        raise InputError(f"gamma = {gamma!r} is not a number.") from None
-    if not gammas.size or not np.isfinite(gammas).all() or gammas.min() <= 0:
-        raise InputError(f"gamma = {display.short(gamma)} must be positive and finite.")
+        raise InputError(f"{name} = {value!r} is not a number.") from None
+    if not steps.size or not np.isfinite(steps).all() or steps.min() <= 0:
+        raise InputError(f"{name} = {display.short(value)} must be positive and finite.")
 
 
 def check_count(name: str, value: Any) -> None:

@@ -30,6 +30,9 @@ class Participation(Protocol):
     def constants(self, n: int) -> tuple[float, float]:
         """a = E[(s-1)+]/(n-1) and the bound E[nu(s)] on the chi of TAMUNA, for the random cohort size s."""
 
+    def share(self, n: int) -> float:
+        """The mean share of the n clients that takes part in a round."""
+
     def inclusion(self, n: int) -> tuple[Array, float]:
         """pi_i, the probability that client i takes part, and rho with  P(i and j) = rho pi_i pi_j  for i != j."""
 
@@ -47,8 +50,14 @@ class Everyone(Participation):
     def constants(self, n: int) -> tuple[float, float]:
         return 1.0, 1.0
 
+    def share(self, n: int) -> float:
+        return 1.0
+
     def inclusion(self, n: int) -> tuple[Array, float]:
         return np.ones(n), 1.0
+
+
+EVERYONE = Everyone()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +91,9 @@ class Uniform:
 
     def constants(self, n: int) -> tuple[float, float]:
         return theory.cohort_constants(n, {self.c: 1.0})
+
+    def share(self, n: int) -> float:
+        return self.c / n
 
     def inclusion(self, n: int) -> tuple[Array, float]:
         """c/n; pairs are a little rarer than if independent."""
@@ -139,6 +151,9 @@ class Bernoulli:
             )
         return theory.cohort_constants(n, theory.binomial_sizes(n, self.probability))
 
+    def share(self, n: int) -> float:
+        return float(np.mean(self.inclusion(n)[0]))
+
     def inclusion(self, n: int) -> tuple[Array, float]:
         """q_i/P and P, the probability that a cohort is not empty."""
         q = np.broadcast_to(np.asarray(self.probability, dtype=np.float64), (n,))
@@ -194,6 +209,9 @@ class Given(Participation):
             sizes[len(c)] = sizes.get(len(c), 0.0) + 1.0 / len(self.cohorts)
         return theory.cohort_constants(n, sizes)
 
+    def share(self, n: int) -> float:
+        return float(np.mean([len(c) for c in self.cohorts])) / n
+
     def inclusion(self, n: int) -> tuple[Array, float]:
         raise InputError("this method needs random cohorts, not a list; give a number of clients or a probability.")
 
@@ -201,7 +219,7 @@ class Given(Participation):
 def as_participation(cohort: Any) -> Participation:
     """The rule for None (everyone), a number of clients, a probability below 1 (or one each), or a list of cohorts."""
     if cohort is None:
-        return Everyone()
+        return EVERYONE
     if isinstance(cohort, (Everyone, Uniform, Bernoulli, Given)):
         return cohort
     if isinstance(cohort, np.ndarray):

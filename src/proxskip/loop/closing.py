@@ -21,7 +21,7 @@ PATIENCE = 5
 
 def way_to_close(method: Method, problem: Problem, closing: str | None, cohort: Participation) -> str:
     """``deadline`` or ``everyone``: the user's choice, or by default the first where the method allows it."""
-    can = "cohort" in method.handles and (problem.psi is None or method.about.psi_on_cohorts)
+    can = "cohort" in method.handles and (problem.psi is None or "cohort+psi" in method.handles)
     # a method that heals but keeps nothing that the others could restore needs all clients
     restorable = method.about.summed in method.remembers or not method.about.heals
     # a method that heals without an h waits for all clients, unless cohorts are drawn

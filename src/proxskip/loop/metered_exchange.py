@@ -46,8 +46,8 @@ class MeteredExchange:
         self.all = np.arange(problem.n)
         self.cohort: Indices = self.all
         self.far = engine.is_far()
-        self.scaled: tuple[Any, tuple[Array, ...]] = None, ()
-        """Read-only weights of all clients, and their ``_shares``."""
+        self.scaled: tuple[Array, tuple[Array, ...]] = np.empty(0), ()
+        """The last weights of all clients, and their ``_shares``, which a far engine need not send again."""
         self.coins = stream(seed, 0, "server")
         # state of this round
         self.round = 0
@@ -158,12 +158,12 @@ class MeteredExchange:
     def _shares(self, weights: Array | None) -> tuple[Array, ...]:
         """The cohort's weights, scaled to sum to one."""
         weights = self.problem.weights if weights is None else weights
-        if weights is self.scaled[0] and self.cohort is self.all:
+        if self.cohort is self.all and np.array_equal(weights, self.scaled[0]):
             return self.scaled[1]
         rows = [weights[self.whom]] if weights.ndim == 1 else weights[:, self.whom]
         shares = tuple(w / w.sum() for w in rows)
-        if self.cohort is self.all and weights.flags.owndata and not weights.flags.writeable:
-            self.scaled = weights, shares
+        if self.cohort is self.all:
+            self.scaled = np.array(weights), shares
         return shares
 
     def _request(

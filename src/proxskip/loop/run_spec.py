@@ -10,6 +10,7 @@ import numpy as np
 
 from proxskip import registry, theory
 from proxskip.interfaces import Engine, Method
+from proxskip.interfaces.method import made
 from proxskip.links.cohorts import Everyone, Given, Participation, as_participation
 from proxskip.links.network import Network
 from proxskip.loop.simulated_time import Clock, asked_by
@@ -67,9 +68,13 @@ class RunSpec:
         """From a user's arguments; whatever is wrong is refused here, in one sentence."""
         seed, participation = theory.whole_seed(seed), as_participation(cohort)
         problem, network = as_problem(problem), as_network(network)
-        method = as_method(method, problem, cohort, seed)
+        method = as_method(method)
         asked = asked_by(method, problem, participation, network)
-        method, unsafe = prepare(method, problem, asked, allow_unsafe_step)
+        # where everybody is wanted but some may be missing, the constants are those of whom the server asks
+        cohorts = asked if isinstance(participation, Everyone) else participation
+        cohorts.check(problem.n)
+        check_fit(method, problem, isinstance(asked, Everyone))
+        method, unsafe = prepare(method, problem, cohorts, allow_unsafe_step)
         stop.check(problem)
         if engine is not None and network is not None and not (network.reliable or engine.rewinds):
             raise InputError(
@@ -118,13 +123,12 @@ def as_problem(problem: Any) -> Problem:
     return Problem([problem])
 
 
-def as_method(method: Any, problem: Problem, cohort: Any, seed: int) -> Method:
-    """A method; a class or name gets its theorem's parameters."""
-
+def as_method(method: Any) -> Method:
+    """A method; a name or a class stands for one whose parameters are all to be chosen."""
     kind = registry.named(method) if isinstance(method, str) else method
     if isinstance(kind, type) and issubclass(kind, Method):
         registry.check(kind)
-        method = kind.configure(problem, {"seed": seed} | ({} if cohort is None else {"cohort": cohort}))
+        return made(kind)
     if not isinstance(method, Method):
         raise InputError(
             f"{type(method).__name__} is not a method; derive it from proxskip.authoring.Method and give it an about."
@@ -133,15 +137,11 @@ def as_method(method: Any, problem: Problem, cohort: Any, seed: int) -> Method:
 
 
 # -- compatibility -----------------------------------------------------------------------------------------------------
-def prepare(method: Method, problem: Problem, asked: Participation, insist: bool) -> tuple[Method, list[str]]:
-    """The method in its form for these cohorts, and warnings; refuse what does not fit together."""
-    asked.check(problem.n)
-    check_fit(method, problem, isinstance(asked, Everyone))
-    notes = method.check(problem, insist)
-    if not isinstance(asked, Everyone):
-        method, more = method.for_cohorts(asked, problem.n)
-        notes = notes + more
-    if isinstance(asked, Given) and len(groups := asked.apart(problem.n)) > 1:
+def prepare(method: Method, problem: Problem, cohorts: Participation, insist: bool) -> tuple[Method, list[str]]:
+    """The method with all its parameters, and warnings; refuse those with which it cannot run."""
+    method = method.complete(problem, cohorts)
+    notes = method.check(problem, insist, cohorts)
+    if isinstance(cohorts, Given) and len(groups := cohorts.apart(problem.n)) > 1:
         shown = "; ".join(str(g[:8])[1:-1] + (", ..." if len(g) > 8 else "") for g in groups[:4])
         notes = [*notes, f"the cohorts never combine the groups {shown}, so each group gets its own answer."]
     for note in notes:
@@ -160,16 +160,16 @@ def check_parts(method: Method, psi: object, D: object, batch: object, **more: b
 def check_fit(method: Method, problem: Problem, everyone: bool) -> None:
     """Refuse a problem that the method is not right for."""
     check_parts(method, problem.psi, problem.D, problem.batch, cohort=not everyone, clients=problem.n > 1)
-    if method.about.equal_weights and float(np.ptp(problem.weights)) > 1e-12:
+    if "weights" not in method.handles and float(np.ptp(problem.weights)) > 1e-12:
         raise InputError(f'{method.name} needs equally weighted clients; split with weights="equal".')
     # also for a method that handles either of them alone
-    if not everyone and problem.psi is not None and not method.about.psi_on_cohorts:
+    if not everyone and problem.psi is not None and "cohort+psi" not in method.handles:
         raise InputError("psi needs the h of all clients in every round; leave out the cohort or psi, or use 5gcs.")
 
 
 def without_theorem(method: Method, problem: Problem, everyone: bool) -> list[str]:
     """Warnings about a run that no theorem covers."""
-    if everyone or method.about.weighted_cohorts or float(np.ptp(problem.weights)) <= 1e-12:
+    if everyone or "cohort+weights" in method.handles or float(np.ptp(problem.weights)) <= 1e-12:
         return []
     return [
         f"no theorem covers {method.name} on cohorts of clients with different weights; split with "

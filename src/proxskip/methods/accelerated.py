@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from proxskip import theory
-from proxskip.interfaces import About, Claims, Exchange, Style
+from proxskip.interfaces import About, Claims, Exchange, Style, chosen
+from proxskip.links.cohorts import EVERYONE, Participation
 from proxskip.methods import steps
 from proxskip.methods.gradient import GD
 from proxskip.problems.federated import Problem
@@ -16,7 +16,7 @@ from proxskip.theory.step_sizes import Setting, StepLimits, nesterov_limit, nest
 from proxskip.types import Array, InputError, Vectors
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Accelerated(GD):
     """Nesterov's accelerated (proximal) gradient method with constant momentum, for strongly convex f.
 
@@ -31,22 +31,21 @@ class Accelerated(GD):
         beta: the momentum, in [0, 1).
     """
 
-    gamma: float
-    beta: float
+    gamma: float = chosen()
+    beta: float = chosen()
 
     about = About(
         name="accelerated",
         title="accelerated gradient (Nesterov)",
         reference="Nesterov, Lectures on Convex Optimization, 2018; Beck, First-Order Methods in Optimization, 2017",
-        handles=frozenset({"clients", "psi"}),
-        parameters=("gamma",),
+        handles=frozenset({"clients", "weights", "psi"}),
         style=Style("#000000", "-.", "^"),
         other_names=("nesterov", "agd", "accelerated-gd"),
     )
 
     def check_parameters(self) -> None:
         GD.check_parameters(self)
-        if not 0 <= self.beta < 1:
+        if self.beta is not None and not 0 <= self.beta < 1:
             raise InputError(f"beta = {self.beta} must lie in [0, 1).")
 
     def start(self, problem: Problem, x0: Array) -> Vectors:
@@ -58,23 +57,24 @@ class Accelerated(GD):
             x = exchange.prox(x, self.gamma)
         return {"x": x, "y": x + self.beta * (x - server["x"])}
 
-    @classmethod
-    def theory(cls, problem: Problem) -> Accelerated:
+    def complete(self, problem: Problem, cohorts: Participation = EVERYONE, figure: bool = False) -> Accelerated:
         """gamma = 1/L with the smoothness of the average, beta from its condition number."""
-        return cls(
-            gamma=1.0 / problem.L_global,
-            beta=nesterov_momentum(problem.L_global, theory.known(problem.mu)),
-        )
+        gamma, beta = self.gamma, self.beta
+        if gamma is None:
+            gamma = 1.0 / problem.L_global
+        if beta is None:
+            beta = nesterov_momentum(problem.L_global, steps.known_mu(problem, "beta"))
+        return replace(self, gamma=gamma, beta=beta)
 
-    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+    def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """gamma <= 1/L; beyond (2 + 2 beta)/((1 + 2 beta) L) it diverges."""
         limit = nesterov_limit(problem.L_global, self.beta)
         if self.gamma >= limit and not (insist or problem.L_kind == "global"):
             raise InputError(f"gamma = {self.gamma:g} is too large: momentum {self.beta:g} diverges from {limit:g}.")
-        return self.check_steps(problem, insist, L=problem.L_global, mu=problem.mu)
+        return self.check_steps(problem, insist, mu=problem.mu)
 
-    @staticmethod
-    def limits(s: Setting) -> StepLimits:
+    @classmethod
+    def limits(cls, s: Setting) -> StepLimits:
         """1/L; refused where quadratics diverge."""
         # without mu: the worst momentum, with the smallest limit
         beta = 1.0 if s.mu is None else nesterov_momentum(s.L, s.mu)
@@ -90,7 +90,7 @@ class Accelerated(GD):
         return Claims(root if math.isclose(self.beta, (1 - root) / (1 + root), abs_tol=1e-9) else None)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Fista(GD):
     """Accelerated proximal gradient with growing momentum, which starts anew when it leads uphill.
 
@@ -109,15 +109,14 @@ class Fista(GD):
     Linear convergence is observed; the theorem is f - f* = O(1/k^2).
     """
 
-    gamma: float
+    gamma: float = chosen()
     beta: float = 1.0
 
     about = About(
         name="fista",
         title="FISTA with restart",
         reference="Beck, Teboulle, FISTA, 2009; O'Donoghue, Candes, Adaptive Restart, 2015",
-        handles=frozenset({"clients", "psi"}),
-        parameters=("gamma",),
+        handles=frozenset({"clients", "weights", "psi"}),
         style=Style("#78002D", ":", "D"),
     )
 
@@ -138,8 +137,8 @@ class Fista(GD):
         ahead = (1.0 + math.sqrt(1.0 + 4.0 * t * t)) / 2.0
         return {"x": x, "y": x + min(self.beta, (t - 1.0) / ahead) * step, "t": np.array([ahead])}
 
-    @staticmethod
-    def limits(s: Setting) -> StepLimits:
+    @classmethod
+    def limits(cls, s: Setting) -> StepLimits:
         # t grows without bound, so the momentum (t - 1)/t+ approaches one
         source = "Beck, Teboulle, FISTA, 2009; refused where momentum near one diverges on quadratics"
         return StepLimits(1 / s.L, 1 / s.L, 1 / s.L, nesterov_limit(s.L, 1.0), source)

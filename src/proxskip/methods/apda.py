@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
 
 from proxskip import theory
-from proxskip.interfaces import About, Client, Exchange, Method, Sent, Style
+from proxskip.interfaces import About, Client, Exchange, Method, Sent, Style, chosen
+from proxskip.links.cohorts import EVERYONE, Participation
 from proxskip.methods import steps
 from proxskip.methods.splitskip import operator_of
 from proxskip.problems import operators
@@ -41,6 +42,12 @@ def enough_steps(gamma: float, L: float) -> int:
     return max(2, math.ceil(math.sqrt(size) * (1.0 if size <= MIN_STEEP else STABLE_SHARE)))
 
 
+def first_step(problem: Problem) -> float:
+    """gamma = 1/sqrt(mu L), the best of the theorem for exact local solves; 4/L where mu is unknown."""
+    L, mu = problem.L_global, problem.mu
+    return FIRST_STEP / L if mu is None else 1.0 / math.sqrt(mu * L)
+
+
 def accelerated_steps(client: Client, x: Array, h: Array, gamma: float, L: float, K: int) -> Array:
     """Nesterov's method on f(y) - <h, y> + |y - x|^2/(2 gamma), of smoothness L + 1/gamma, strongly convex 1/gamma."""
     q = math.sqrt(1.0 / (1.0 + gamma * L))
@@ -62,7 +69,7 @@ def balanced(step: Array, dual: Array, primal: Array, most: float = MAX_BALANCE)
     return np.array([gamma, 0.0, 0.0, 0.0])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class APDA(Method):
     """The accelerated primal-dual algorithm with an inexact local solver, for an expensive prox.
 
@@ -83,9 +90,9 @@ class APDA(Method):
             gamma, so a wrong start costs time only.
     """
 
-    gamma: float
+    gamma: float = chosen()
     K: int | None = None
-    balance: bool = True
+    balance: bool = field(default=True, metadata={"flag": False})
 
     about = About(
         name="apda",
@@ -94,7 +101,6 @@ class APDA(Method):
         handles=frozenset({"psi"}),
         remembers=("h",),
         heals=True,
-        parameters=("gamma", "K"),
         style=Style("#87C387", "--", "s"),
     )
 
@@ -103,7 +109,7 @@ class APDA(Method):
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         x, gamma = server["x"], steps.first_of(server["step"])
-        K = self.K or enough_steps(gamma, exchange.problem.L_global)
+        K = enough_steps(gamma, exchange.problem.L_global) if self.K is None else self.K
         y, m = exchange(partial(self.local, gamma=gamma, smoothness=exchange.problem.L_global), x, K=K)
         new = m if exchange.problem.psi is None else exchange.prox(m, gamma)
         return {"x": new, "step": self._balanced(server["step"], x - y, new - x)}
@@ -121,17 +127,19 @@ class APDA(Method):
     def _balanced(self, step: Array, dual: Array, primal: Array) -> Array:
         return balanced(step, dual, primal) if self.balance else step
 
-    @classmethod
-    def theory(cls, problem: Problem) -> APDA:
+    def complete(self, problem: Problem, cohorts: Participation = EVERYONE, figure: bool = False) -> APDA:
         """gamma = 1/sqrt(mu L), the best of the theorem for exact local solves; 4/L where mu is unknown."""
-        L, mu = problem.L_global, problem.mu
-        return cls(gamma=FIRST_STEP / L if not mu else 1.0 / math.sqrt(mu * L))
+        return replace(self, gamma=first_step(problem) if self.gamma is None else self.gamma)
+
+    def smoothness(self, problem: Problem) -> float:
+        """That of the average."""
+        return problem.L_global
 
     def slowest_rate(self, problem: Problem) -> float | None:
         """None: gamma moves, and for few local steps no rate is known with which a run could be called stalled."""
         return None
 
-    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+    def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """gamma > 0 and K >= 1; a K with which a quadratic diverges is refused."""
         notes = self.check_steps(problem, insist)
         if self.K is None:
@@ -153,7 +161,7 @@ SETTLING = 0.95
 """The ratio, in logarithms, of the largest changes of gamma in a row."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class SplitAPDA(Method):
     """What ``minimize`` takes for "apda" where there is a D: APDA's local solver in the method of Chambolle and Pock.
 
@@ -173,7 +181,7 @@ class SplitAPDA(Method):
     the solutions, whatever gamma is: the steps stay at x where grad f(x) = -D'y.
     """
 
-    gamma: float
+    gamma: float = chosen()
 
     about = About(
         name="apda",
@@ -181,7 +189,6 @@ class SplitAPDA(Method):
         reference="Sadiev, Kovalev, Richtarik, APDA-Inexact, NeurIPS 2022, arXiv:2207.03957; Chambolle, Pock, 2011",
         handles=frozenset({"psi", "D"}),
         remembers=("h",),
-        parameters=("gamma",),
         style=Style("#87C387", "--", "s"),
     )
 
@@ -211,9 +218,8 @@ class SplitAPDA(Method):
         """K accelerated steps with the shift h = -D'y."""
         return (client.send(accelerated_steps(client, x, h, gamma, L, K)),), {"h": h}
 
-    @classmethod
-    def theory(cls, problem: Problem) -> SplitAPDA:
-        return cls(APDA.theory(problem).gamma)
+    def complete(self, problem: Problem, cohorts: Participation = EVERYONE, figure: bool = False) -> SplitAPDA:
+        return replace(self, gamma=first_step(problem) if self.gamma is None else self.gamma)
 
     def slowest_rate(self, problem: Problem) -> float | None:
         """None: gamma moves, and no rate is known for few local steps."""

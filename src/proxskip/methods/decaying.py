@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from proxskip import theory
-from proxskip.interfaces import About, Exchange, Method
-from proxskip.links.cohorts import Participation
+from proxskip.interfaces import About, Exchange, Method, chosen
+from proxskip.links.cohorts import EVERYONE, Participation
 from proxskip.problems.federated import Problem
 from proxskip.types import Array, InputError, Vectors
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Decaying(Method):
     """A method whose step size in round k is ``1/(1/gamma + decay k)``; everything else is the method's own.
 
@@ -23,7 +23,8 @@ class Decaying(Method):
 
     Args:
         method: a method with the step size of the first round.
-        decay: how fast the step size falls; 0 keeps it.
+        decay: how fast the step size falls; 0 keeps it. By default that of the experiments, K lambda/2 with K (or 1/p)
+            local steps a round.
 
     >>> import proxskip as ps
     >>> falling = ps.Decaying(ps.GD(0.5), decay=2.0)
@@ -32,25 +33,28 @@ class Decaying(Method):
     """
 
     method: Method
-    decay: float
+    decay: float = chosen()
 
     def __post_init__(self) -> None:
         if isinstance(self.method, Decaying):
             raise InputError("the step size of this method already decays; pass decay once.")
         if not isinstance(self.method, Method):
             raise InputError("Decaying takes a method object, such as GD(0.5).")
-        theory.nonnegative("decay", self.decay)
-        Method.__post_init__(self)
+        if self.decay is not None:
+            theory.nonnegative("decay", self.decay)
 
-    @classmethod
-    def paper_figure(cls, method: Method, problem: Problem) -> Decaying:  # type: ignore[override]
-        """``decay = K lambda/2`` with K local steps a round, or 1/p of them on average: the paper's Figure 2."""
-        K = 1.0 / method.pace
-        if isinstance(counts := method.parameters().get("K"), tuple):
-            K = sum(counts) / len(counts)
+    def complete(self, problem: Problem, cohorts: Participation = EVERYONE, figure: bool = False) -> Decaying:
+        """The method's own parameters, and the decay of the paper's Figure 2."""
+        method = self.method.complete(problem, cohorts, figure)
+        return Decaying(method, self._decay(method, problem) if self.decay is None else self.decay)
+
+    def _decay(self, method: Method, problem: Problem) -> float:
+        """K lambda/2."""
         if problem.l2 is None:
-            raise InputError("this problem has no l2 term for the figure's decay; pass decay as a number.")
-        return cls(method, K * problem.l2 / 2)
+            raise InputError("this problem has no l2 term for the decay of the paper's experiments; give decay.")
+        counts = method.parameters().get("K")
+        K = sum(counts) / len(counts) if isinstance(counts, tuple) else 1.0 / method.pace
+        return K * problem.l2 / 2
 
     @property
     def about(self) -> About:  # type: ignore[override]
@@ -67,13 +71,13 @@ class Decaying(Method):
             return replace(method, gamma=tuple(theory.falling_step(k, g, self.decay) for g in method.gamma))
         return replace(method, gamma=theory.falling_step(k, method.gamma, self.decay))
 
-    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+    def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """The first step size is the method's to judge; refused where the server keeps it among its vectors."""
         x0 = np.zeros(problem.d)
         now, later = self.at(0).start(problem, x0), self.at(1).start(problem, x0)
         if any(np.any(now[name] != later[name]) for name in now):
             raise InputError(f"{self.name} chooses its step size in every round itself; leave out decay.")
-        return self.method.check(problem, insist)
+        return self.method.check(problem, insist, cohorts)
 
     def dual_step(self, round: int) -> float:
         """It grows as the step size falls."""
@@ -96,10 +100,6 @@ class Decaying(Method):
 
     def parameters(self) -> dict[str, Any]:
         return self.method.parameters() | {"decay": self.decay}
-
-    def for_cohorts(self, cohorts: Participation, n: int) -> tuple[Decaying, list[str]]:
-        method, notes = self.method.for_cohorts(cohorts, n)
-        return replace(self, method=method), notes
 
     def controls(self, server: Vectors, memory: Vectors) -> Array | None:
         return self.method.controls(server, memory)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from proxskip import theory
-from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, as_sent
+from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, as_sent, chosen
 from proxskip.interfaces.method import check_probability
+from proxskip.links.cohorts import EVERYONE, Participation
 from proxskip.methods import steps
 from proxskip.methods.gradient import LocalMethod
 from proxskip.problems.federated import Problem
@@ -17,7 +17,7 @@ from proxskip.theory.step_sizes import Setting, StepLimits
 from proxskip.types import Array, Vectors
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class FedLin(LocalMethod):
     """Local steps corrected by  h_i = grad f_i(x) - grad f(x)  at the round's own x; diverges at gamma = 1/L.
 
@@ -35,15 +35,15 @@ class FedLin(LocalMethod):
         K: the local steps in a round, or one number per client.
     """
 
-    gamma: float | tuple[float, ...]
-    K: int | tuple[int, ...]
+    gamma: float | tuple[float, ...] = chosen()
+    K: int | tuple[int, ...] = chosen()
 
     about = About(
         name="fedlin",
         title="FedLin",
         reference="Mitra, Jaafar, Pappas, Hassani, Linear Convergence in Federated Learning, NeurIPS 2021, "
         "arXiv:2102.07053",
-        handles=frozenset({"batch", "clients"}),
+        handles=frozenset({"batch", "clients", "weights"}),
         remembers=("h", "x"),
         style=Style("#009E73", "-.", "X"),
         exchanges=2,
@@ -63,15 +63,16 @@ class FedLin(LocalMethod):
         h = memory["h"] - g
         return (client.send(client.descend(memory["x"], h, client.own(self.gamma), K)),), {"h": h}
 
-    @classmethod
-    def theory(cls, problem: Problem, K: int | tuple[int, ...] | None = None) -> FedLin:
-        """gamma_i = 1/(6 K_i L), Theorem 1 of the FedLin paper, with K = sqrt(kappa) where it is not given."""
-        K = K or steps.local_steps(problem)
-        if isinstance(K, int):
-            return cls(gamma=cls.limits(Setting.of(problem.es_A, K=K)).theorem or 0.0, K=K)
-        return cls(gamma=tuple(cls.limits(Setting.of(problem.es_A, K=k)).theorem or 0.0 for k in K), K=K)
+    def complete(self, problem: Problem, cohorts: Participation = EVERYONE, figure: bool = False) -> FedLin:
+        """gamma_i = 1/(6 K_i L), Theorem 1 of the FedLin paper, or 1/(K_i L) of the figures; K = sqrt(kappa)."""
+        K = steps.local_steps(problem) if self.K is None else self.K
+        if self.gamma is not None:
+            return replace(self, K=K)
+        each = K if isinstance(K, tuple) else (K,)
+        gammas = tuple(self.step(Setting.of(problem.es_A, K=k), figure) for k in each)
+        return replace(self, gamma=gammas if isinstance(K, tuple) else gammas[0], K=K)
 
-    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+    def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """gamma_i <= 1/(K_i L); from 2/L on it is refused."""
         self.check_lengths(problem)
         gammas, counts = (np.broadcast_to(np.asarray(v), (problem.n,)) for v in (self.gamma, self.K))
@@ -79,8 +80,8 @@ class FedLin(LocalMethod):
         worst = int(np.argmax(gammas * counts))
         return replace(self, gamma=float(gammas[worst])).check_steps(problem, insist, K=int(counts[worst]))
 
-    @staticmethod
-    def limits(s: Setting) -> StepLimits:
+    @classmethod
+    def limits(cls, s: Setting) -> StepLimits:
         """1/(6 K L)."""
         figure = 1 / (s.K * s.L)
         source = "Mitra, Jaafar, Pappas, Hassani, Linear Convergence in Federated Learning (FedLin), NeurIPS 2021: "
@@ -96,7 +97,7 @@ class FedLin(LocalMethod):
         return Claims(self.gamma * problem.mu if self.gamma <= theorem else None)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class SLocalGD(Method):
     """Local steps corrected at an anchor z; communicate with probability p, then move z with probability q.
 
@@ -115,15 +116,15 @@ class SLocalGD(Method):
         q: the probability that a round moves the anchor.
     """
 
-    gamma: float
-    p: float
+    gamma: float = chosen()
+    p: float = chosen()
     q: float = 1.0
 
     about = About(
         name="s-local-gd",
         title="S-Local-GD",
         reference="Gorbunov, Hanzely, Richtarik, Local SGD: Unified Theory, AISTATS 2021, arXiv:2011.02828",
-        handles=frozenset({"batch", "clients"}),
+        handles=frozenset({"batch", "clients", "weights"}),
         remembers=("h", "x"),
         style=Style("#56B4E9", "--", "<"),
         exchanges=2,
@@ -157,28 +158,20 @@ class SLocalGD(Method):
         Method.check_parameters(self)
         check_probability("q", self.q)
 
-    @classmethod
-    def theory(cls, problem: Problem, p: float | None = None, q: float = 1.0) -> SLocalGD:
-        """gamma = p/(4 L): the order p/L is proved, this constant is measured; p = 1/sqrt(kappa) where not given.
+    def complete(self, problem: Problem, cohorts: Participation = EVERYONE, figure: bool = False) -> SLocalGD:
+        """p = 1/sqrt(kappa), and gamma = p/(4 L): the order is proved, the constant measured. Figures have p/L."""
+        p = theory.best_p(1.0 / problem.L, steps.known_mu(problem, "p")) if self.p is None else self.p
+        if self.gamma is not None:
+            return replace(self, p=p)
+        largest = self.limits(Setting.of(problem.es_A, p=p)).figure
+        return replace(self, gamma=largest if figure else largest / 4, p=p)
 
-        Args:
-            q: the probability that a round moves the anchor.
-        """
-        p = p or theory.best_p(1.0 / problem.L, theory.known(problem.mu))
-        return cls(gamma=cls.limits(Setting.of(problem.es_A, p=p)).figure / 4, p=p, q=q)
-
-    @classmethod
-    def paper_figure(cls, problem: Problem, *args: Any, **parameters: Any) -> SLocalGD:
-        """gamma = p/L, as in Figure 1b and Table 1."""
-        best = cls.theory(problem, *args, **parameters)
-        return replace(best, gamma=4 * best.gamma)
-
-    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+    def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """gamma <= p/L."""
         return self.check_steps(problem, insist, p=self.p)
 
-    @staticmethod
-    def limits(s: Setting) -> StepLimits:
+    @classmethod
+    def limits(cls, s: Setting) -> StepLimits:
         """p/L; linear convergence is proved for this order, the constant is measured."""
         source = "Gorbunov, Hanzely, Richtarik, Local SGD: Unified Theory and New Efficient Methods, AISTATS 2021, "
         source += "prove linear convergence for gamma of order p/L, their constant is not given here; "

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
 from proxskip import theory
-from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, from_solution
-from proxskip.links.cohorts import Everyone, Participation, as_participation
+from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, chosen, constant, from_solution
+from proxskip.interfaces.method import check_steps_positive
+from proxskip.links.cohorts import EVERYONE, Everyone, Participation
 from proxskip.links.sums import weighted_sum
-from proxskip.methods import steps
 from proxskip.problems.federated import Problem
 from proxskip.problems.solve import Solution
 from proxskip.types import Array, InputError, Vectors
 
+T = TypeVar("T")
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, repr=False)
 class FiveGCS(Method):
     """A primal-dual method with an accelerated local solver, between Nesterov's method and Scaffnew.
 
@@ -34,42 +35,44 @@ class FiveGCS(Method):
         z+   = xhat - gamma sum_{m in S} (w_m/pi_m) (v_m+ - v_m)
 
     With ``theta`` a client ends its steps (at most K) at the first point whose local gradient is below theta tau_m
-    times its distance from xhat.
+    times its distance from xhat. Where none of gamma, tau, K and theta is given, all are the theorem's. Otherwise the
+    rest is what measurements support: c = 1, sigma = 1 and K = 2.
 
     Args:
         gamma: the server's step size.
         tau: the strength of the pull to xhat (the dual step size), or one per client.
-        L: the smoothness of the clients' functions, or one per client.
-        beta: the momentum of the local steps, or one per client.
-        mu: the strong convexity that the server's step takes over from the clients.
         K: the local steps in a round; at most so many with ``theta``.
         theta: the accuracy at which a client ends its local steps, between 0 and 1.
-        pi: the probability that a client takes part, one per client; all take part if it is not given.
+        c: gamma = c/sqrt(mu Lbar), where gamma is not given; more for clients that are alike.
+        sigma: gamma sum_m w_m tau_m = sigma, where tau is not given; what is below 1 is for errors of the local solves.
+        mu: the strong convexity that the server's step takes over from the clients.
+        L: the smoothness of the clients' functions, or one per client.
+        beta: the momentum of the local steps, or one per client.
+        pi: the probability that a client takes part, one per client; None if all take part.
         rho: P(i and j) = rho pi_i pi_j is the probability that two clients take part.
     """
 
-    gamma: float
-    tau: float | tuple[float, ...]
-    L: float | tuple[float, ...]
-    beta: float | tuple[float, ...]
-    mu: float = 0.0
-    K: int = 2
+    gamma: float = chosen()
+    tau: float | tuple[float, ...] = chosen()
+    K: int = chosen()
     theta: float | None = None
-    pi: tuple[float, ...] | None = None
-    rho: float = 1.0
+    c: float = chosen()
+    sigma: float = chosen()
+    mu: float = chosen()
+    L: float | tuple[float, ...] = constant()
+    beta: float | tuple[float, ...] = constant()
+    pi: tuple[float, ...] | None = constant()
+    rho: float = constant()
 
     about = About(
         name="5gcs",
         title="5GCS, accelerated local steps",
         reference="after Grudzien, Malinovsky, Richtarik, 5GCS, 2022, arXiv:2212.14370, and Sadiev, Kovalev, "
         "Richtarik, APDA-Inexact, 2022, arXiv:2207.03957",
-        handles=frozenset({"clients", "cohort", "psi"}),
+        handles=frozenset({"clients", "weights", "cohort", "cohort+weights", "cohort+psi", "psi"}),
         remembers=("v",),
         heals=True,
-        parameters=("gamma", "tau", "K", "theta", "c", "sigma"),
         style=Style("#3C2D87", "-", "8", highlighted=True),
-        weighted_cohorts=True,
-        psi_on_cohorts=True,
         summed="v",
         needs_whole_cohort=True,
         other_names=("fivegcs",),
@@ -77,7 +80,13 @@ class FiveGCS(Method):
 
     def check_parameters(self) -> None:
         Method.check_parameters(self)
-        theory.nonnegative("mu", self.mu)
+        for name in ("c", "sigma"):
+            if getattr(self, name) is not None:
+                theory.positive(name, getattr(self, name))
+        if self.tau is not None:
+            check_steps_positive("tau", self.tau)
+        if self.mu is not None:
+            theory.nonnegative("mu", self.mu)
         if self.theta is not None and not 0 < self.theta < 1:
             raise InputError(f"theta = {self.theta:g} must lie between 0 and 1.")
 
@@ -93,7 +102,7 @@ class FiveGCS(Method):
             (new,) = exchange(self.local, xhat, K=self.K)
             return {"x": xhat, "z": xhat - gamma * (new - v), "v": new}
         w, S = exchange.problem.weights, exchange.cohort
-        both = steps.once(_with_inclusion, w, self.pi)
+        both = _with_inclusion(w, self.pi)
         plain, scaled = exchange(self.local_in_cohort, xhat, K=self.K, weights=both)
         scaled = gamma * float(both[1][S].sum()) * scaled
         return {"x": xhat, "z": xhat - scaled, "v": v + float(w[S].sum()) * plain}
@@ -132,74 +141,53 @@ class FiveGCS(Method):
         return float(np.abs(weighted_sum(problem.weights, memory["v"]) - server["v"]).max())
 
     # -- its parameters ------------------------------------------------------------------------------------------------
-    @classmethod
-    def theory(cls, problem: Problem, *, cohort: Any = None, c: float = 1.05, sigma: float = 0.85) -> FiveGCS:
+    def complete(self, problem: Problem, cohorts: Participation = EVERYONE, figure: bool = False) -> FiveGCS:
         """gamma = c/sqrt(mu Lbar), gamma sum_m w_m tau_m = sigma, and theta (with K steps that are sure to reach it).
 
         The theorem's rounds are those of  max(1/c, c/sigma).  Its best, c = sqrt(sigma) with sigma near 1, takes more
-        rounds and gradients than these where clients are alike (docs/decisions.md).
-
-        Args:
-            cohort: as in ``run``; Lbar is then sum_m w_m (L_m - mu)/pi_m, and tau_m as the theorem needs it.
-            c: more for clients that are alike.
-            sigma: below 1; the rest is for errors of the local solves.
+        rounds and gradients than c = 1.05 and sigma = 0.85 where clients are alike (docs/decisions.md). On cohorts Lbar
+        is sum_m w_m (L_m - mu)/pi_m, and tau_m as the theorem needs it.
         """
-        if not 0 < sigma < 1:
-            raise InputError(f"sigma = {sigma:g} must lie between 0 and 1, so that local solves may have errors.")
-        plain = cls.practical(problem, cohort=cohort, c=c, sigma=sigma)
-        L, tau = np.asarray(plain.L) - plain.mu, np.asarray(plain.tau)
-        a, b = sigma / (plain.gamma * plain.mu) + 2 * float(np.max(tau / L)), 1.0 - sigma
-        theta = b / (1.0 + math.sqrt(1.0 + a * b))  # the largest with  a theta^2 + 2 theta <= 1 - sigma
-        return replace(plain, theta=theta, K=theory.local_steps_for(theta, L, tau))
+        by_theorem = self.gamma is None and self.tau is None and self.K is None and self.theta is None and not figure
+        method = self._with_constants(problem, cohorts)
+        mu, w, n = method.mu, problem.weights, problem.n
+        L = (problem.L_i if self.L is None else np.broadcast_to(np.asarray(self.L), (n,))) - mu
+        pi = np.ones(n) if method.pi is None else np.asarray(method.pi)
+        if self.gamma is None:
+            if not mu:
+                raise InputError("gamma is chosen by mu, which is unknown here; give gamma, or l2 > 0.")
+            c = _either(self.c, 1.05 if by_theorem else 1.0)
+            method = replace(method, gamma=c / math.sqrt(mu * float(w @ (L / pi))), c=c)
+        if self.tau is None:
+            sigma = _either(self.sigma, 0.85 if by_theorem else 1.0)
+            if by_theorem and not 0 < sigma < 1:
+                raise InputError(f"sigma = {sigma:g} must lie between 0 and 1, so that local solves may have errors.")
+            dual = theory.local_dual_steps(method.gamma, L, w, pi, method.rho, sigma)
+            method = replace(method, tau=_one(dual), sigma=sigma)
+        if self.beta is None:
+            tau = np.broadcast_to(np.asarray(method.tau), (n,))
+            method = replace(method, beta=_one(theory.local_momentum(L, tau)))
+        if not by_theorem:
+            return replace(method, K=_either(self.K, 2))
+        tau, smooth = np.asarray(method.tau), np.asarray(method.L) - mu
+        theta = theory.local_theta(method.gamma, mu, smooth, tau, method.sigma)
+        return replace(method, theta=theta, K=theory.local_steps_for(theta, smooth, tau))
 
-    @classmethod
-    def practical(
-        cls, problem: Problem, *, gamma: float | None = None, cohort: Any = None, c: float = 1.0,
-        sigma: float = 1.0, K: int = 2, tau: float | None = None, theta: float | None = None,
-    ) -> FiveGCS:  # fmt: skip
-        """What measurements support: c = 1, sigma = 1 and K = 2.
+    def _with_constants(self, problem: Problem, cohorts: Participation) -> FiveGCS:
+        """With mu, the L_m, and the probabilities of the cohorts."""
+        mu, L = self.mu, self.L
+        if mu is None:
+            mu = min(float(problem.mu or 0.0), float(problem.L_i.min()) / 2)
+        if L is None:
+            L = _one(problem.L_i)
+        if self.rho is not None:
+            return replace(self, mu=mu, L=L)
+        pi, rho = cohorts.inclusion(problem.n)
+        if isinstance(cohorts, Everyone) or np.all(pi == 1.0):
+            return replace(self, mu=mu, L=L, pi=None, rho=1.0)
+        return replace(self, mu=mu, L=L, pi=tuple(pi.tolist()), rho=rho)
 
-        Args:
-            cohort: as in ``run``.
-            theta: the accuracy at which a client ends its local steps.
-            gamma: in place of c, and then no mu is needed.
-            tau: for all clients, in place of sigma.
-        """
-        if gamma is None and not problem.mu:
-            raise InputError("gamma depends on mu, which is unknown; use l2 > 0, or pass gamma.")
-        mu = min(float(problem.mu or 0.0), float(problem.L_i.min()) / 2)
-        participation = as_participation(cohort)
-        participation.check(problem.n)
-        pi, rho = participation.inclusion(problem.n)
-        w, L = problem.weights, problem.L_i - mu
-        if gamma is None:
-            gamma = c / math.sqrt(mu * float(w @ (L / pi)))
-        gamma = theory.positive("gamma", gamma)
-        dual = theory.local_dual_steps(gamma, L, w, pi, rho, sigma)
-        if tau is not None:
-            dual = np.full(problem.n, theory.positive("tau", tau))
-        beta = theory.local_momentum(L, dual)
-        everyone = isinstance(participation, Everyone) or bool(np.all(pi == 1.0))
-        return cls(
-            gamma, _one(dual), _one(problem.L_i), _one(beta), mu, K, theta,
-            None if everyone else tuple(pi.tolist()), 1.0 if everyone else rho,
-        )  # fmt: skip
-
-    @classmethod
-    def paper_figure(cls, problem: Problem) -> FiveGCS:
-        return cls.practical(problem)
-
-    @classmethod
-    def configure(cls, problem: Problem, parameters: Mapping[str, Any]) -> FiveGCS:
-        """The theorem's, unless K, gamma, tau or theta is given: then ``practical`` with these."""
-        known = {k: parameters[k] for k in ("gamma", "tau", "K", "theta", "c", "sigma", "cohort") if k in parameters}
-        if not known.keys() & {"gamma", "tau", "K", "theta"}:
-            return cls.theory(problem, **known)
-        if known.get("gamma") == "figure":
-            del known["gamma"]
-        return cls.practical(problem, **known)
-
-    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+    def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """gamma sum_m w_m tau_m <= 1; settings that diverge on a quadratic are refused."""
         insist = insist or problem.L_kind == "global"
         for name in ("tau", "L", "beta", "pi"):
@@ -208,6 +196,8 @@ class FiveGCS(Method):
                 raise InputError(f"{name} must be one positive number, or one for each of the {problem.n} clients.")
         if np.min(self.tau) <= 0 or np.min(self.L) <= self.mu:
             raise InputError("tau must be positive, and L must exceed mu.")
+        if not isinstance(cohorts, Everyone):
+            self._check_cohorts(cohorts, problem.n)
         return self._unsafe(problem, insist)
 
     def _unsafe(self, problem: Problem, insist: bool) -> list[str]:
@@ -233,13 +223,12 @@ class FiveGCS(Method):
             notes.append(f"mu = {self.mu:g} exceeds the problem's {problem.mu:g}, so no theorem holds")
         return [note + "." for note in notes]
 
-    def for_cohorts(self, cohorts: Participation, n: int) -> tuple[FiveGCS, list[str]]:
-        """Unchanged; it must have been made for these cohorts, because tau_m depends on the probabilities."""
+    def _check_cohorts(self, cohorts: Participation, n: int) -> None:
+        """It must have been made for these cohorts, because tau_m depends on the probabilities."""
         pi, rho = cohorts.inclusion(n)
         mine = np.ones(n) if self.pi is None else np.asarray(self.pi)
         if len(mine) != n or not np.allclose(pi, mine, rtol=1e-9) or (self.pi and not math.isclose(rho, self.rho)):
-            raise InputError("this 5gcs was made for other cohorts; use FiveGCS.practical(problem, cohort=...).")
-        return self, []
+            raise InputError("this 5gcs was made for other cohorts; make it by FiveGCS.theory(problem, cohort=...).")
 
     def slowest_rate(self, problem: Problem) -> float | None:
         """The exact theorem's rate per iteration, without its factors of 2."""
@@ -270,6 +259,11 @@ class FiveGCS(Method):
         fits = fits and bool(np.allclose(np.asarray(self.beta), theory.local_momentum(L, tau), rtol=1e-6))
         rate = theory.inexact_rate(self.gamma, self.mu, L, tau, pi, sigma, theta) if fits else None
         return Claims(None if rate is None else 1.0 - rate, from_solution(problem, psi), per_round=True)
+
+
+def _either(given: T | None, default: T) -> T:
+    """The value that was given, or the default."""
+    return default if given is None else given
 
 
 def _one(values: Array) -> float | tuple[float, ...]:

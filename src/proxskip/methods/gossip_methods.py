@@ -6,13 +6,26 @@ not skip, are those of their papers in these variables.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from proxskip import theory
-from proxskip.interfaces import About, Claims, Client, Exchange, Lyapunov, Method, Sent, SettleHalf, Style
-from proxskip.interfaces.method import check_probability, from_solution
+from proxskip.interfaces import (
+    About,
+    Claims,
+    Client,
+    Exchange,
+    Lyapunov,
+    Method,
+    Sent,
+    SettleHalf,
+    Style,
+    chosen,
+    constant,
+    from_solution,
+)
+from proxskip.interfaces.method import check_probability
+from proxskip.links.cohorts import EVERYONE, Participation
 from proxskip.links.gossip import Links, RandomLinks, largest_weight, links_of
 from proxskip.links.graphs import Graph, as_graph
 from proxskip.methods import steps
@@ -29,6 +42,10 @@ class GossipMethod(Method):
     __slots__ = ()
     graph: Graph
     settle: ClassVar[SettleHalf]
+
+    def network(self, problem: Problem) -> Graph:
+        """The graph over the problem's clients, from whatever describes it; a ring if it is not given."""
+        return as_graph("ring" if self.graph is None else self.graph, problem.n)
 
     @property
     def links(self) -> Links:
@@ -47,7 +64,7 @@ class GossipMethod(Method):
         return server
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class DecentralizedScaffnew(GossipMethod):
     """Scaffnew over a graph with mixing matrix W.
 
@@ -72,10 +89,10 @@ class DecentralizedScaffnew(GossipMethod):
         K: a fixed number of local steps instead of a drawn one.
     """
 
-    gamma: float
-    p: float
-    tau: float
-    graph: Graph
+    gamma: float = chosen()
+    p: float = chosen()
+    tau: float = chosen()
+    graph: Graph = chosen()
     K: int | None = None
 
     about = About(
@@ -86,12 +103,11 @@ class DecentralizedScaffnew(GossipMethod):
         remembers=("h", "x", "xhat"),
         style=Style("#C33C5A", "--", "D"),
         other_names=("decentralized",),
-        one_over_L=PAPER + "Theorem 5.7",
     )
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         # every client draws the same K from the seed and the round
-        K = self.K or steps.geometric(exchange.rng, self.p)
+        K = steps.geometric(exchange.rng, self.p) if self.K is None else self.K
         exchange.gossip(self.local, self.links, K)
         exchange.settle(self.settle)
         return server
@@ -102,27 +118,32 @@ class DecentralizedScaffnew(GossipMethod):
         x = (1.0 - share) * memory["xhat"] + share * mixed
         return {"x": x, "h": memory["h"] + (self.p / self.gamma) * (x - memory["xhat"])}
 
+    def check_parameters(self) -> None:
+        Method.check_parameters(self)
+        if self.tau is not None:
+            theory.positive("tau", self.tau)
+
+    def complete(
+        self, problem: Problem, cohorts: Participation = EVERYONE, figure: bool = False
+    ) -> DecentralizedScaffnew:
+        """Theorem 5.7: gamma = 1/L, tau = p/(gamma lmax(I - W)), p = min(1, sqrt(gamma mu lmax/delta))."""
+        graph, gamma, p = self.network(problem), self.gamma, self.p
+        links = links_of(graph)
+        if gamma is None:
+            gamma = steps.largest_step(problem)
+        if p is None and self.K is not None:
+            p = 1.0 / self.K
+        if p is None:
+            p = theory.split_p(gamma, steps.known_mu(problem, "p", "p or K"), links.lmax, links.delta)
+        tau = theory.split_tau(gamma, p, links.lmax) if self.tau is None else self.tau
+        return replace(self, gamma=gamma, p=p, tau=tau, graph=graph)
+
     @classmethod
-    def theory(cls, problem: Problem, graph: Any = "ring", seed: int = 0) -> DecentralizedScaffnew:
-        """Theorem 5.7: gamma = 1/L, tau = p/(gamma lmax(I - W)), p = min(1, sqrt(gamma mu lmax/delta)).
+    def limits(cls, s: Setting) -> StepLimits:
+        """gamma <= 1/L."""
+        return StepLimits.one_over_L(s.L, PAPER + "Theorem 5.7")
 
-        Args:
-            graph: a Graph, a name such as "ring", a networkx graph or a mixing matrix.
-            seed: of a random graph.
-        """
-        return cls.configure(problem, {"graph": graph, "seed": seed})
-
-    @classmethod
-    def configure(cls, problem: Problem, parameters: Mapping[str, Any]) -> DecentralizedScaffnew:
-        """p and tau at their best for what is given."""
-        network = as_graph(parameters.get("graph", "ring"), problem.n, seed=parameters.get("seed", 0))
-        links = links_of(network)
-        gamma = steps.gamma_of(parameters, problem)
-        p = steps.p_of(parameters, lambda: theory.split_p(gamma, problem.mu, links.lmax, links.delta))
-        tau = parameters.get("tau") or theory.split_tau(gamma, p, links.lmax)
-        return cls(gamma, p, tau, network, parameters.get("K"))
-
-    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+    def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """gamma <= 1/L, tau <= p/(gamma lmax(I - W)), equal weights, one node per client."""
         steps.check_gossip(self.graph, problem, may_fail=True)
         warnings = self.check_steps(problem, insist)
@@ -135,10 +156,10 @@ class DecentralizedScaffnew(GossipMethod):
 
         Where links fail, p in Phi is the probability that a link is used.
         """
-        # the theorem is about a drawn K
-        p, covered = self.p * (1.0 - self.graph.failure), problem.mu is not None and self.K is None
-        zeta = theory.split_zeta(self.gamma, problem.mu, self.p, self.tau, self.links.delta) if covered else None
-        return Claims(zeta, _lyapunov(problem, self, p))
+        zeta = None
+        if problem.mu is not None and self.K is None:  # the theorem is about a drawn K
+            zeta = theory.split_zeta(self.gamma, problem.mu, self.p, self.tau, self.links.delta)
+        return Claims(zeta, _lyapunov(problem, self, self.p * (1.0 - self.graph.failure)))
 
 
 def _lyapunov(problem: Problem, method: DecentralizedScaffnew | RandomGossip, p: float) -> Lyapunov:
@@ -154,7 +175,7 @@ def _lyapunov(problem: Problem, method: DecentralizedScaffnew | RandomGossip, p:
 RANDPROX = "Condat, Richtarik, RandProx, ICLR 2023, arXiv:2207.12891"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class RandomGossip(GossipMethod):
     """RandProx whose dual variables are the links of a graph: each wakes with its own coin, and carries k of d numbers.
 
@@ -177,12 +198,12 @@ class RandomGossip(GossipMethod):
         omega: d/(k p_e) - 1, the variance that sleeping links and left out coordinates cause.
     """
 
-    gamma: float
-    tau: float
-    graph: Graph
-    p_e: float = 1.0
+    gamma: float = chosen()
+    tau: float = chosen()
+    graph: Graph = chosen()
+    p_e: float = chosen()
     k: int | None = None
-    omega: float = 0.0
+    omega: float = constant()
 
     about = About(
         name="random-gossip",
@@ -190,9 +211,7 @@ class RandomGossip(GossipMethod):
         reference=RANDPROX,
         handles=frozenset({"batch", "clients", "graph"}),
         remembers=("h", "x", "xhat"),
-        parameters=("gamma", "tau", "graph", "p_e", "k"),
         style=Style("#E1A5A5", ":", "v"),
-        one_over_L=RANDPROX + ", an instance derived for the library",
     )
 
     @property
@@ -208,56 +227,42 @@ class RandomGossip(GossipMethod):
 
     def check_parameters(self) -> None:
         Method.check_parameters(self)
-        check_probability("p_e", self.p_e)
-        theory.whole("k", 1 if self.k is None else self.k)
+        if self.p_e is not None:
+            check_probability("p_e", self.p_e)
+        if self.k is not None:
+            theory.whole("k", self.k)
+        if self.tau is not None:
+            theory.positive("tau", self.tau)
 
-    @classmethod
-    def theory(
-        cls, problem: Problem, graph: Any = "ring", p_e: float | None = None, k: int | None = None, seed: int = 0
-    ) -> RandomGossip:
-        """gamma = 1/L, tau at its limit, and the smallest p_e that does not slow it down.
-
-        Args:
-            graph: a Graph, a name such as "ring", a networkx graph or a mixing matrix.
-            seed: of a random graph.
-            p_e: the probability that a link wakes.
-            k: the coordinates that it carries; all, if not given.
-        """
-        return cls.at(theory.largest_step(problem.es_A), problem, as_graph(graph, problem.n, seed=seed), p_e, k)
-
-    @classmethod
-    def at(
-        cls, gamma: float, problem: Problem, graph: Graph, p_e: float | None = None, k: int | None = None
-    ) -> RandomGossip:
-        """The best p_e for this gamma, unless it is given, and tau at its limit.
-
-        Args:
-            graph: the graph.
-            k: how many coordinates a link carries.
-        """
-        # the mean share that arrives along a link; a failing link sleeps more often
-        share = (problem.d if k is None else min(k, problem.d)) / problem.d * (1.0 - graph.failure)
-        w = largest_weight(graph)
+    def complete(self, problem: Problem, cohorts: Participation = EVERYONE, figure: bool = False) -> RandomGossip:
+        """gamma = 1/L, tau at its limit, and the smallest p_e that does not slow it down; 1 where mu is unknown."""
+        graph, gamma, p_e = self.network(problem), self.gamma, self.p_e
+        w, share = largest_weight(graph), self._share(problem, graph)
+        if gamma is None:
+            gamma = steps.largest_step(problem)
+        if p_e is None and problem.mu is None:
+            p_e = 1.0
         if p_e is None:
             best = theory.random_gossip_omega(gamma, problem.mu, graph.delta, graph.lmax, w)
             p_e = min(1.0, 1.0 / ((1.0 + best) * share))
-        check_probability("p_e", p_e)
-        omega = 1.0 / (share * p_e) - 1.0
-        return cls(gamma, theory.random_gossip_tau(gamma, omega, graph.lmax, w), graph, p_e, k, omega)
+        omega = 1.0 / (share * p_e) - 1.0 if self.omega is None else self.omega
+        tau = theory.random_gossip_tau(gamma, omega, graph.lmax, w) if self.tau is None else self.tau
+        return replace(self, gamma=gamma, tau=tau, graph=graph, p_e=p_e, omega=omega)
+
+    def _share(self, problem: Problem, graph: Graph) -> float:
+        """The share of the coordinates that arrives along an active link, in the mean; a failing link sleeps more."""
+        carried = problem.d if self.k is None else min(self.k, problem.d)
+        return carried / problem.d * (1.0 - graph.failure)
 
     @classmethod
-    def configure(cls, problem: Problem, parameters: Mapping[str, Any]) -> RandomGossip:
-        """tau and p_e at their best for what is given; without mu every link is awake."""
-        graph = as_graph(parameters.get("graph", "ring"), problem.n, seed=parameters.get("seed", 0))
-        p_e = parameters.get("p_e", 1.0 if problem.mu is None else None)
-        best = cls.at(steps.gamma_of(parameters, problem), problem, graph, p_e, parameters.get("k"))
-        return replace(best, tau=parameters.get("tau") or best.tau)
+    def limits(cls, s: Setting) -> StepLimits:
+        """gamma <= 1/L."""
+        return StepLimits.one_over_L(s.L, RANDPROX + ", an instance derived for the library")
 
-    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+    def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """gamma <= 1/L, gamma tau (lmax + 2 omega w) <= 1, equal weights, one node per client."""
         steps.check_gossip(self.graph, problem, may_fail=True)
-        kept = (problem.d if self.k is None else min(self.k, problem.d)) / problem.d
-        right = 1.0 / (kept * self.p_e * (1.0 - self.graph.failure)) - 1.0
+        right = 1.0 / (self._share(problem, self.graph) * self.p_e) - 1.0
         if abs(self.omega - right) > 1e-9 * (1.0 + right):
             raise InputError(f"omega = {self.omega:g} must be d/(k p_e) - 1 = {right:g} for links awake this often.")
         warnings = self.check_steps(problem, insist)
@@ -268,12 +273,13 @@ class RandomGossip(GossipMethod):
 
     def claims(self, problem: Problem) -> Claims:
         """Decentralized Scaffnew's Phi and rate with 1/(1 + omega) in the place of p."""
-        p, known = 1.0 / (1.0 + self.omega), problem.mu is not None
-        zeta = theory.split_zeta(self.gamma, problem.mu, p, self.tau, self.graph.delta) if known else None
+        p, zeta = 1.0 / (1.0 + self.omega), None
+        if problem.mu is not None:
+            zeta = theory.split_zeta(self.gamma, problem.mu, p, self.tau, self.graph.delta)
         return Claims(zeta, _lyapunov(problem, self, p))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class DIGing(GossipMethod):
     """Gradient tracking: y_i follows the average gradient, at the price of a second vector along every edge.
 
@@ -290,8 +296,8 @@ class DIGing(GossipMethod):
         graph: who is linked to whom, from ``proxskip.graphs``; one node per client.
     """
 
-    gamma: float
-    graph: Graph
+    gamma: float = chosen()
+    graph: Graph = chosen()
 
     about = About(
         name="diging",
@@ -313,25 +319,21 @@ class DIGing(GossipMethod):
         """With the neighbors' x and y."""
         return {"x": x - self.gamma * memory["y"], "h": memory["h"] + memory["y"] - y}
 
-    @classmethod
-    def theory(cls, problem: Problem, graph: Any = "ring", seed: int = 0) -> DIGing:
-        """The step with the best proved rate, ``theory.tracking_step``, with L = max_i L_i and mu = min_i mu_i.
+    def complete(self, problem: Problem, cohorts: Participation = EVERYONE, figure: bool = False) -> DIGing:
+        """The step with the best proved rate, ``theory.tracking_step``, with L = max_i L_i and mu = min_i mu_i."""
+        graph, gamma = self.network(problem), self.gamma
+        if gamma is None:
+            gamma = theory.tracking_step(problem.es_A, steps.known_mu(problem, "gamma"), graph.sigma)
+        return replace(self, gamma=gamma, graph=graph)
 
-        Args:
-            graph: a Graph, a name such as "ring", a networkx graph or a mixing matrix.
-            seed: of a random graph.
-        """
-        link = as_graph(graph, problem.n, seed=seed)
-        return cls(gamma=theory.tracking_step(problem.es_A, problem.mu, link.sigma), graph=link)
-
-    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+    def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """Equal weights, one node per client; from (2 - lmax)^2/(2 L) on it is refused."""
         steps.check_gossip(self.graph, problem)
         limits = {"lmax": self.graph.lmax, "sigma": self.graph.sigma, "mu": problem.mu}
         return self.check_steps(problem, insist, **limits)
 
-    @staticmethod
-    def limits(s: Setting) -> StepLimits:
+    @classmethod
+    def limits(cls, s: Setting) -> StepLimits:
         """The step with the best proved rate; refused from (2 - lmax)^2/(2 L) on."""
         _check_spectrum("DIGing", s.lmax)
         theorem = None if s.mu is None else theory.tracking_step(s.L, s.mu, s.sigma)
@@ -343,7 +345,7 @@ class DIGing(GossipMethod):
         return StepLimits(theorem, usual, usual, end, source)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class EXTRA(GossipMethod):
     """Gossip with a correction that adds up the disagreement; one vector along every edge.
 
@@ -360,8 +362,8 @@ class EXTRA(GossipMethod):
         graph: who is linked to whom, from ``proxskip.graphs``; one node per client.
     """
 
-    gamma: float
-    graph: Graph
+    gamma: float = chosen()
+    graph: Graph = chosen()
 
     about = About(
         name="extra",
@@ -381,24 +383,20 @@ class EXTRA(GossipMethod):
         apart = memory["x"] - mixed
         return {"x": memory["xhat"] - apart, "h": memory["h"] - (0.5 / self.gamma) * apart}
 
-    @classmethod
-    def theory(cls, problem: Problem, graph: Any = "ring", seed: int = 0) -> EXTRA:
-        """gamma = (2 - lmax)/(2 L), half of the bound 2 lmin(W~)/L = (2 - lmax)/L of the paper's Theorem 3.3.
+    def complete(self, problem: Problem, cohorts: Participation = EVERYONE, figure: bool = False) -> EXTRA:
+        """gamma = (2 - lmax)/(2 L), half of the bound 2 lmin(W~)/L = (2 - lmax)/L of the paper's Theorem 3.3."""
+        graph, gamma = self.network(problem), self.gamma
+        if gamma is None:
+            gamma = self.limits(Setting.of(problem.es_A, lmax=graph.lmax)).figure / 2
+        return replace(self, gamma=gamma, graph=graph)
 
-        Args:
-            graph: a Graph, a name such as "ring", a networkx graph or a mixing matrix.
-            seed: of a random graph.
-        """
-        link = as_graph(graph, problem.n, seed=seed)
-        return cls(gamma=cls.limits(Setting.of(problem.es_A, lmax=link.lmax)).figure / 2, graph=link)
-
-    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+    def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """Equal weights, one node per client; from (8 - 3 lmax)/(4 L) on it is refused."""
         steps.check_gossip(self.graph, problem)
         return self.check_steps(problem, insist, lmax=self.graph.lmax)
 
-    @staticmethod
-    def limits(s: Setting) -> StepLimits:
+    @classmethod
+    def limits(cls, s: Setting) -> StepLimits:
         """(2 - lmax)/L; refused from (8 - 3 lmax)/(4 L) on."""
         _check_spectrum("EXTRA", s.lmax)
         bound, end = (2 - s.lmax) / s.L, min(2.0, (8 - 3 * s.lmax) / 4) / s.L

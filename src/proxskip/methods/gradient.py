@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
-from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, from_solution
+from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, chosen, from_solution
+from proxskip.links.cohorts import EVERYONE, Participation
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
 from proxskip.problems.solve import Solution
@@ -15,7 +16,7 @@ from proxskip.theory.step_sizes import Setting, StepLimits
 from proxskip.types import Array, Vectors
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class GD(Method):
     """Gradient descent.
 
@@ -27,15 +28,14 @@ class GD(Method):
         gamma: the step size.
     """
 
-    gamma: float
+    gamma: float = chosen()
 
     about = About(
         name="gd",
         title="gradient descent",
         reference="Nesterov, Lectures on Convex Optimization, 2018",
-        handles=frozenset({"batch", "clients"}),
+        handles=frozenset({"batch", "clients", "weights"}),
         style=Style("#7F7F7F", "-", "s"),
-        one_over_L="Nesterov, Lectures on Convex Optimization, 2018; linear for every step below 2/L",
     )
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
@@ -46,16 +46,22 @@ class GD(Method):
     def local(self, client: Client, memory: Vectors, K: int, x: Array) -> Sent:
         return (client.send(client.descend(x, 0.0, self.gamma, K)),), {}
 
-    @classmethod
-    def theory(cls, problem: Problem) -> Self:
+    def complete(self, problem: Problem, cohorts: Participation = EVERYONE, figure: bool = False) -> Self:
         """gamma = 1/L with the smoothness of the average, which is all that GD needs."""
+        if self.gamma is not None:
+            return self
         # the mean of the clients' steps is a step of the average, whose L can be far below max_i L_i; with minibatches
         # the worst client's A counts
-        return cls(gamma=1.0 / (problem.L_global if problem.batch is None else problem.es_A))
+        return replace(self, gamma=1.0 / (problem.L_global if problem.batch is None else problem.es_A))
 
-    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+    def smoothness(self, problem: Problem) -> float:
+        """That of the average."""
+        return problem.L_global
+
+    @classmethod
+    def limits(cls, s: Setting) -> StepLimits:
         """gamma <= 1/L; from 2/L on it diverges."""
-        return self.check_steps(problem, insist, L=lambda: problem.L_global)
+        return StepLimits.one_over_L(s.L, "Nesterov, Lectures on Convex Optimization, 2018; linear below 2/L")
 
     def claims(self, problem: Problem) -> Claims:
         """|x - x*|^2 contracts by 1 - gamma mu: the paper's Theorem 3.6 with p = 1."""
@@ -66,7 +72,7 @@ class GD(Method):
         return Claims(None if problem.mu is None else self.gamma * problem.mu, from_solution(problem, distance))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ProxGD(GD):
     """Proximal gradient descent: the prox in every step. Without psi it is gradient descent.
 
@@ -82,14 +88,19 @@ class ProxGD(GD):
         name="proxgd",
         title="proximal gradient descent",
         reference="Nesterov, Gradient Methods for Minimizing Composite Functions, 2013",
-        handles=frozenset({"batch", "clients", "psi"}),
+        handles=frozenset({"batch", "clients", "weights", "psi"}),
         style=Style("#785A78", "-", "s"),
-        one_over_L="Nesterov, Gradient Methods for Minimizing Composite Functions, 2013",
     )
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         (y,) = exchange(self.local, server["x"], K=1)
         return {"x": y if exchange.problem.psi is None else exchange.prox(y, self.gamma)}
+
+    @classmethod
+    def limits(cls, s: Setting) -> StepLimits:
+        """gamma <= 1/L."""
+        source = "Nesterov, Gradient Methods for Minimizing Composite Functions, 2013"
+        return StepLimits.one_over_L(s.L, source)
 
 
 class LocalMethod(Method):
@@ -97,16 +108,15 @@ class LocalMethod(Method):
 
     __slots__ = ()
 
-    @classmethod
-    def paper_figure(cls, problem: Problem, *args: Any, **parameters: Any) -> Any:
-        """gamma = 1/(K L), as in Figure 1b and Table 1."""
-        best = cls.theory(problem, *args, **parameters)
-        limits = cls.limits(Setting.of(problem.es_A, K=best.K))
+    def step(self, s: Setting, figure: bool) -> float:
+        """The theorem's step size, or that of the figures."""
+        limits = self.limits(s)
         assert limits is not None
-        return replace(best, gamma=limits.figure)
+        assert limits.theorem is not None
+        return limits.figure if figure else limits.theorem
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class LocalGD(LocalMethod):
     """Local gradient descent: K steps at home, then the mean; it stalls at a biased point unless clients agree.
 
@@ -121,14 +131,14 @@ class LocalGD(LocalMethod):
         K: the local steps in a round.
     """
 
-    gamma: float
-    K: int
+    gamma: float = chosen()
+    K: int = chosen()
 
     about = About(
         name="local-gd",
         title="LocalGD",
         reference="Khaled, Mishchenko, Richtarik, Tighter Theory for Local SGD, AISTATS 2020, arXiv:1909.04746",
-        handles=frozenset({"batch", "clients", "cohort"}),
+        handles=frozenset({"batch", "clients", "weights", "cohort"}),
         sends=frozenset({"local"}),
         style=Style("#E69F00", ":", "v"),
         other_names=("local-sgd", "fedavg"),
@@ -141,18 +151,18 @@ class LocalGD(LocalMethod):
     def local(self, client: Client, memory: Vectors, K: int, x: Array) -> Sent:
         return (client.send(client.descend(x, 0.0, self.gamma, K)),), {}
 
-    @classmethod
-    def theory(cls, problem: Problem, K: int | None = None) -> LocalGD:
-        """The step size of Khaled et al., with K = sqrt(kappa) where it is not given."""
-        K = K or steps.local_steps(problem)
-        return cls(gamma=cls.limits(Setting.of(problem.es_A, K=K)).theorem or 0.0, K=K)
+    def complete(self, problem: Problem, cohorts: Participation = EVERYONE, figure: bool = False) -> LocalGD:
+        """The step size of Khaled et al., or 1/(K L) of the figures; K = sqrt(kappa)."""
+        K = steps.local_steps(problem) if self.K is None else self.K
+        gamma = self.step(Setting.of(problem.es_A, K=K), figure) if self.gamma is None else self.gamma
+        return replace(self, gamma=gamma, K=K)
 
-    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+    def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """gamma <= 1/L; from 2/L on it diverges."""
         return self.check_steps(problem, insist, K=self.K)
 
-    @staticmethod
-    def limits(s: Setting) -> StepLimits:
+    @classmethod
+    def limits(cls, s: Setting) -> StepLimits:
         """min(1/(4 L), 1/(8 L (K - 1)))."""
         # K = 1 is gradient descent, without the second bound
         theorem = 1 / (4 * s.L) if s.K == 1 else min(1 / (4 * s.L), 1 / (8 * s.L * (s.K - 1)))

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from proxskip import theory
-from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, as_sent, from_solution
-from proxskip.interfaces.method import check_probability
+from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, as_sent, chosen, from_solution
+from proxskip.links.cohorts import EVERYONE, Participation
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
 from proxskip.problems.solve import Solution
+from proxskip.theory.step_sizes import Setting, StepLimits
 from proxskip.types import Array, Indices, InputError, Vectors
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class GradSkip(Method):
     """Scaffnew in which client i falls asleep before each step with probability 1 - q_i, until the communication.
 
@@ -37,21 +37,19 @@ class GradSkip(Method):
         q: the probability that a client stays awake before a step, one per client.
     """
 
-    gamma: float
-    p: float
-    q: tuple[float, ...]
+    gamma: float = chosen()
+    p: float = chosen()
+    q: tuple[float, ...] = chosen()
 
     about = About(
         name="gradskip",
         title="GradSkip",
         reference="Maranjyan, Safaryan, Richtarik, GradSkip, 2022, arXiv:2210.16402",
-        handles=frozenset({"clients"}),
+        handles=frozenset({"clients", "weights"}),
         remembers=("h", "hhat", "xhat"),
         heals=True,
-        parameters=("gamma", "p"),
         style=Style("#004BA5", "-.", ">"),
         at_p_one="gd",
-        one_over_L="Maranjyan, Safaryan, Richtarik, GradSkip, 2022, arXiv:2210.16402, rederived",
     )
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
@@ -64,7 +62,6 @@ class GradSkip(Method):
     def draw(self, rng: np.random.Generator) -> tuple[Indices, Any]:
         """Each client's steps, and whether it is asleep at their end."""
         K = steps.geometric(rng, self.p)
-
         G = steps.geometric_each(rng, 1.0 - np.asarray(self.q))
         return np.minimum(G - 1, K), G <= K
 
@@ -80,29 +77,31 @@ class GradSkip(Method):
     def settle(self, client: Client, memory: Vectors, x: Array) -> Vectors:
         return {"h": memory["hhat"] + (self.p / self.gamma) * (x - memory["xhat"])}
 
-    @classmethod
-    def theory(cls, problem: Problem, p: float | None = None) -> GradSkip:
+    def complete(self, problem: Problem, cohorts: Participation = EVERYONE, figure: bool = False) -> GradSkip:
         """gamma = 1/L, p = 1/sqrt(kappa_max), q_i = (1 - 1/kappa_i)/(1 - 1/kappa_max).
 
-        Args:
-            p: given, q_i follows from it and from the ratios of the L_i, and mu need not be known.
+        For another p, q_i follows from it and from the ratios of the L_i, so that mu need not be known.
         """
-        return cls.configure(problem, {} if p is None else {"p": p})
+        gamma = steps.largest_step(problem) if self.gamma is None else self.gamma
+        p = theory.best_p(gamma, steps.known_mu(problem, "p")) if self.p is None else self.p
+        q = tuple(theory.gradskip_q(problem.L_i, p, problem.L).tolist()) if self.q is None else self.q
+        return replace(self, gamma=gamma, p=p, q=q)
 
     @classmethod
-    def configure(cls, problem: Problem, parameters: Mapping[str, Any]) -> GradSkip:
-        """The best p for this gamma, and q from p."""
-        gamma = steps.gamma_of(parameters, problem)
-        p = steps.p_of(parameters, lambda: theory.best_p(gamma, problem.mu))
-        check_probability("p", p)
-        return cls(gamma, p, tuple(theory.gradskip_q(problem.L_i, p, problem.L).tolist()))
+    def limits(cls, s: Setting) -> StepLimits:
+        """gamma <= 1/L, with the L of ``smoothness``."""
+        return StepLimits.one_over_L(s.L, "Maranjyan, Safaryan, Richtarik, GradSkip, 2022, arXiv:2210.16402, rederived")
 
-    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+    def smoothness(self, problem: Problem) -> float:
+        """max_i L_i (1 - q_i (1 - p^2))/p^2."""
+        return theory.gradskip_L(problem.L_i, self.q, self.p)
+
+    def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """p in (0, 1], a q_i in [0, 1] for each client, gamma <= min_i p^2/(L_i (1 - q_i (1 - p^2)))."""
         q = np.asarray(self.q, dtype=np.float64)
         if q.shape != (problem.n,) or not (q.min() >= 0 and q.max() <= 1):
             raise InputError(f"q must hold a probability for each of the {problem.n} clients.")
-        return self.check_steps(problem, insist, L=theory.gradskip_L(problem.L_i, q, self.p))
+        return self.check_steps(problem, insist)
 
     def claims(self, problem: Problem) -> Claims:
         """Scaffnew's Psi contracts by 1 - min(gamma mu, 1 - q_max (1 - p^2))."""

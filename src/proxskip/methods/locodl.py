@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from proxskip import theory
-from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, from_solution
+from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, chosen, constant, from_solution
 from proxskip.interfaces.method import check_probability
 from proxskip.links.codecs import Codec, Float32, Natural, RandK, as_codec
+from proxskip.links.cohorts import EVERYONE, Participation
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
 from proxskip.problems.solve import Solution
@@ -18,7 +17,7 @@ from proxskip.theory.step_sizes import Setting, StepLimits
 from proxskip.types import Array, InputError, Vectors
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class LoCoDL(Method):
     """Clients send compressed differences to a model y that everybody can compute, so that they vanish in the end.
 
@@ -46,27 +45,28 @@ class LoCoDL(Method):
         rho: how far the models move towards the mean, in (0, 1].
     """
 
-    gamma: float
-    p: float
-    codec: Codec
-    mu_g: float
-    omega: float
-    rho: float
+    gamma: float = chosen()
+    p: float = chosen()
+    codec: Codec = chosen()
+    mu_g: float = chosen()
+    omega: float = constant()
+    rho: float = constant()
 
     about = About(
         name="locodl",
         title="LoCoDL",
         reference="Condat, Maranjyan, Richtarik, LoCoDL, ICLR 2025, arXiv:2403.04348",
-        handles=frozenset({"clients"}),
+        handles=frozenset({"clients", "weights"}),
         remembers=("h", "x", "d"),
-        parameters=("gamma", "p", "codec"),
         style=Style("#6996E1", "-", "p"),
     )
 
     def __post_init__(self) -> None:
         Method.__post_init__(self)
-        check_probability("rho", self.rho)
-        object.__setattr__(self, "codec", as_codec(self.codec))
+        if self.rho is not None:
+            check_probability("rho", self.rho)
+        if self.codec is not None:
+            object.__setattr__(self, "codec", as_codec(self.codec))
 
     def start(self, problem: Problem, x0: Array) -> Vectors:
         """y is called x here."""
@@ -108,30 +108,32 @@ class LoCoDL(Method):
         """The rest of x_i+, and the update of u."""
         return {"x": memory["x"] + self.rho * db, "h": memory["h"] + self.eta * (db - memory["d"])}
 
-    @classmethod
-    def theory(cls, problem: Problem, codec: Codec | str | None = None) -> LoCoDL:
+    def complete(self, problem: Problem, cohorts: Participation = EVERYONE, figure: bool = False) -> LoCoDL:
         """gamma = 2/L, mu_g = mu/2, rho = 1/(1 + omega max_i w_i), and the best p for them.
 
         gamma = 1/L where clients are unlike (L_global < L_max/2). F_i is (L - mu/2)-smooth, so that 2/L is the best.
-
-        Args:
-            codec: d/n random coordinates after natural compression if not given, beyond which fewer bits a round need
-                as many more rounds.
+        The codec sends d/n random coordinates after natural compression: with fewer bits a round, as many more rounds
+        are needed.
         """
-        return cls.configure(problem, {} if codec is None else {"codec": codec})
-
-    @classmethod
-    def configure(cls, problem: Problem, parameters: Mapping[str, Any]) -> LoCoDL:
-        """The best p for this gamma and codec."""
-        gamma = steps.longer_gamma(parameters, problem, lambda: 2 / problem.L_max)
-        codec = as_codec(parameters.get("codec", RandK(-(-problem.d // problem.n), Natural())))
-        omega, mu_g = codec.omega(problem.d), theory.known(problem.mu) / 2
+        gamma, codec, mu_g, omega, rho, p = self.gamma, self.codec, self.mu_g, self.omega, self.rho, self.p
+        if gamma is None and figure:
+            gamma = steps.largest_step(problem)
+        if gamma is None:
+            gamma = steps.longer_step(problem, lambda: 2 / problem.L_max)
+        if codec is None:
+            codec = RandK(-(-problem.d // problem.n), Natural())
+        if mu_g is None:
+            mu_g = steps.known_mu(problem, "mu_g") / 2
+        if omega is None:
+            omega = codec.omega(problem.d)
         check_codec(codec, omega)
-        rho = 1.0 / (1.0 + omega * float(problem.weights.max()))
-        p = steps.p_of(parameters, lambda: theory.locodl_p(gamma, mu_g, omega, rho))
-        return cls(gamma, p, codec, mu_g, omega, rho)
+        if rho is None:
+            rho = 1.0 / (1.0 + omega * float(problem.weights.max()))
+        if p is None:
+            p = theory.locodl_p(gamma, mu_g, omega, rho)
+        return LoCoDL(gamma, p, codec, mu_g, omega, rho)
 
-    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+    def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """An unbiased codec with this omega, 0 < mu_g < mu, gamma <= 2/L."""
         omega = self.codec.omega(problem.d)
         check_codec(self.codec, omega)
@@ -141,8 +143,8 @@ class LoCoDL(Method):
             raise InputError(f"mu_g = {self.mu_g:g} must lie between 0 and mu = {problem.mu}.")
         return self.check_steps(problem, insist, mu=problem.mu)
 
-    @staticmethod
-    def limits(s: Setting) -> StepLimits:
+    @classmethod
+    def limits(cls, s: Setting) -> StepLimits:
         """2/L, from which on the rate falls again, with mu_g = mu/2; 1/L where mu is unknown."""
         best, end = (1 / s.L, 2 / s.L) if s.mu is None else (2 / s.L, 2 / (s.L - s.mu / 2))
         source = "Condat, Maranjyan, Richtarik, LoCoDL, arXiv:2403.04348, with L = max_i L_i"

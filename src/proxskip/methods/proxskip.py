@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 from proxskip import theory
-from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, as_sent, from_solution
+from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, as_sent, chosen, from_solution
+from proxskip.links.cohorts import EVERYONE, Participation
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
 from proxskip.problems.solve import Solution
+from proxskip.theory.step_sizes import Setting, StepLimits
 from proxskip.types import Array, Vectors
 
 PAPER = "Mishchenko, Malinovsky, Stich, Richtarik, ProxSkip, ICML 2022, "
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ProxSkip(Method):
     """Gradient steps shifted by a control variate h; the prox with probability p.
 
@@ -34,8 +35,8 @@ class ProxSkip(Method):
         K: a fixed number of steps in a round instead of a drawn one.
     """
 
-    gamma: float
-    p: float
+    gamma: float = chosen()
+    p: float = chosen()
     K: int | None = None
 
     about = About(
@@ -47,12 +48,11 @@ class ProxSkip(Method):
         heals=True,
         style=Style("#964B00", "-", "o", highlighted=True),
         at_p_one="proxgd",
-        one_over_L=PAPER + "Theorem 3.6",
     )
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         """From one prox to the next."""
-        K = self.K or steps.geometric(exchange.rng, self.p)
+        K = steps.geometric(exchange.rng, self.p) if self.K is None else self.K
         # the server is idle between two heads, so these K iterations are one exchange
         (m,) = exchange(self.local, server["x"], K=K)
         x = m if exchange.problem.psi is None else exchange.prox(m, self.gamma / self.p)
@@ -73,16 +73,16 @@ class ProxSkip(Method):
         """-h is a subgradient of psi at x."""
         return steps.off_subgradient(problem, x, memory["h"], self.gamma / self.p)
 
-    @classmethod
-    def theory(cls, problem: Problem) -> Self:
-        """gamma = 1/L (1/A with minibatches), p = sqrt(gamma mu): Theorem 3.6 and Corollary 3.7."""
-        return cls.configure(problem, {})
+    def complete(self, problem: Problem, cohorts: Participation = EVERYONE, figure: bool = False) -> Self:
+        """gamma = 1/L (1/A with minibatches), p = 1/K or sqrt(gamma mu): Theorem 3.6 and Corollary 3.7."""
+        gamma = steps.largest_step(problem) if self.gamma is None else self.gamma
+        p = steps.best_p(self.K, gamma, problem) if self.p is None else self.p
+        return replace(self, gamma=gamma, p=p)
 
     @classmethod
-    def configure(cls, problem: Problem, parameters: Mapping[str, Any]) -> Self:
-        """The best p for this gamma."""
-        gamma = steps.gamma_of(parameters, problem)
-        return cls(gamma, steps.p_of(parameters, lambda: theory.best_p(gamma, problem.mu)), parameters.get("K"))
+    def limits(cls, s: Setting) -> StepLimits:
+        """gamma <= 1/L."""
+        return StepLimits.one_over_L(s.L, PAPER + "Theorem 3.6")
 
     def claims(self, problem: Problem) -> Claims:
         """Psi of Section 3.3 contracts by 1 - min(gamma mu, p^2): Theorem 3.6."""
@@ -90,16 +90,19 @@ class ProxSkip(Method):
         def psi(s: Solution, x: Array, server: Vectors, memory: Vectors) -> float:
             return theory.psi_lyapunov(x, memory["h"][0], s.x, s.h[0], self.gamma, self.p)
 
-        covered = problem.mu is not None and self.K is None
-        return Claims(theory.zeta(self.gamma, problem.mu, self.p) if covered else None, from_solution(problem, psi))
+        zeta = None
+        if problem.mu is not None and self.K is None:
+            zeta = theory.zeta(self.gamma, problem.mu, self.p)
+        return Claims(zeta, from_solution(problem, psi))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class SProxSkip(ProxSkip):
     """ProxSkip under the name that it has with stochastic gradients: a ball of radius^2  gamma^2 C / zeta remains.
 
     The same paper, Algorithm 4 and Theorem 5.5; the gradients are the problem's minibatches
-    (``problem.with_batch``), and A and C the constants of expected smoothness (Gower et al., 2019).
+    (``problem.with_batch``), and A and C the constants of expected smoothness (Gower et al., 2019). gamma = 1/A if it
+    is not given; ``theory.stochastic`` has the one for a given accuracy (Corollary 5.6).
 
         xhat = K times  y <- y - gamma (g(y) - h)   from y = x
         x+   = prox_{(gamma/p) psi}(xhat - (gamma/p) h)
@@ -115,13 +118,5 @@ class SProxSkip(ProxSkip):
         ProxSkip.about,
         name="sproxskip",
         title="SProxSkip",
-        parameters=("gamma", "p"),
         style=Style("#C39669", "--", "D"),
     )
-
-    @classmethod
-    def theory(cls, problem: Problem, eps: float | None = None) -> Self:
-        """gamma = min(1/A, eps mu/(2 C)), p = sqrt(gamma mu): Corollary 5.6; without eps, gamma = 1/A."""
-        if eps is None:
-            return cls.configure(problem, {})
-        return cls.configure(problem, {"gamma": theory.stochastic(eps, problem.es_A, problem.es_C, problem.mu).gamma})

@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from proxskip import theory
-from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, as_sent, from_solution
+from proxskip.interfaces import (
+    About,
+    Claims,
+    Client,
+    Exchange,
+    Method,
+    Sent,
+    Style,
+    as_sent,
+    chosen,
+    constant,
+    from_solution,
+)
 from proxskip.links.codecs import Codec, as_codec
-from proxskip.links.cohorts import Participation, as_participation
+from proxskip.links.cohorts import EVERYONE, Everyone, Participation
 from proxskip.methods import steps
 from proxskip.methods.proxskip import PAPER
 from proxskip.problems.federated import Problem
 from proxskip.problems.solve import Solution
+from proxskip.theory.step_sizes import Setting, StepLimits
 from proxskip.types import Array, InputError, Vectors
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Scaffnew(Method):
     """ProxSkip for clients: K ~ Geom(p) local steps shifted by a learned h_i, then one mean.
 
@@ -45,45 +56,47 @@ class Scaffnew(Method):
         gamma: the step size, or one per client.
         p: the probability of communicating after a step; a round has 1/p steps on average.
         K: a fixed number of local steps instead of a drawn one.
-        chi: the step size of h on cohorts; ``theory`` and the run choose it if it is not given.
-        a: the second constant of a cohort, which the rate needs; 1 for everybody.
+        chi: the step size of h on cohorts, at most nu.
+        own_steps: gamma_i = 1/L_i for each client, where gamma is not given.
         codec: how what goes up is rounded, "float32" or none.
+        a: the second constant of the cohorts, which the rate needs.
     """
 
-    gamma: float | tuple[float, ...]
-    p: float
+    gamma: float | tuple[float, ...] = chosen()
+    p: float = chosen()
     K: int | None = None
     chi: float | None = None
-    a: float = 1.0
+    own_steps: bool = False
     codec: Codec | None = None
+    a: float | None = constant()
 
     about = About(
         name="scaffnew",
         title="Scaffnew",
         reference="Mishchenko, Malinovsky, Stich, Richtarik, ProxSkip, ICML 2022, arXiv:2202.09357; on cohorts Condat "
         "et al., TAMUNA, 2023, arXiv:2302.09832",
-        handles=frozenset({"batch", "clients", "cohort", "psi"}),
+        handles=frozenset({"batch", "clients", "weights", "cohort", "psi"}),
         remembers=("h", "xhat"),
         passing=("xhat",),
         sends=frozenset({"local", "local_in_cohort"}),
         heals=True,
-        parameters=("gamma", "p", "K", "own_steps", "codec"),
         style=Style("#D55E00", "-", "o", highlighted=True),
         at_p_one="gd",
-        one_over_L=PAPER + "Theorem 3.6 and Corollary 4.2 with L = max_i L_i",
     )
 
     def __post_init__(self) -> None:
         Method.__post_init__(self)
         if self.chi is not None:
             theory.positive("chi", self.chi)
+        if self.own_steps and isinstance(self.gamma, float | int):
+            raise InputError("own_steps=True chooses gamma_i = 1/L_i; leave out gamma, or give one per client.")
         if self.codec is not None:
             object.__setattr__(self, "codec", as_codec(self.codec))
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        K = self.K or steps.geometric(exchange.rng, self.p)
+        K = steps.geometric(exchange.rng, self.p) if self.K is None else self.K
         # weights and own steps change the inner product in which the mean is taken
-        c = steps.once(steps.over, exchange.problem.weights, self.gamma)
+        c = steps.over(exchange.problem.weights, self.gamma)
         half = self.local if exchange.everyone else self.local_in_cohort
         (x,) = exchange(half, server["x"], K=K, weights=c)
         if exchange.problem.psi is not None:
@@ -115,79 +128,43 @@ class Scaffnew(Method):
         t = 1.0 / (self.p * float(np.sum(problem.weights / np.asarray(self.gamma))))
         return steps.off_subgradient(problem, x, memory["h"], t)
 
-    @classmethod
-    def theory(
-        cls, problem: Problem, *, cohort: Any = None, own_steps: bool = False, eps: float | None = None
-    ) -> Scaffnew:
-        """The corollaries' parameters: gamma = 1/L, p = 1/sqrt(kappa) (Corollary 4.2).
+    def complete(self, problem: Problem, cohorts: Participation = EVERYONE, figure: bool = False) -> Scaffnew:
+        """gamma = 1/L, p = 1/sqrt(kappa) (Corollary 4.2), and on cohorts p and chi of TAMUNA's theorem.
 
-        Args:
-            cohort: as in ``run``; p and chi follow TAMUNA's theorem.
-            own_steps: gamma_i = 1/L_i and p = 1/sqrt(max_i kappa_i).
-            eps: with minibatches, gamma = min(1/A, eps mu/(2 C)) (Corollary 5.6); without it gamma = 1/A.
+        With ``own_steps`` gamma_i = 1/L_i and p = 1/sqrt(max_i kappa_i).
         """
-        participation = as_participation(cohort)
-        participation.check(problem.n)
-        a, chi = participation.constants(problem.n)
-        if own_steps:
-            gammas = tuple(float(1.0 / A) for A in problem.es_A_i)
-            theory.known(problem.mu)
-            p = theory.scaffnew_p(gammas, np.asarray(problem.mu_i))
-            return cls(gamma=gammas, p=min(1.0, p / math.sqrt(chi * a)), chi=None if a == 1.0 else chi, a=a)
-        gamma = theory.largest_step(problem.L if problem.batch is None else problem.es_A)
-        if eps is not None and problem.batch is not None:
-            gamma = theory.stochastic(eps, problem.es_A, problem.es_C, problem.mu).gamma
-        return cls.at(gamma, problem, a, chi)
+        a, chi = cohorts.constants(problem.n)
+        gamma, p = self.gamma, self.p
+        if gamma is None:
+            gamma = self._step(problem, figure)
+        if p is None:
+            p = 1.0 / self.K if self.K is not None else best_p(gamma, problem, a, chi, "p or K")
+        if isinstance(cohorts, Everyone):
+            return replace(self, gamma=gamma, p=p)
+        return replace(self, gamma=gamma, p=p, chi=chi if self.chi is None else self.chi, a=a)
+
+    def _step(self, problem: Problem, figure: bool) -> float | tuple[float, ...]:
+        """1/L_i or 1/L (1/A with minibatches); with the global L in the setting of Figure 1b."""
+        if self.own_steps:
+            return tuple(float(1.0 / A) for A in problem.es_A_i)
+        if figure and problem.batch is None:
+            return 1.0 / problem.L_global
+        return steps.largest_step(problem)
 
     @classmethod
-    def at(cls, gamma: float, problem: Problem, a: float = 1.0, chi: float = 1.0) -> Scaffnew:
-        """The best p of the theorems for this gamma, with everybody or on cohorts with these constants.
+    def limits(cls, s: Setting) -> StepLimits:
+        """gamma <= 1/L."""
+        return StepLimits.one_over_L(s.L, PAPER + "Theorem 3.6 and Corollary 4.2 with L = max_i L_i")
 
-        Args:
-            a, chi: the constants of the cohorts, see ``theory.cohort_constants``.
-        """
-        if a == 1.0:
-            return cls(gamma=gamma, p=theory.best_p(gamma, problem.mu))
-        p = theory.best_p(gamma, problem.mu) / math.sqrt(chi * a)
-        if problem.batch is None:  # with stochastic gradients x contracts by 1 - gamma mu only
-            p = theory.tamuna_p(gamma, problem.mu, chi, a)
-        return cls(gamma=gamma, p=min(1.0, p), chi=chi, a=a)
-
-    @classmethod
-    def paper_figure(cls, problem: Problem) -> Scaffnew:
-        """gamma = 1/L with the global L, p = sqrt(mu/L): the setting of Figure 1b."""
-        gamma = 1.0 / (problem.L_global if problem.batch is None else problem.es_A)
-        return cls(gamma=gamma, p=theory.best_p(gamma, problem.mu))
-
-    @classmethod
-    def configure(cls, problem: Problem, parameters: Mapping[str, Any]) -> Scaffnew:
-        """The best p for this gamma, with chi and a of the cohorts."""
-        K, cohort, codec = parameters.get("K"), parameters.get("cohort"), parameters.get("codec")
-        if parameters.get("own_steps"):
-            gammas = tuple(1.0 / float(A) for A in problem.es_A_i)
-            p = steps.p_of(parameters, lambda: cls.theory(problem, own_steps=True, cohort=cohort).p)
-            return cls(gammas, p, K, codec=codec)
-        figure = parameters.get("gamma") == "figure" and problem.batch is None
-        gamma = 1.0 / problem.L_global if figure else steps.gamma_of(parameters, problem)
-        participation = as_participation(cohort)
-        participation.check(problem.n)
-        a, chi = participation.constants(problem.n)
-        p = steps.p_of(parameters, lambda: cls.at(gamma, problem, a, chi).p)
-        return cls(gamma, p, K, None if a == 1.0 else chi, a, codec)
-
-    def check(self, problem: Problem, insist: bool = False) -> list[str]:
-        """gamma_i <= 1/L_i (1/A with stochastic gradients)."""
+    def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
+        """gamma_i <= 1/L_i (1/A with stochastic gradients), chi at most the bound of the cohorts."""
         if self.codec is not None and not self.codec.omega(problem.d) < 1e-6:
             raise InputError(f"scaffnew gives wrong answers with the codec {self.codec}; use float32, or locodl.")
-        return self.check_steps(problem, insist)
-
-    def for_cohorts(self, cohorts: Participation, n: int) -> tuple[Scaffnew, list[str]]:
-        """With the constants of TAMUNA's theorem; chi at its bound unless given."""
-        a, chi = cohorts.constants(n)
-        if self.chi is None:
-            return replace(self, chi=chi, a=a), []
-        beyond = f"chi = {self.chi:g} exceeds its bound {chi:g} for these cohorts, so Scaffnew can diverge."
-        return replace(self, a=a), [] if self.chi <= chi * (1 + 1e-12) else [beyond]
+        notes = self.check_steps(problem, insist)
+        bound = cohorts.constants(problem.n)[1]
+        if self.chi is not None and self.chi > bound * (1 + 1e-12):
+            notes.append(f"chi = {self.chi:g} exceeds its bound {bound:g} for these cohorts, so Scaffnew can diverge.")
+        return notes
 
     def slowest_rate(self, problem: Problem) -> float | None:
         """On cohorts also p^2 chi a, and less with unequal weights, for which no theorem gives a rate."""
@@ -195,15 +172,19 @@ class Scaffnew(Method):
         if rate is None or self.chi is None:
             return rate
         alike = float(problem.weights.min() / problem.weights.max())
-        return min(rate, self.p**2 * self.chi * self.a * alike) or None
+        return min(rate, self.p**2 * self.chi_a * alike) or None
+
+    @property
+    def chi_a(self) -> float:
+        """chi a of the cohorts; 1 with all clients."""
+        return 1.0 if self.chi is None else min(self.chi, 1.0) * (1.0 if self.a is None else self.a)
 
     def claims(self, problem: Problem) -> Claims:
         """Psi, scaled so that equal weights and steps give  mean |x_i - x*|^2 + (gamma/p)^2 mean |h_i - h_i*|^2."""
         gammas = np.broadcast_to(np.asarray(self.gamma), (problem.n,))
-        chi_a = 1.0 if self.chi is None else min(self.chi, 1.0) * self.a
 
         def psi(s: Solution, x: Array, server: Vectors, memory: Vectors) -> float:
-            total = theory.scaffnew_lyapunov(problem.weights, gammas, self.p, x, memory["h"], s.x, s.h, chi_a)
+            total = theory.scaffnew_lyapunov(problem.weights, gammas, self.p, x, memory["h"], s.x, s.h, self.chi_a)
             return total / float(np.sum(problem.weights / gammas))
 
         return Claims(self._zeta(problem), from_solution(problem, psi))
@@ -221,7 +202,25 @@ class Scaffnew(Method):
             or self.gamma * problem.L_max >= 2
         ):
             return None
-        chi = min(self.chi, 1.0)
+        chi, a = min(self.chi, 1.0), 1.0 if self.a is None else self.a
         if problem.batch is not None:
-            return min(self.gamma * problem.mu, self.p**2 * chi * self.a)
-        return theory.tamuna_zeta(self.gamma, problem.mu, problem.L_max, self.p, chi, self.a)
+            return min(self.gamma * problem.mu, self.p**2 * chi * a)
+        return theory.tamuna_zeta(self.gamma, problem.mu, problem.L_max, self.p, chi, a)
+
+
+def best_p(gamma: float | tuple[float, ...], problem: Problem, a: float, chi: float, instead: str = "p") -> float:
+    """The best p of the theorems for this gamma, with everybody (a = chi = 1) or on cohorts with these constants.
+
+    Args:
+        a, chi: the constants of the cohorts, see ``theory.cohort_constants``.
+        instead: what to give where mu is unknown.
+    """
+    mu = steps.known_mu(problem, "p", instead)
+    if isinstance(gamma, tuple):
+        return min(1.0, theory.scaffnew_p(gamma, np.asarray(problem.mu_i)) / math.sqrt(chi * a))
+    if a == 1.0:
+        return theory.best_p(gamma, mu)
+    # with stochastic gradients x contracts by 1 - gamma mu only
+    if problem.batch is not None:
+        return min(1.0, theory.best_p(gamma, mu) / math.sqrt(chi * a))
+    return theory.tamuna_p(gamma, mu, chi, a)

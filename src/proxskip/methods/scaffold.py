@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from proxskip import theory
-from proxskip.interfaces import About, Client, Exchange, Method, Sent, Style, as_sent
+from proxskip.interfaces import About, Client, Exchange, Method, Sent, Style, as_sent, chosen
+from proxskip.links.cohorts import EVERYONE, Everyone, Participation
 from proxskip.methods import steps
 from proxskip.methods.gradient import LocalMethod
 from proxskip.problems.federated import Problem
@@ -15,7 +15,7 @@ from proxskip.theory.step_sizes import Setting, StepLimits
 from proxskip.types import Array, InputError, Vectors
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Scaffold(LocalMethod):
     """Local steps corrected by  h_i = c_i - c,  where c_i estimates the client's gradient and c their mean.
 
@@ -37,8 +37,8 @@ class Scaffold(LocalMethod):
         option: how c_i is renewed, "I" (a gradient at x) or "II" (from the local steps).
     """
 
-    gamma: float
-    K: int
+    gamma: float = chosen()
+    K: int = chosen()
     eta_g: float = 1.0
     option: Literal["I", "II"] = "II"
 
@@ -46,7 +46,7 @@ class Scaffold(LocalMethod):
         name="scaffold",
         title="Scaffold",
         reference="Karimireddy et al., SCAFFOLD, ICML 2020, arXiv:1910.06378",
-        handles=frozenset({"batch", "clients", "cohort"}),
+        handles=frozenset({"batch", "clients", "weights", "cohort"}),
         remembers=("h", "x", "y"),
         passing=("x", "y"),
         sends=frozenset({"local"}),
@@ -105,37 +105,25 @@ class Scaffold(LocalMethod):
         if self.option not in ("I", "II"):
             raise InputError(f'option "{self.option}" of Scaffold is not known; use "I" or "II".')
 
-    @classmethod
-    def theory(
-        cls, problem: Problem, K: int | None = None, option: Literal["I", "II"] = "II", cohort: int | None = None
-    ) -> Scaffold:
-        """gamma = 1/(81 K L), Theorem I of the Scaffold paper, with K = sqrt(kappa) where it is not given.
+    def complete(self, problem: Problem, cohorts: Participation = EVERYONE, figure: bool = False) -> Scaffold:
+        """gamma = 1/(81 K L eta_g), Theorem I of the Scaffold paper, and K = sqrt(kappa).
 
-        Args:
-            option: "I" or "II".
-            cohort: clients per round; then also gamma <= cohort/(15 mu n K).
+        On cohorts also gamma <= share/(15 mu K eta_g), with the share of the clients that takes part in a round.
         """
-        K = K or steps.local_steps(problem)
-        limits = cls.limits(Setting.of(problem.es_A, K=K))
-        if cohort is not None:
-            limits = cls.limits(Setting.of(problem.es_A, K=K, mu=problem.mu, n=problem.n, cohort=cohort))
-        return cls(gamma=limits.theorem or 0.0, K=K, option=option)
+        K = steps.local_steps(problem) if self.K is None else self.K
+        if self.gamma is not None:
+            return replace(self, K=K)
+        setting = Setting.of(problem.es_A, K=K, eta_g=self.eta_g)
+        if not isinstance(cohorts, Everyone):
+            setting = replace(setting, mu=problem.mu, share=cohorts.share(problem.n))
+        return replace(self, gamma=self.step(setting, figure), K=K)
 
-    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+    def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """gamma <= 1/(K L eta_g); from 2/L on it is refused."""
         return self.check_steps(problem, insist, K=self.K, eta_g=self.eta_g)
 
     @classmethod
-    def configure(cls, problem: Problem, parameters: Mapping[str, Any]) -> Scaffold:
-        """With a global step eta_g the theorem's local step is divided by it."""
-        best: Scaffold = cls.by_theory(problem, {k: v for k, v in parameters.items() if k != "eta_g"})
-        eta_g = parameters.get("eta_g", 1.0)
-        # the theorem bounds gamma eta_g; a gamma of the user stays unchanged
-        gamma = best.gamma if isinstance(parameters.get("gamma"), float) else best.gamma / eta_g
-        return replace(best, eta_g=eta_g, gamma=gamma)
-
-    @staticmethod
-    def limits(s: Setting) -> StepLimits:
+    def limits(cls, s: Setting) -> StepLimits:
         """1/(81 K L eta_g), and on cohorts share/(15 mu K eta_g)."""
         theorem = 1 / (81 * s.K * s.L * s.eta_g)
         if s.mu is not None:

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from proxskip import theory
-from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, as_sent, from_solution
+from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, as_sent, chosen, from_solution
+from proxskip.links.cohorts import EVERYONE, Participation
 from proxskip.methods import steps
 from proxskip.methods.proxskip import PAPER
 from proxskip.problems import operators
 from proxskip.problems.federated import Problem
 from proxskip.problems.solve import Solution
 from proxskip.prox import Singleton
+from proxskip.theory.step_sizes import Setting, StepLimits
 from proxskip.types import Array, InputError, Vectors
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class SplitSkip(Method):
     """A primal-dual method that skips the dual step; p = 1 is the method of Loris and Verhoeven (PAPC).
 
@@ -40,9 +41,9 @@ class SplitSkip(Method):
         K: a fixed number of steps in a round instead of a drawn one.
     """
 
-    gamma: float
-    p: float
-    tau: float
+    gamma: float = chosen()
+    p: float = chosen()
+    tau: float = chosen()
     K: int | None = None
 
     about = About(
@@ -53,7 +54,6 @@ class SplitSkip(Method):
         remembers=("h", "x", "xhat"),
         style=Style("#C34B96", "--", "P"),
         at_p_one="papc",
-        one_over_L=PAPER + "Theorem D.1",
     )
 
     def start(self, problem: Problem, x0: Array) -> Vectors:
@@ -61,7 +61,7 @@ class SplitSkip(Method):
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         """From one dual step to the next."""
-        K = self.K or steps.geometric(exchange.rng, self.p)
+        K = steps.geometric(exchange.rng, self.p) if self.K is None else self.K
         D = operator_of(exchange.problem)
         (xhat,) = exchange(self.local, K=K)
         y = exchange.prox_conjugate(server["y"] + self.tau * (D @ xhat), self.tau)
@@ -86,30 +86,33 @@ class SplitSkip(Method):
         apart = (self.p / self.gamma) * (memory["x"] - x)
         return float(np.abs(off).max() + np.abs(apart).max())
 
-    @classmethod
-    def theory(cls, problem: Problem) -> SplitSkip:
+    def check_parameters(self) -> None:
+        Method.check_parameters(self)
+        if self.tau is not None:
+            theory.positive("tau", self.tau)
+
+    def complete(self, problem: Problem, cohorts: Participation = EVERYONE, figure: bool = False) -> SplitSkip:
         """Theorem D.1: gamma = 1/L, tau = p/(gamma |DD'|), p = min(1, sqrt(gamma mu |DD'|/lmin+(DD')))."""
-        D = operator_of(problem)
-        lmin = operators.smallest_positive(D)
-        if lmin is None:
-            raise InputError("the smallest positive eigenvalue of D D' is too expensive to compute; pass p and tau.")
+        D, gamma, p = operator_of(problem), self.gamma, self.p
         norm2 = operators.operator_norm2(D)
-        gamma = theory.largest_step(problem.es_A)
-        p = theory.split_p(gamma, problem.mu, norm2, lmin)
-        return cls(gamma=gamma, p=p, tau=theory.split_tau(gamma, p, norm2))
+        if gamma is None:
+            gamma = steps.largest_step(problem)
+        if p is None and self.K is not None:
+            p = 1.0 / self.K
+        if p is None:
+            mu, lmin = steps.known_mu(problem, "p", "p or K"), operators.smallest_positive(D)
+            if lmin is None:
+                raise InputError("the smallest positive eigenvalue of D D' is too expensive to compute; give p or K.")
+            p = theory.split_p(gamma, mu, norm2, lmin)
+        tau = theory.split_tau(gamma, p, norm2) if self.tau is None else self.tau
+        return replace(self, gamma=gamma, p=p, tau=tau)
 
     @classmethod
-    def configure(cls, problem: Problem, parameters: Mapping[str, Any]) -> SplitSkip:
-        """p and tau at their best for what is given."""
-        if not parameters.keys() & {"gamma", "p", "K", "tau"}:
-            return cls.theory(problem)
-        gamma, norm2 = steps.gamma_of(parameters, problem), operators.operator_norm2(operator_of(problem))
-        p = steps.p_of(
-            parameters, lambda: theory.split_p(gamma, problem.mu, norm2, operators.smallest_positive(problem.D) or 0.0)
-        )
-        return cls(gamma, p, parameters.get("tau") or theory.split_tau(gamma, p, norm2), parameters.get("K"))
+    def limits(cls, s: Setting) -> StepLimits:
+        """gamma <= 1/L."""
+        return StepLimits.one_over_L(s.L, PAPER + "Theorem D.1")
 
-    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+    def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """gamma <= 1/L, gamma tau <= p/|DD'|."""
         warnings = self.check_steps(problem, insist)
         theory.check_tau(self.tau, self.gamma, self.p, operators.operator_norm2(operator_of(problem)))
@@ -143,7 +146,7 @@ def operator_of(problem: Problem) -> Any:
     return problem.D
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class PDHG(Method):
     """The primal-dual hybrid gradient method; with mu > 0 its steps change for the rate O(1/k^2).
 
@@ -160,20 +163,18 @@ class PDHG(Method):
     Args:
         gamma: the first primal step size.
         tau: the first dual step size.
-        mu: the strong convexity of f that is used; 0 keeps the step sizes.
+        mu: the strong convexity of f that is used, for the rate O(1/k^2); 0 keeps the step sizes.
     """
 
-    gamma: float
-    tau: float
-    mu: float = 0.0
+    gamma: float = chosen()
+    tau: float = chosen()
+    mu: float = chosen()
 
     about = About(
         name="pdhg",
         title="PDHG",
         reference="Chambolle, Pock, 2011 and 2016; Condat, 2013; Vu, 2013",
         handles=frozenset({"psi", "D"}),
-        parameters=("gamma", "tau"),
-        one_over_L="Nesterov, Gradient Methods for Minimizing Composite Functions, 2013",
         style=Style("#962D5A", "-.", "^"),
     )
 
@@ -198,38 +199,46 @@ class PDHG(Method):
 
     def check_parameters(self) -> None:
         Method.check_parameters(self)
-        theory.positive("tau", self.tau)
-        theory.nonnegative("mu", self.mu)
+        if self.tau is not None:
+            theory.positive("tau", self.tau)
+        if self.mu is not None:
+            theory.nonnegative("mu", self.mu)
 
-    @classmethod
-    def theory(cls, problem: Problem, accelerate: bool = True) -> PDHG:
+    def complete(self, problem: Problem, cohorts: Participation = EVERYONE, figure: bool = False) -> PDHG:
         """gamma = 1/(2 (L - mu)), tau = (L - mu)/|DD'|: half of the bound for the gradient, half for D.
 
-        Args:
-            accelerate: whether to use mu, for the rate O(1/k^2).
+        For another gamma the largest tau with gamma (L - mu + tau |DD'|) <= 1.
         """
-        mu = (problem.mu or 0.0) if accelerate else 0.0
+        gamma, tau = self.gamma, self.tau
+        mu = (problem.mu or 0.0) if self.mu is None else self.mu
+        if gamma is not None and tau is not None:
+            return replace(self, mu=mu)
+        norm2, L = operators.operator_norm2(operator_of(problem)), problem.L_global
         # f - mu/2 |x|^2 is L - mu smooth; where mu is near L, gamma would have no bound
-        smooth = max(problem.L_global - mu, 1e-3 * problem.L_global)
-        return cls(0.5 / smooth, smooth / operators.operator_norm2(operator_of(problem)), mu)
+        smooth = max(L - mu, 1e-3 * L)
+        if tau is None and gamma is not None:
+            tau = (1.0 / gamma - (L - mu)) / norm2
+            if not tau > 0:
+                raise InputError(
+                    f"gamma = {gamma:g} leaves no room for tau; take gamma below 1/(L - mu) = {1 / smooth:g}."
+                )
+        if tau is None:
+            tau = smooth / norm2
+        return replace(self, gamma=0.5 / smooth if gamma is None else gamma, tau=tau, mu=mu)
 
     @classmethod
-    def configure(cls, problem: Problem, parameters: Mapping[str, Any]) -> PDHG:
-        """tau as large as the gamma that is taken allows."""
-        best = cls.theory(problem)
-        gamma = parameters["gamma"] if isinstance(parameters.get("gamma"), float) else best.gamma
-        return cls(gamma, parameters.get("tau") or cls.largest_tau(problem, gamma, best.mu), best.mu)
+    def limits(cls, s: Setting) -> StepLimits:
+        """gamma <= 1/L, where no tau would be left."""
+        source = "Nesterov, Gradient Methods for Minimizing Composite Functions, 2013"
+        return StepLimits.one_over_L(s.L, source)
 
-    @staticmethod
-    def largest_tau(problem: Problem, gamma: float, mu: float = 0.0) -> float:
-        """The largest tau with gamma (L - mu + tau |DD'|) <= 1; 0 if gamma leaves no room."""
+    def smoothness(self, problem: Problem) -> float:
+        """That of the average."""
+        return problem.L_global
 
-        room = max(1.0 / gamma - (problem.L_global - mu), 0.0)
-        return room / operators.operator_norm2(operator_of(problem))
-
-    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+    def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """gamma (L - mu + tau |DD'|) <= 1, and so gamma <= 1/L, where no tau would be left."""
-        notes = self.check_steps(problem, insist, L=problem.L_global)
+        notes = self.check_steps(problem, insist)
         norm2 = operators.operator_norm2(operator_of(problem))
         used = self.gamma * (max(problem.L_global - self.mu, 0.0) + self.tau * norm2)
         if used > 1 + theory.ROUNDING and not insist:

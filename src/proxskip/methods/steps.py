@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,6 @@ from proxskip.prox import inner_state
 from proxskip.prox.adapted import Adapted
 from proxskip.types import Array, Indices, InputError
 
-_MADE: tuple[tuple[Callable[..., Array], tuple[Any, ...], Array], ...] = ()
-"""The last results of ``once``, with their arguments."""
-
 NEVER = 1e15
 """More coin flips than will ever happen."""
 
@@ -27,18 +24,6 @@ def geometric(rng: np.random.Generator, p: float) -> int:
     """K ~ Geom(p) on {1, 2, ...}: the number of coin flips up to the first head of probability p."""
     u = 1.0 - rng.random()  # in (0, 1]
     return 1 if p >= 1 else 1 + int(math.log(u) / math.log1p(-p))
-
-
-def once(make: Callable[..., Array], *arguments: Any) -> Array:
-    """``make(*arguments)``, cached for these very objects: for arrays with an entry per client."""
-    global _MADE
-    for f, seen, array in _MADE:
-        if f is make and len(seen) == len(arguments) and all(a is b for a, b in zip(seen, arguments, strict=True)):
-            return array
-    array = make(*arguments)
-    array.setflags(write=False)
-    _MADE = ((make, arguments, array), *_MADE[:3])
-    return array
 
 
 def over(weights: Array, gamma: Any) -> Array:
@@ -54,11 +39,6 @@ def geometric_each(rng: np.random.Generator, p: Array) -> Indices:
     return 1 + np.minimum(flips, NEVER).astype(np.int64)
 
 
-def local_steps(problem: Problem) -> int:
-    """sqrt(kappa) rounded: the mean number of local steps of Scaffnew at its best p (paper, Section 6)."""
-    return max(1, round(math.sqrt(theory.kappa(problem.L, problem.mu))))
-
-
 def check_gossip(graph: Graph, problem: Problem, may_fail: bool = False) -> None:
     """Refuse a graph without one node per client, unequal weights, and failing links unless they may fail."""
     if graph.failure and not may_fail:
@@ -68,8 +48,6 @@ def check_gossip(graph: Graph, problem: Problem, may_fail: bool = False) -> None
         )
     if graph.n != problem.n:
         raise InputError(f"the graph '{graph.name}' has {graph.n} nodes but there are {problem.n} clients.")
-    if float(problem.weights.max() - problem.weights.min()) > 1e-12:
-        raise InputError('gossip needs equally weighted clients; split with weights="equal".')
 
 
 def off_subgradient(problem: Problem, x: Array, h: Array, t: float) -> float | None:
@@ -85,31 +63,47 @@ def off_subgradient(problem: Problem, x: Array, h: Array, t: float) -> float | N
     return float(np.abs(x - problem.psi.prox(x - t * total, t)).max() / t)
 
 
-# -- default parameters ------------------------------------------------------------------------------------------------
-def gamma_of(parameters: Mapping[str, Any], problem: Problem) -> float:
-    """The user's gamma, or 1/L (1/A with minibatches)."""
-    gamma = parameters.get("gamma")
-    return gamma if isinstance(gamma, float) else theory.largest_step(problem.es_A)
+# -- parameters that were not given ------------------------------------------------------------------------------------
+def known_mu(problem: Problem, choice: str, instead: str = "") -> float:
+    """The problem's mu, refused where it is unknown.
+
+    Args:
+        choice: the parameter that depends on it.
+        instead: what to give in its place; the parameter itself if not given.
+    """
+    if problem.mu is None:
+        give = instead or choice
+        raise InputError(
+            f"{choice} is chosen by mu, which is unknown here; give {give}, or l2 > 0 without an intercept."
+        )
+    return problem.mu
 
 
-def longer_gamma(parameters: Mapping[str, Any], problem: Problem, longest: Callable[[], float]) -> float:
-    """The user's gamma, or the longer step that a theorem allows for similar clients, or 1/L (1/A).
+def largest_step(problem: Problem) -> float:
+    """gamma = 1/L, or 1/A with minibatches."""
+    return theory.largest_step(problem.es_A)
+
+
+def longer_step(problem: Problem, longest: Callable[[], float]) -> float:
+    """The longer step that a theorem allows for similar clients, or 1/L (1/A).
 
     Theorems consider the worst case, clients with one and the same Hessian. If the average is less than half as steep
     as the steepest client, 1/L takes fewer rounds (measured on quadratics with kappa = 1e3 and 1e4; docs/decisions.md).
     ``longest`` is for full gradients and L = max_i L_i.
     """
     exact = problem.batch is None and problem.L_kind == "max" and problem.mu is not None
-    if "gamma" in parameters or not exact or 2 * problem.L_global < problem.L_max:
-        return gamma_of(parameters, problem)
-    return longest()
+    alike = exact and 2 * problem.L_global >= problem.L_max
+    return longest() if alike else largest_step(problem)
 
 
-def p_of(parameters: Mapping[str, Any], best: Callable[[], float]) -> float:
-    """The user's p, or 1/K for a fixed K, or the best for this gamma."""
-    if "p" in parameters:
-        return float(parameters["p"])
-    return best() if "K" not in parameters else 1.0 / int(parameters["K"])
+def best_p(K: int | None, gamma: float, problem: Problem) -> float:
+    """1/K for a fixed K, otherwise sqrt(gamma mu)."""
+    return 1.0 / K if K is not None else theory.best_p(gamma, known_mu(problem, "p", "p or K"))
+
+
+def local_steps(problem: Problem) -> int:
+    """sqrt(kappa) rounded: the mean number of local steps of Scaffnew at its best p (paper, Section 6)."""
+    return max(1, round(math.sqrt(theory.kappa(problem.L, known_mu(problem, "K")))))
 
 
 def first_of(kept: Any, what: str = "a step size that adapts", instead: str = "give gamma") -> float:

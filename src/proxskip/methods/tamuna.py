@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from proxskip import theory
-from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, as_sent
+from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, as_sent, chosen
 from proxskip.links.codecs import Masks, Ownership
-from proxskip.links.cohorts import Everyone, Given, Participation, Uniform, as_participation
+from proxskip.links.cohorts import EVERYONE, Everyone, Given, Participation, Uniform
 from proxskip.methods import steps
-from proxskip.methods.scaffnew import Scaffnew
+from proxskip.methods.scaffnew import Scaffnew, best_p
 from proxskip.problems.federated import Problem
 from proxskip.theory.step_sizes import Setting, StepLimits
 from proxskip.types import Array, InputError, Vectors
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Tamuna(Method):
     """Local steps, cohorts S of c clients, and masks q_i: every coordinate has s owners in S, and only they send it.
 
@@ -39,10 +37,10 @@ class Tamuna(Method):
         chi: the step size of h, at most nu.
     """
 
-    gamma: float
-    p: float
-    s: int
-    chi: float
+    gamma: float = chosen()
+    p: float = chosen()
+    s: int = chosen()
+    chi: float = chosen()
 
     about = About(
         name="tamuna",
@@ -54,7 +52,6 @@ class Tamuna(Method):
         style=Style("#CC79A7", "-", "*"),
         at_p_one="gd",
         other_names=("compressed-scaffnew",),
-        equal_weights=True,
         needs_whole_cohort=True,
     )
 
@@ -63,7 +60,7 @@ class Tamuna(Method):
         # with s = c every client owns every coordinate, as in Scaffnew on cohorts, byte for byte
         masked = self.s < len(exchange.cohort)
         half, settle = (self.masked, self.settle_masked) if masked else (self.local, self.settle)
-        weights = steps.once(steps.over, exchange.problem.weights, self.gamma)
+        weights = steps.over(exchange.problem.weights, self.gamma)
         (x,) = exchange(half, server["x"], K=K, weights=weights)
         exchange.settle(settle, x)
         return {"x": x}
@@ -89,50 +86,38 @@ class Tamuna(Method):
 
     def check_parameters(self) -> None:
         Method.check_parameters(self)
-        theory.whole("s", self.s)
-        theory.positive("chi", self.chi)
+        if self.s is not None:
+            theory.whole("s", self.s)
+        if self.chi is not None:
+            theory.positive("chi", self.chi)
 
-    @classmethod
-    def theory(cls, problem: Problem, *, cohort: Any = None, s: int | None = None) -> Tamuna:
-        """gamma = 2/(L + mu), chi = nu, and the best p of the theorem.
+    def complete(self, problem: Problem, cohorts: Participation = EVERYONE, figure: bool = False) -> Tamuna:
+        """gamma = 2/(L + mu), chi = nu, the best p of the theorem, and s = max(2, c/d), the fewest floats up.
 
         gamma = 1/L where clients are unlike (L_global < L_max/2), and 1/A with minibatches.
-
-        Args:
-            cohort: as in ``run``; all cohorts must have one size c.
-            s: owners of a coordinate, from 2 to c; max(2, c/d) if not given, the fewest floats up.
         """
-        return cls.configure(problem, {"cohort": cohort, "s": s})
-
-    @classmethod
-    def configure(cls, problem: Problem, parameters: Mapping[str, Any]) -> Tamuna:
-        """The best p for this gamma and s."""
-        gamma = steps.longer_gamma(parameters, problem, lambda: theory.sharp_step(problem.L_max, problem.mu))
-        participation = as_participation(parameters.get("cohort"))
-        participation.check(problem.n)
-        c = size_of(participation, problem.n)
-        s = max(2, c // problem.d) if parameters.get("s") is None else parameters["s"]
+        c, gamma, s, p = size_of(cohorts, problem.n), self.gamma, self.s, self.p
+        if gamma is None and figure:
+            gamma = steps.largest_step(problem)
+        if gamma is None:
+            gamma = steps.longer_step(problem, lambda: theory.sharp_step(problem.L_max, problem.mu))
+        s = max(2, c // problem.d) if s is None else s
         check_owners(s, c)
         # the owners of a coordinate are a uniform set of s clients out of n, whatever c is
-        a, chi = theory.uniform_cohort(problem.n, s)
-        p = steps.p_of(parameters, lambda: Scaffnew.at(gamma, problem, a, chi).p)
-        return cls(gamma, p, s, parameters.get("chi", chi))
+        a, nu = theory.uniform_cohort(problem.n, s)
+        p = best_p(gamma, problem, a, nu) if p is None else p
+        return replace(self, gamma=gamma, p=p, s=s, chi=nu if self.chi is None else self.chi)
 
-    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+    def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """2 <= s <= n, chi at most nu, gamma <= 2/(L + mu), or 1/A with minibatches."""
-        check_owners(self.s, problem.n)
+        check_owners(self.s, size_of(cohorts, problem.n))
         nu = theory.nu(problem.n, self.s)
         beyond = f"chi = {self.chi:g} exceeds its bound {nu:g} for s = {self.s}, so tamuna can diverge."
         mu = None if problem.batch is not None else problem.mu
         return self.check_steps(problem, insist, mu=mu) + ([] if self.chi <= nu * (1 + 1e-12) else [beyond])
 
-    def for_cohorts(self, cohorts: Participation, n: int) -> tuple[Tamuna, list[str]]:
-        """Unchanged: the constants only depend on s and n."""
-        check_owners(self.s, size_of(cohorts, n))
-        return self, []
-
-    @staticmethod
-    def limits(s: Setting) -> StepLimits:
+    @classmethod
+    def limits(cls, s: Setting) -> StepLimits:
         """2/(L + mu), from which on the rate falls again; 1/L where mu is unknown."""
         best = 1 / s.L if s.mu is None else theory.sharp_step(s.L, s.mu)
         return StepLimits(best, 1 / s.L, best, 2 / s.L, "Condat et al., TAMUNA, arXiv:2302.09832, with L = max_i L_i")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
 from proxskip import theory
-from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, as_sent, from_solution
+from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, as_sent, chosen, from_solution
 from proxskip.interfaces.method import check_probability
+from proxskip.links.cohorts import EVERYONE, Participation
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
@@ -21,7 +21,7 @@ from proxskip.types import Array, Vectors
 PAPER = "Malinovsky, Yi, Richtarik, Variance Reduced ProxSkip, NeurIPS 2022, arXiv:2207.04338"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ScaffnewVR(Method):
     """Scaffnew with the gradients of L-SVRG: exact with minibatches.
 
@@ -41,15 +41,15 @@ class ScaffnewVR(Method):
         q: the probability that a step moves the anchor, which costs a full gradient.
     """
 
-    gamma: float
-    p: float
-    q: float
+    gamma: float = chosen()
+    p: float = chosen()
+    q: float = chosen()
 
     about = About(
         name="scaffnew-vr",
         title="Scaffnew-VR",
         reference=PAPER,
-        handles=frozenset({"batch", "clients", "psi"}),
+        handles=frozenset({"batch", "clients", "weights", "psi"}),
         remembers=("h", "xhat", "w", "gw"),
         heals=True,
         style=Style("#87693C", "-", "h"),
@@ -81,31 +81,27 @@ class ScaffnewVR(Method):
 
     def check_parameters(self) -> None:
         Method.check_parameters(self)
-        check_probability("q", self.q)
+        if self.q is not None:
+            check_probability("q", self.q)
 
-    @classmethod
-    def theory(cls, problem: Problem) -> Self:
+    def complete(self, problem: Problem, cohorts: Participation = EVERYONE, figure: bool = False) -> Self:
         """gamma = 1/((4 + e) L_b) by ``theory.lsvrg_step``, p = sqrt(gamma mu), q by ``theory.lsvrg_q``.
 
-        gamma = 1/L with full gradients, and 1/(6 L_b) where mu is unknown.
+        gamma = 1/L with full gradients. Where mu is unknown gamma = 1/(6 L_b), and q = batch/m moves an anchor once per
+        pass.
         """
-        return cls.at(_best_step(problem), problem)
+        gamma, p, q = self.gamma, self.p, self.q
+        if gamma is None:
+            gamma = _best_step(problem)
+        if p is None:
+            p = theory.best_p(gamma, steps.known_mu(problem, "p"))
+        if q is None and problem.mu is None:
+            q = _share(problem)
+        if q is None:
+            q = theory.lsvrg_q(gamma, _smoothness(problem), problem.mu)
+        return replace(self, gamma=gamma, p=p, q=q)
 
-    @classmethod
-    def at(cls, gamma: float, problem: Problem, p: float | None = None, q: float | None = None) -> Self:
-        """The best p and q for this gamma, unless they are given."""
-        p = theory.best_p(gamma, problem.mu) if p is None else p
-        return cls(gamma, p, theory.lsvrg_q(gamma, _smoothness(problem), problem.mu) if q is None else q)
-
-    @classmethod
-    def configure(cls, problem: Problem, parameters: Mapping[str, Any]) -> Self:
-        """The best p and q for this gamma; without mu, q = batch/m moves an anchor once per pass."""
-        gamma = parameters.get("gamma")
-        gamma = gamma if isinstance(gamma, float) else _best_step(problem)
-        q = parameters.get("q", _share(problem) if problem.mu is None else None)
-        return cls.at(gamma, problem, steps.p_of(parameters, lambda: theory.best_p(gamma, problem.mu)), q)
-
-    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+    def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """gamma below 1/(4 L_b), or at most 1/L with full gradients."""
         if not problem.checks_steps:
             return self.check_steps(problem, insist)
@@ -115,8 +111,8 @@ class ScaffnewVR(Method):
         L = _smoothness(problem)
         return check_limits(self.name, self.gamma, self.limits(Setting.of(L)), L, insist)
 
-    @staticmethod
-    def limits(s: Setting) -> StepLimits:
+    @classmethod
+    def limits(cls, s: Setting) -> StepLimits:
         """Below 1/(4 L) with L = L_b of the minibatches a rate is known; the paper has 1/(6 L)."""
         return StepLimits(1 / (4 * s.L), 1 / (6 * s.L), 1 / (4 * s.L), 2 / s.L, PAPER + ", rederived")
 
@@ -134,12 +130,13 @@ class ScaffnewVR(Method):
             scaffnew = theory.scaffnew_lyapunov(problem.weights, self.gamma, self.p, x, memory["h"], s.x, s.h)
             return self.gamma * scaffnew + self.gamma**2 * W * spread
 
-        known = problem.mu is not None and rate > 0
-        zeta = min(theory.zeta(self.gamma, problem.mu, self.p), rate) if known else None
+        zeta = None
+        if problem.mu is not None and rate > 0:
+            zeta = min(theory.zeta(self.gamma, problem.mu, self.p), rate)
         return Claims(zeta, from_solution(problem, psi), ball=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ProxSkipVR(ScaffnewVR):
     """ScaffnewVR under the name that it has for one function: SProxSkip without its ball.
 

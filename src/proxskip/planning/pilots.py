@@ -151,7 +151,7 @@ def candidates(problem: Problem, network: Network | None = None) -> list[Candida
     methods: list[Candidate] = [("gd", None, GD.theory(problem) if problem.psi is None else ProxGD.theory(problem))]
     if not batch and problem.mu is not None:
         methods.append(("accelerated", None, Accelerated.theory(problem)))
-        methods.append(("5gcs", None, FiveGCS.practical(problem)))
+        methods.append(("5gcs", None, FiveGCS.theory(problem, figure=True)))
     if problem.mu is None:
         gamma = theory.largest_step(problem.es_A)
         return [*methods, *(("scaffnew", p, Scaffnew(gamma, p)) for p in (0.3, 0.1, 0.03, 0.01))]

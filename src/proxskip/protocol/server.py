@@ -113,7 +113,7 @@ class Server:
     def has_h(self) -> bool:
         """Whether clients keep an h (5gcs: v) whose weighted sum is known, and which does not heal by itself."""
         about = self.method.about
-        if about.summed not in about.remembers or (self.problem.psi is not None and not about.psi_on_cohorts):
+        if about.summed not in about.remembers or (self.problem.psi is not None and "cohort+psi" not in about.handles):
             return False
         if about.summed != "h" and self.closing == "everyone":
             return False

@@ -51,10 +51,8 @@ def config(
     Args:
         fingerprinted: with the digest of the data, which takes as long as many gradients.
     """
-    source = registry.source_digest(type(method.method if isinstance(method, Decaying) else method))
     return {
         "method": method.name,
-        **({} if source is None else {"source": source}),
         "parameters": parameters(method),
         "problem": identity(problem) if fingerprinted else _about(problem),
         "stop": dict(limits),
@@ -151,7 +149,9 @@ def revive(saved: dict[str, Any]) -> tuple[Method, Participation]:
     decay = None if "decay" in names else values.pop("decay", None)
     if values.keys() - names:
         name = min(values.keys() - names)
-        raise InputError(f"{kind.name} has no parameter {name}, which this run has; use the version that began it.")
+        raise InputError(
+            f"{kind.about.name} has no parameter {name}, which this run has; use the version that began it."
+        )
     method: Method = kind(**values) if decay is None else Decaying(kind(**values), decay)
     scheme = saved["cohort"].get("scheme", 1)  # the first runs knew no other
     if scheme not in (1, 2):
@@ -211,7 +211,7 @@ def cohort_floor(config: Mapping[str, Any], first: Mapping[str, float]) -> str |
     if "cohort" not in config:
         return None
     kind = registry.METHODS.get(config["method"])  # none for the training of a network
-    if kind is None or "h" not in kind.remembers:
+    if kind is None or "h" not in kind.about.remembers:
         return None
     (rule, size), n, stop = next(iter(config["cohort"].items())), config["problem"]["clients"], config["stop"]
     if rule not in ("uniform", "bernoulli") or isinstance(size, list):

@@ -218,12 +218,6 @@ def same_run(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     changes = checkpoint.differences({k: saved.get(k) for k in kept}, {k: now.get(k) for k in kept})
     if changes:
         raise InputError("this checkpoint belongs to another run: " + "; ".join(changes) + ".")
-    # a method from outside the package; folders of 0.2 have no digest, and a notebook's cell has no source
-    sources = saved.get("source"), now.get("source")
-    if None not in sources and sources[0] != sources[1]:
-        raise InputError(
-            f"the code of {saved.get('method')} has changed since this run began; restore it, or start a new run."
-        )
 
 
 def to_toml(config: Mapping[str, Any], section: str = "") -> str:

@@ -4,4 +4,3 @@ from proxskip.theory.follow_ups import *  # noqa: F403
 from proxskip.theory.local_solver import *  # noqa: F403
 from proxskip.theory.numbers import *  # noqa: F403
 from proxskip.theory.theorems import *  # noqa: F403
-from proxskip.theory.theorems import CohortConstants as Participation  # noqa: F401

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from proxskip.theory.numbers import accuracy, known, nonnegative, positive, probability, whole
+from proxskip.theory.numbers import accuracy, probability, theorem, whole
 from proxskip.theory.theorems import Numbers, sharp_rate
 from proxskip.types import Array, InputError
 
@@ -21,19 +21,21 @@ __all__ = [
 
 
 # -- GradSkip ----------------------------------------------------------------------------------------------------------
+@theorem
 def gradskip_q(L_i: Numbers, p: float, L: float | None = None) -> Array:
     """``q_i = (1 - p^2 L/L_i)/(1 - p^2)``, cut at 0 and 1: the smallest that leave gamma = 1/L, with L = max_i L_i.
 
     For p = 1/sqrt(kappa_max) it is (1 - 1/kappa_i)/(1 - 1/kappa_max), GradSkip's choice. Only p and the ratios of the
     L_i enter, so mu need not be known.
     """
-    smooth, p = np.asarray(L_i, dtype=np.float64), probability("p", p)
-    largest = float(smooth.max()) if L is None else positive("L", L)
+    smooth = np.asarray(L_i, dtype=np.float64)
+    largest = float(smooth.max()) if L is None else L
     if p == 1.0:
         return np.ones(len(smooth))
     return np.clip((1.0 - p**2 * largest / smooth) / (1.0 - p**2), 0.0, 1.0)
 
 
+@theorem
 def gradskip_L(L_i: Numbers, q: Numbers, p: float) -> float:
     """``max_i L_i (1 - q_i (1 - p^2))/p^2``: GradSkip's theorem needs gamma <= 1/this.
 
@@ -44,21 +46,23 @@ def gradskip_L(L_i: Numbers, q: Numbers, p: float) -> float:
     Args:
         q: the probability that a client stays awake, one per client.
     """
-    smooth, p = np.asarray(L_i, dtype=np.float64), probability("p", p)
+    smooth = np.asarray(L_i, dtype=np.float64)
     needed = float(np.max(smooth * (1.0 - np.asarray(q) * (1.0 - p**2)))) / p**2
     return max(float(smooth.max()), needed - 4 * np.finfo(np.float64).eps * float(smooth.max()) / p**2)
 
 
-def gradskip_zeta(gamma: float, mu: float | None, q: Numbers, p: float) -> float:
+@theorem
+def gradskip_zeta(gamma: float, mu: float, q: Numbers, p: float) -> float:
     """``min(gamma mu, 1 - q_max (1 - p^2))`` for gamma <= 1/``gradskip_L``.
 
     Args:
         q: the probability that a client stays awake, one per client.
     """
-    return min(positive("gamma", gamma) * known(mu), 1.0 - float(np.max(q)) * (1.0 - probability("p", p) ** 2))
+    return min(gamma * mu, 1.0 - float(np.max(q)) * (1.0 - p**2))
 
 
 # -- variance reduction by L-SVRG --------------------------------------------------------------------------------------
+@theorem
 def lsvrg_constants(gamma: float, L_b: float, q: float) -> tuple[float, float]:
     """``(W, q (1 - 2/c))`` with c = 1/(gamma L_b) - 2 and W = c/q: the weight of sigma in Psi, and its contraction.
 
@@ -67,32 +71,34 @@ def lsvrg_constants(gamma: float, L_b: float, q: float) -> tuple[float, float]:
     |x - x*|^2 + (gamma/p)^2 |h - h*|^2 + gamma^2 W sigma the terms with D_f cancel if gamma L_b (2 + c) <= 1, and sigma
     contracts by 2/W + 1 - q. At gamma = 1/(6 L_b) this is 1 - q/2; from 1/(4 L_b) on there is no rate, and it is 0.
     """
-    c = 1.0 / (positive("gamma", gamma) * positive("L_b", L_b)) - 2.0
+    c = 1.0 / (gamma * L_b) - 2.0
     q = probability("q", q)
     return (c / q, q * (1.0 - 2.0 / c)) if c > 2 else (0.0, 0.0)
 
 
-def lsvrg_step(L_b: float, mu: float | None, share: float) -> float:
+@theorem
+def lsvrg_step(L_b: float, mu: float, share: float) -> float:
     """``gamma = 1/((4 + e) L_b)`` with e = min(2, sqrt(mu/(share L_b))): the fewest gradients of the theorem.
 
     With q = ``lsvrg_q`` an iteration contracts by gamma mu and takes 2 b + q m gradients of m rows, share = b/m; over
     the contraction that is  2 b (4 + e) L_b/mu + m (1 + 2/e).  Rounds fall with e too, up to sqrt(6/4) times from
     gamma = 1/(6 L_b).
     """
-    L_b, share = positive("L_b", L_b), probability("share", share)
-    return 1.0 / ((4.0 + min(2.0, math.sqrt(known(mu) / (share * L_b)))) * L_b)
+    return 1.0 / ((4.0 + min(2.0, math.sqrt(mu / (share * L_b)))) * L_b)
 
 
-def lsvrg_q(gamma: float, L_b: float, mu: float | None) -> float:
+@theorem
+def lsvrg_q(gamma: float, L_b: float, mu: float) -> float:
     """``gamma mu max(2, c/(c - 2))``, at most 1: then sigma contracts by gamma mu (see ``lsvrg_constants``).
 
     From gamma = 1/(4 L_b) on, where there is no rate, it is 2 gamma mu.
     """
-    c = 1.0 / (positive("gamma", gamma) * positive("L_b", L_b)) - 2.0
-    return min(1.0, gamma * known(mu) * (max(2.0, c / (c - 2.0)) if c > 2.0 else 2.0))
+    c = 1.0 / (gamma * L_b) - 2.0
+    return min(1.0, gamma * mu * (max(2.0, c / (c - 2.0)) if c > 2.0 else 2.0))
 
 
 # -- random gossip by RandProx -----------------------------------------------------------------------------------------
+@theorem
 def random_gossip_tau(gamma: float, omega: float, lmax: float, w: float) -> float:
     """``tau = 1/(gamma (lmax + 2 omega w))``, with the largest weight w of a link.
 
@@ -102,29 +108,32 @@ def random_gossip_tau(gamma: float, omega: float, lmax: float, w: float) -> floa
     gamma (1 + omega)/tau |u - u*|^2, u in the range of B, contracts by max((1 - gamma mu)^2, (gamma L - 1)^2,
     1 - gamma tau delta/(1 + omega)).
     """
-    return 1.0 / (positive("gamma", gamma) * (positive("lmax", lmax) + 2.0 * nonnegative("omega", omega) * w))
+    return 1.0 / (gamma * (lmax + 2.0 * omega * w))
 
 
-def random_gossip_omega(gamma: float, mu: float | None, delta: float, lmax: float, w: float) -> float:
+@theorem
+def random_gossip_omega(gamma: float, mu: float, delta: float, lmax: float, w: float) -> float:
     """The largest omega for which the links' part of the rate is not below gamma mu; 0 if there is none.
 
     (1 + omega)(lmax + 2 omega w) <= delta/(gamma mu), a quadratic inequality.
     """
-    goal = positive("delta", delta) / (positive("gamma", gamma) * known(mu))
+    goal = delta / (gamma * mu)
     b = lmax + 2.0 * w
     return max(0.0, (math.sqrt(b * b + 8.0 * w * max(goal - lmax, 0.0)) - b) / (4.0 * w))
 
 
 # -- LoCoDL: arXiv:2403.04348, with the weights w_i, and a codec of variance omega -------------------------------------
+@theorem
 def locodl_zeta(gamma: float, mu: float, L: float, p: float, omega: float, rho: float) -> float:
     """``1 - max((1 - gamma mu)^2, (gamma L - 1)^2, 1 - p^2 rho/(1 + 2 omega))``, for rho <= 1/(1 + omega max_i w_i).
 
     mu and L are those of the functions F_i and of g.
     """
-    share = probability("rho", rho) / (1.0 + 2.0 * nonnegative("omega", omega))
-    return sharp_rate(gamma, mu, L, probability("p", p) * math.sqrt(share))
+    share = rho / (1.0 + 2.0 * omega)
+    return sharp_rate(gamma, mu, L, p * math.sqrt(share))
 
 
+@theorem
 def locodl_p(gamma: float, mu: float, omega: float, rho: float) -> float:
     """The p that balances the two parts of ``locodl_zeta``, at most 1.
 
@@ -133,9 +142,9 @@ def locodl_p(gamma: float, mu: float, omega: float, rho: float) -> float:
         mu: the strong convexity.
         omega, rho: of the codec.
     """
-    gm = min(1.0, positive("gamma", gamma) * known(mu))
+    gm = min(1.0, gamma * mu)
     both = gm * (2.0 - gm)  # 1 - (1 - gm)^2 without cancellation
-    return min(1.0, math.sqrt(both * (1.0 + 2.0 * nonnegative("omega", omega)) / probability("rho", rho)))
+    return min(1.0, math.sqrt(both * (1.0 + 2.0 * omega) / rho))
 
 
 # -- cohorts: how many rounds they need whatever the method's parameters are -------------------------------------------

@@ -29,7 +29,7 @@ from proxskip.types import Array
 
 __all__ = [
     "inexact_rate", "local_accuracy", "local_dual_steps", "local_momentum", "local_radius", "local_sigma",
-    "local_steps_for",
+    "local_steps_for", "local_theta",
 ]  # fmt: skip
 
 
@@ -83,6 +83,19 @@ def local_accuracy(L: Array, tau: Array, K: int) -> float:
     moved = 1.0 - np.sqrt((L + 2 * tau) / tau) * r
     theta = np.sqrt((L + tau) * (L + 2 * tau)) * r / (tau * np.maximum(moved, 1e-300))
     return float(np.max(np.where(moved > 0, theta, np.inf)))
+
+
+def local_theta(gamma: float, mu: float, L: Array, tau: Array, sigma: float) -> float:
+    """The largest theta that the theorem on inexact solves allows.
+
+    Args:
+        gamma: the server's step size.
+        mu, L: the strong convexity, and L_m - mu.
+        tau: the dual step of each client.
+        sigma: see ``local_sigma``.
+    """
+    a, b = sigma / (gamma * mu) + 2 * float(np.max(tau / L)), 1.0 - sigma
+    return b / (1.0 + math.sqrt(1.0 + a * b))  # the largest with  a theta^2 + 2 theta <= 1 - sigma
 
 
 def local_steps_for(theta: float, L: Array, tau: Array) -> int:

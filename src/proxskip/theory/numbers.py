@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -11,7 +14,7 @@ from proxskip.types import InputError
 
 __all__ = [
     "ROUNDING", "accuracy", "below_two_over_L", "kappa", "known", "nonnegative", "ordered", "positive",
-    "probability", "whole", "whole_seed",
+    "probability", "theorem", "whole", "whole_seed",
 ]  # fmt: skip
 
 ROUNDING = 1e-9
@@ -108,9 +111,42 @@ def below_two_over_L(gamma: float, L: float) -> float:
     return gamma * L
 
 
-def kappa(L: float, mu: float | None) -> float:
+P = ParamSpec("P")
+R = TypeVar("R")
+DOMAIN: dict[str, Callable[[str, Any], Any]] = {
+    **dict.fromkeys(("gamma", "gamma0", "L", "L_b", "L_max", "tau", "norm2", "lmin_plus", "delta", "lmax"), positive),
+    **dict.fromkeys(("p", "prob", "share", "zeta", "chi", "chi_a", "a", "rho"), probability),
+    **dict.fromkeys(("omega", "decay"), nonnegative),
+    **dict.fromkeys(("n", "m", "b", "c", "s"), whole),
+    "k": functools.partial(whole, least=0),
+    "mu": lambda name, value: known(value),
+    "eps": lambda name, value: accuracy(value),
+}
+"""What the arguments of a formula must be, by their names."""
+
+
+def theorem(formula: Callable[P, R]) -> Callable[P, R]:
+    """A formula whose arguments are checked by their names, see ``DOMAIN``; L and mu also against each other."""
+    signature = inspect.signature(formula)
+
+    @functools.wraps(formula)
+    def checked(*args: P.args, **given: P.kwargs) -> R:
+        bound = signature.bind(*args, **given)
+        values = bound.arguments
+        if "L" in values and "mu" in values:
+            values["L"], values["mu"] = ordered(values["L"], values["mu"])
+        for name, value in values.items():
+            is_left_out = value is None and signature.parameters[name].default is None
+            if name in DOMAIN and not is_left_out:
+                values[name] = DOMAIN[name](name, value)
+        return formula(*bound.args, **bound.kwargs)
+
+    return checked
+
+
+@theorem
+def kappa(L: float, mu: float) -> float:
     """The condition number L/mu."""
-    L, mu = ordered(L, mu)
     if mu * 1e300 < L:
         raise InputError(f"kappa = L/mu overflows with L = {L:g} and mu = {mu:g}; give a larger l2.")
     return L / mu

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from proxskip.theory.numbers import kappa, ordered, positive, probability, whole
+from proxskip.theory.numbers import kappa, ordered, positive, probability, theorem, whole
 from proxskip.types import InputError
 
 
@@ -110,7 +110,7 @@ def check_limits(
 
 
 # -- Nesterov's method -------------------------------------------------------------------------------------------------
-def nesterov_momentum(L: float, mu: float | None) -> float:
+def nesterov_momentum(L: float, mu: float) -> float:
     """``beta = (sqrt(kappa) - 1)/(sqrt(kappa) + 1)`` for x+ = y - gamma grad f(y), y+ = x+ + beta (x+ - x).
 
     Nesterov, "Lectures on Convex Optimization", 2018, section 2.2: with gamma = 1/L, f - f* plus mu/2 times a
@@ -120,11 +120,7 @@ def nesterov_momentum(L: float, mu: float | None) -> float:
     return (root - 1) / (root + 1)
 
 
-def nesterov_zeta(L: float, mu: float | None) -> float:
-    """``1/sqrt(kappa)``: the contraction per iteration proved for ``nesterov_momentum`` and gamma = 1/L."""
-    return 1 / math.sqrt(kappa(L, mu))
-
-
+@theorem
 def nesterov_limit(L: float, beta: float) -> float:
     """``(2 + 2 beta)/((1 + 2 beta) L)``: the exact end of stability of constant momentum on quadratics.
 
@@ -134,4 +130,4 @@ def nesterov_limit(L: float, beta: float) -> float:
     """
     if not 0 <= beta <= 1:
         raise InputError(f"beta = {beta:g} must lie in [0, 1].")
-    return (2 + 2 * beta) / ((1 + 2 * beta) * positive("L", L))
+    return (2 + 2 * beta) / ((1 + 2 * beta) * L)

@@ -22,87 +22,77 @@ import numpy as np
 
 from proxskip.theory.numbers import (
     ROUNDING,
-    accuracy,
     below_two_over_L,
     known,
     nonnegative,
-    ordered,
     positive,
-    probability,
-    whole,
+    theorem,
 )
 from proxskip.types import Array, InputError
 
 __all__ = [
-    "CohortConstants", "Decentralized", "ExpectedSmoothness", "Stochastic", "bernoulli_cohort", "best_p",
-    "binomial_sizes", "bounded_variance", "check_tau", "cohort_constants", "communications", "decaying_step",
-    "decentralized", "decentralized_lyapunov", "expected_smoothness", "falling_step", "gossip_pinv", "iterations",
-    "largest_step", "minibatch_smoothness", "minibatch_variance", "noise_ball", "nu", "psi_lyapunov",
-    "scaffnew_lyapunov", "scaffnew_p", "scaffnew_zeta", "sharp_rate", "sharp_step", "small_step_p", "split_lyapunov",
-    "split_p", "split_tau", "split_zeta", "stochastic", "tamuna_p", "tamuna_zeta", "tracking_rate", "tracking_step",
-    "uniform_cohort", "zeta",
+    "CohortConstants", "ExpectedSmoothness", "Stochastic", "best_p", "binomial_sizes", "check_tau", "cohort_constants",
+    "communications", "decentralized_lyapunov", "expected_smoothness", "falling_step", "gossip_pinv", "iterations",
+    "largest_step", "minibatch_smoothness", "minibatch_variance", "nu", "psi_lyapunov", "scaffnew_lyapunov",
+    "scaffnew_p", "scaffnew_zeta", "sharp_rate", "sharp_step", "split_lyapunov", "split_p", "split_tau", "split_zeta",
+    "stochastic", "tamuna_p", "tamuna_zeta", "tracking_rate", "tracking_step", "uniform_cohort", "zeta",
 ]  # fmt: skip
 
 Numbers: TypeAlias = float | Sequence[float] | Array
 
 
 # -- ProxSkip: Theorem 3.6 and Corollary 3.7 -----------------------------------------------------------------
+@theorem
 def largest_step(L: float) -> float:
     """``gamma = 1/L``, the largest step size of Theorem 3.6 of the paper."""
-    return 1 / positive("L", L)
+    return 1 / L
 
 
-def best_p(gamma: float, mu: float | None) -> float:
+@theorem
+def best_p(gamma: float, mu: float) -> float:
     """``p = min(1, sqrt(gamma mu))``: the smallest p that keeps zeta = gamma mu in Theorem 3.6.
 
     For gamma = 1/L it is 1/sqrt(kappa) (Corollary 3.7). Section 3.5 of the paper prints 1/sqrt(gamma mu), a misprint.
     """
-    return min(1.0, math.sqrt(positive("gamma", gamma) * known(mu)))
+    return min(1.0, math.sqrt(gamma * mu))
 
 
-def small_step_p(gamma: float, mu: float | None, L: float) -> float:
-    """``p = gamma sqrt(mu L)``, which communicates less than ``best_p`` when gamma is well below 1/L.
-
-    The effect is that of Hu and Huang, "Tighter Analysis for ProxSkip", ICML 2023 (the dual error falls with
-    p, not p^2): O(sqrt(kappa) log 1/eps) communications for any small gamma. Theorem 3.6 does not show it:
-    its ``zeta`` for this p is p^2 < gamma mu. For gamma = 1/L it is best_p; above that it is capped there.
-    """
-    L, mu = ordered(L, mu)
-    return min(best_p(gamma, mu), gamma * math.sqrt(mu * L))
-
-
-def zeta(gamma: float, mu: float | None, p: float) -> float:
+@theorem
+def zeta(gamma: float, mu: float, p: float) -> float:
     """``zeta = min(gamma mu, p^2)`` of Theorems 3.6 and 5.5, for gamma <= 1/L; else ``sharp_rate``."""
-    return min(positive("gamma", gamma) * known(mu), probability("p", p) ** 2)
+    return min(gamma * mu, p**2)
 
 
-def sharp_rate(gamma: float, mu: float | None, L: float, p: float) -> float:
+@theorem
+def sharp_rate(gamma: float, mu: float, L: float, p: float) -> float:
     """``1 - max((1 - gamma mu)^2, (gamma L - 1)^2, 1 - p^2)`` for 0 < gamma < 2/L: Theorem 3.6, sharpened.
 
     Lemma 3.5 bounds |w - w*|^2 by (1 - gamma mu)|x - x*|^2; the gradient step really contracts by max(|1 - gamma mu|,
     |gamma L - 1|), about twice as fast, and for every gamma < 2/L. Attained on quadratics.
     """
-    return min(_descent(gamma, mu, L), probability("p", p) ** 2)
+    return min(_descent(gamma, mu, L), p**2)
 
 
-def _descent(gamma: float, mu: float | None, L: float) -> float:
-    L, mu = ordered(L, mu)
+def _descent(gamma: float, mu: float, L: float) -> float:
+    """How much of |x - x*|^2 a gradient step takes away."""
     gL = below_two_over_L(gamma, L)
     return min(gamma * mu * (2 - gamma * mu), gL * (2 - gL))
 
 
-def sharp_step(L: float, mu: float | None) -> float:
+@theorem
+def sharp_step(L: float, mu: float) -> float:
     """``gamma = 2/(L + mu)``, at which a gradient step contracts most, by (L - mu)/(L + mu) (see ``sharp_rate``)."""
-    L, mu = ordered(L, mu)
     return 2 / (L + mu)
 
 
+@theorem
 def iterations(eps: float, zeta: float) -> float:
     """``T = (1/zeta) log(1/eps)``: then (1 - zeta)^T <= eps (below Theorem 3.6)."""
-    return math.log(1 / accuracy(eps)) / probability("zeta", zeta)
+    return math.log(1 / eps) / zeta
 
 
-def communications(eps: float, gamma: float, mu: float | None, p: float) -> float:
+@theorem
+def communications(eps: float, gamma: float, mu: float, p: float) -> float:
     """``p T = max(p/(gamma mu), 1/p) log(1/eps)``: the expected number of proxes (below Theorem 3.6)."""
     return p * iterations(eps, zeta(gamma, mu, p))
 
@@ -129,14 +119,6 @@ class Stochastic(NamedTuple):
     communications: float
 
 
-def noise_ball(gamma: float, C: float, zeta: float) -> float:
-    """``gamma^2 C / zeta``, where the bound of Theorem 5.5 on E Psi ends.
-
-    For Scaffnew in the norm sum_i |x_i|^2, C is the *sum* of the clients' es_C.
-    """
-    return positive("gamma", gamma) ** 2 * nonnegative("C", C) / probability("zeta", zeta)
-
-
 def stochastic(eps: float, es_A: float, es_C: float, mu: float | None, psi0: float = 1.0) -> Stochastic:
     """Corollary 5.6: the gamma, p and T that give E Psi_T <= eps (absolute, not relative to psi0 = Psi_0).
 
@@ -154,14 +136,14 @@ def stochastic(eps: float, es_A: float, es_C: float, mu: float | None, psi0: flo
     return Stochastic(gamma, best_p(gamma, mu), log / (gamma * mu), log / math.sqrt(gamma * mu))
 
 
+@theorem
 def minibatch_smoothness(m: int, b: int, L: float, L_max: float) -> float:
     """``L_b = m(b-1)/(b(m-1)) L + (m-b)/(b(m-1)) L_max``: b of m samples without replacement.
 
     Gower et al., "SGD: General Analysis and Improved Rates", ICML 2019: E|g(x) - g(x*)|^2 <= 2 L_b D_f(x, x*). L is the
     smoothness of the mean, L_max the largest of one sample. The step size of the paper's stochastic figures is 1/L_b.
     """
-    m, b = _batch(m, b)
-    L, L_max = positive("L", L), positive("L_max", L_max)
+    _check_batch(m, b)
     if L / L_max > 1 + 1e-6:
         raise InputError(f"L = {L:g} is larger than L_max = {L_max:g}; a mean is never less smooth than every term.")
     if b == m:
@@ -169,16 +151,18 @@ def minibatch_smoothness(m: int, b: int, L: float, L_max: float) -> float:
     return (m * (b - 1) * L + (m - b) * L_max) / (b * (m - 1))
 
 
+@theorem
 def minibatch_variance(m: int, b: int, spread: float) -> float:
     """``sigma*^2 = (m-b)/(b(m-1)) spread``: the variance of a minibatch gradient of b of m samples at x*.
 
     ``spread`` is mean_j |grad f_j(x*) - grad f(x*)|^2 over the m samples.
     """
-    m, b = _batch(m, b)
+    _check_batch(m, b)
     known_spread = spread if math.isnan(spread) else nonnegative("spread", spread)
     return 0.0 if b == m else (m - b) / (b * (m - 1)) * known_spread
 
 
+@theorem
 def expected_smoothness(m: int, b: int, L: float, L_max: float, spread: float) -> ExpectedSmoothness:
     """``A = 2 L_b, C = 2 sigma*^2`` for minibatches of b of m samples without replacement.
 
@@ -193,33 +177,19 @@ def expected_smoothness(m: int, b: int, L: float, L_max: float, spread: float) -
     return ExpectedSmoothness(L_b, 0.0) if sigma2 == 0 else ExpectedSmoothness(2 * L_b, 2 * sigma2)
 
 
-def bounded_variance(L: float, sigma2: float) -> ExpectedSmoothness:
-    """``A = L, C = sigma^2`` when Var g(x) <= sigma^2 for every x (Lemma 5.4 of the paper).
-
-    Args:
-        sigma2: the bound sigma^2.
-    """
-    return ExpectedSmoothness(positive("L", L), nonnegative("sigma2", sigma2))
-
-
-def decaying_step(k: int, gamma0: float, K: int, l2: float) -> float:
-    """``1 / (1/gamma0 + K (l2/2) k)`` in round k: the authors' stochastic experiments, no theorem."""
-    return falling_step(k, gamma0, whole("K", K) * (nonnegative("l2", l2) / 2))
-
-
+@theorem
 def falling_step(k: int, gamma0: float, decay: float) -> float:
     """``1 / (1/gamma0 + decay k)`` in round k."""
-    return 1 / (1 / positive("gamma0", gamma0) + nonnegative("decay", decay) * whole("k", k, least=0))
+    return 1 / (1 / gamma0 + decay * k)
 
 
-def _batch(m: int, b: int) -> tuple[int, int]:
-    m, b = whole("m", m), whole("b", b)
+def _check_batch(m: int, b: int) -> None:
     if b > m:
         raise InputError(f"b = {b} is larger than m = {m}; a batch without replacement has at most m samples.")
-    return m, b
 
 
 # -- Scaffnew with weights and own step sizes ----------------------------------------------------------------
+@theorem
 def scaffnew_zeta(gammas: Numbers, mus: Numbers, p: float) -> float:
     """``min(min_i gamma_i mu_i, p^2)`` for sum_i w_i f_i with gamma_i <= 1/L_i.
 
@@ -230,7 +200,7 @@ def scaffnew_zeta(gammas: Numbers, mus: Numbers, p: float) -> float:
     Args:
         gammas, mus: gamma_i and mu_i, numbers or one per client.
     """
-    return min(_slowest(gammas, mus), probability("p", p) ** 2)
+    return min(_slowest(gammas, mus), p**2)
 
 
 def scaffnew_p(gammas: Numbers, mus: Numbers) -> float:
@@ -257,74 +227,49 @@ def _slowest(gammas: Numbers, mus: Numbers) -> float:
 
 
 # -- SplitSkip (Theorem D.1) and Decentralized Scaffnew (Theorem 5.7) ----------------------------------------
-class Decentralized(NamedTuple):
-    """Parameters of Theorem 5.7 and their rate; regime is "skip" (p < 1) or "every iteration" (p = 1).
-
-    Args:
-        gamma, p, tau: the parameters.
-        zeta: the rate.
-    """
-
-    gamma: float
-    p: float
-    tau: float
-    zeta: float
-    regime: str
-
-
+@theorem
 def split_tau(gamma: float, p: float, norm2: float) -> float:
     """``tau = p / (gamma ||D D'||)``, the largest of Theorem D.1; norm2 = ||D D'||, for gossip ||I - W||."""
-    return probability("p", p) / (positive("gamma", gamma) * positive("norm2", norm2))
+    return p / (gamma * norm2)
 
 
+@theorem
 def check_tau(tau: float, gamma: float, p: float, norm2: float = 1.0) -> float:
     """tau as a float, refused above the bound of Theorems D.1 and 5.7, ``gamma tau <= p / ||D D'||``.
 
     Args:
         norm2: ||D D'||.
     """
-    tau, largest = positive("tau", tau), split_tau(gamma, p, norm2)
+    largest = split_tau(gamma, p, norm2)
     if tau > largest * (1 + ROUNDING):
         raise InputError(f"tau = {tau:.12g} is too large: it must be at most p/(gamma ||D D'||) = {largest:.12g}.")
     return tau
 
 
-def split_zeta(gamma: float, mu: float | None, p: float, tau: float, lmin_plus: float) -> float:
+@theorem
+def split_zeta(gamma: float, mu: float, p: float, tau: float, lmin_plus: float) -> float:
     """``min(gamma mu, p gamma tau lmin+(D D'))`` of Theorem D.1 (5.7 with lmin_plus = delta).
 
     For gamma <= 1/L, ``check_tau``, and psi* with subgradients in the range of D (true for D of full row rank).
     """
-    p, tau, gamma = probability("p", p), positive("tau", tau), positive("gamma", gamma)
-    return min(gamma * known(mu), p * gamma * tau * positive("lmin_plus", lmin_plus))
+    return min(gamma * mu, p * gamma * tau * lmin_plus)
 
 
-def split_p(gamma: float, mu: float | None, norm2: float, lmin_plus: float) -> float:
+@theorem
+def split_p(gamma: float, mu: float, norm2: float, lmin_plus: float) -> float:
     """``min(1, sqrt(gamma mu ||D D'|| / lmin+(D D')))``: the smallest p that does not slow it down.
 
     Args:
         norm2, lmin_plus: the largest and the smallest positive eigenvalue of D D'.
     """
-    norm2, lmin_plus = positive("norm2", norm2), positive("lmin_plus", lmin_plus)
     if lmin_plus > norm2 * (1 + ROUNDING):
         raise InputError(f"lmin_plus = {lmin_plus:g} is larger than norm2 = {norm2:g}; the eigenvalues are swapped.")
-    return min(1.0, math.sqrt(positive("gamma", gamma) * known(mu) * norm2 / lmin_plus))
-
-
-def decentralized(L: float, mu: float | None, delta: float, lmax: float = 1.0) -> Decentralized:
-    """Theorem 5.7 with ``gamma = 1/L``, ``tau = p/(gamma lmax)``, ``p = min(1, sqrt(gamma mu lmax/delta))``.
-
-    delta = 1 - lambda_2(W) and lmax >= lambda_max(I - W): 1 for the paper's positive semidefinite W, at most 2 for any
-    symmetric doubly stochastic W. On a badly connected graph, delta/lmax <= 1/kappa, it is best to communicate always.
-    """
-    L, mu = ordered(L, mu)
-    gamma = largest_step(L)
-    p = split_p(gamma, mu, lmax, delta)
-    tau = split_tau(gamma, p, lmax)
-    return Decentralized(gamma, p, tau, split_zeta(gamma, mu, p, tau, delta), "skip" if p < 1 else "every iteration")
+    return min(1.0, math.sqrt(gamma * mu * norm2 / lmin_plus))
 
 
 # -- gradient tracking (DIGing) ------------------------------------------------------------------------------
-def tracking_rate(gamma: float, mu: float | None, L: float, sigma: float) -> float:
+@theorem
+def tracking_rate(gamma: float, mu: float, L: float, sigma: float) -> float:
     """The spectral radius of a 3 x 3 matrix that bounds one step of gradient tracking; below 1 it contracts.
 
     Qu and Li, "Harnessing smoothness to accelerate distributed optimization", 2018. With W's second largest modulus
@@ -337,8 +282,7 @@ def tracking_rate(gamma: float, mu: float | None, L: float, sigma: float) -> flo
     times the one before: W contracts disagreement by sigma, the gradients are L-Lipschitz, |(W - I) u| <= 2 |u|, and
     the mean takes a gradient step that is wrong by at most L times the disagreement.
     """
-    L, mu = ordered(L, mu)
-    g = positive("gamma", gamma) * L
+    g = gamma * L
     if not 0 <= sigma < 1:
         raise InputError(f"sigma = {sigma:g} must lie in [0, 1): no other eigenvalue of W may have modulus one.")
     lam = max(abs(1 - g * mu / L), abs(1 - g))
@@ -346,14 +290,14 @@ def tracking_rate(gamma: float, mu: float | None, L: float, sigma: float) -> flo
     return float(np.abs(np.linalg.eigvals(G)).max())
 
 
-def tracking_step(L: float, mu: float | None, sigma: float) -> float:
+@theorem
+def tracking_step(L: float, mu: float, sigma: float) -> float:
     """The gamma at which ``tracking_rate`` is smallest, to a thousandth.
 
     Args:
         L, mu: the smoothness and the strong convexity.
         sigma: the second largest absolute eigenvalue of W.
     """
-    L, mu = ordered(L, mu)
     grid = np.geomspace(1e-9, 2, 400) / L
     for _ in range(4):  # each pass looks more closely between the neighbors of the best point
         rates = [tracking_rate(gamma, mu, L, sigma) for gamma in grid]
@@ -376,14 +320,20 @@ class CohortConstants(NamedTuple):
     chi: float
 
 
+@theorem
 def nu(n: int, s: int) -> float:
     """``n(s-1)/(s(n-1))``: how much disagreement a uniform cohort of s among n removes; 1 for everybody."""
-    n, s = whole("n", n), whole("s", s)
+    return _nu(n, s)
+
+
+def _nu(n: int, s: int) -> float:
+    """Unchecked, for a sum over many sizes."""
     if s > n:
         raise InputError(f"a cohort of {s} is larger than n = {n} clients.")
     return 1.0 if n == s else n * (s - 1) / (s * (n - 1))
 
 
+@theorem
 def cohort_constants(n: int, sizes: Mapping[int, float]) -> CohortConstants:
     """``a`` and ``chi`` for cohorts that are uniform given their size, ``sizes`` = {size: probability}.
 
@@ -392,7 +342,7 @@ def cohort_constants(n: int, sizes: Mapping[int, float]) -> CohortConstants:
     Args:
         n: the number of clients.
     """
-    n, total = whole("n", n), math.fsum(sizes.values())
+    total = math.fsum(sizes.values())
     if abs(total - 1) > 1e-6 or min(sizes.values()) < 0:
         raise InputError(f"the probabilities of the cohort sizes must be nonnegative with sum 1, not {total:g}.")
     drawn = {s: prob for s, prob in sizes.items() if s != 0 and prob > 0}
@@ -400,25 +350,26 @@ def cohort_constants(n: int, sizes: Mapping[int, float]) -> CohortConstants:
     if n == 1 and rest > 0:
         return CohortConstants(1.0, 1.0)
     # nu(1) = 0: a cohort of one learns nothing about disagreement
-    chi = math.fsum(prob * nu(n, s) for s, prob in drawn.items())
+    chi = math.fsum(prob * _nu(n, s) for s, prob in drawn.items())
     if chi <= 0:
         raise InputError(f"cohorts of one among n = {n} clients cannot work: h could never learn; take c >= 2.")
     a = math.fsum(prob * (s - 1) for s, prob in drawn.items()) / (n - 1)
     return CohortConstants(min(1.0, a / rest), min(1.0, chi / rest))
 
 
+@theorem
 def uniform_cohort(n: int, c: int) -> CohortConstants:
     """``cohort_constants`` for c of n clients, uniformly; c = n is everybody, a = chi = 1."""
-    return cohort_constants(n, {whole("c", c): 1.0})
+    return cohort_constants(n, {c: 1.0})
 
 
+@theorem
 def binomial_sizes(n: int, prob: float) -> dict[int, float]:
     """{size: probability} when each client takes part with probability prob, given that at least one does.
 
     Args:
         n: the number of clients.
     """
-    n, prob = whole("n", n), probability("prob", prob)
     if prob == 1:
         return {n: 1.0}
     # In logarithms, since the binomial coefficients overflow; ``front`` also divides by P[at least one takes part].
@@ -430,42 +381,37 @@ def binomial_sizes(n: int, prob: float) -> dict[int, float]:
     return {s: math.exp(front + log) for s, log in logs}
 
 
-def bernoulli_cohort(n: int, prob: float) -> CohortConstants:
-    """``cohort_constants`` when each client takes part with probability prob; an empty draw is redrawn.
-
-    Args:
-        n: the number of clients.
-    """
-    return cohort_constants(n, binomial_sizes(n, prob))
-
-
-def tamuna_zeta(gamma: float, mu: float | None, L: float, p: float, chi: float, a: float) -> float:
+@theorem
+def tamuna_zeta(gamma: float, mu: float, L: float, p: float, chi: float, a: float) -> float:
     """``1 - max((1 - gamma mu)^2, (gamma L - 1)^2, 1 - p^2 chi a)`` for 0 < gamma < 2/L and chi <= E[nu(s)].
 
     For equal weights and equal step sizes; the Lyapunov function is ``scaffnew_lyapunov`` with chi_a = chi * a.
     """
-    return min(_descent(gamma, mu, L), probability("p", p) ** 2 * probability("chi", chi) * probability("a", a))
+    return min(_descent(gamma, mu, L), p**2 * chi * a)
 
 
-def tamuna_p(gamma: float, mu: float | None, chi: float, a: float) -> float:
+@theorem
+def tamuna_p(gamma: float, mu: float, chi: float, a: float) -> float:
     """``min(1, sqrt((1 - (1 - gamma mu)^2) / (chi a)))``: the smallest p that does not slow TAMUNA down."""
-    gm = positive("gamma", gamma) * known(mu)
+    gm = gamma * mu
     if gm > 1 + ROUNDING:
-        raise InputError(f"gamma = {gamma:g} is larger than 1/mu = {1 / known(mu):g}; take gamma = 1/L.")
-    return min(1.0, math.sqrt(gm * (2 - gm) / (probability("chi", chi) * probability("a", a))))
+        raise InputError(f"gamma = {gamma:g} is larger than 1/mu = {1 / mu:g}; take gamma = 1/L.")
+    return min(1.0, math.sqrt(gm * (2 - gm) / (chi * a)))
 
 
 # -- Lyapunov functions --------------------------------------------------------------------------------------
+@theorem
 def psi_lyapunov(x: Array, h: Array, x_star: Array, h_star: Array, gamma: float, p: float) -> float:
     """``Psi = |x - x*|^2 + (gamma/p)^2 |h - h*|^2``, h* = grad f(x*) (section 3.3 of the paper).
 
     Args:
         x_star, h_star: x* and h*.
     """
-    ratio = positive("gamma", gamma) / probability("p", p)
+    ratio = gamma / p
     return _norm2(x, x_star) + ratio**2 * _norm2(h, h_star)
 
 
+@theorem
 def scaffnew_lyapunov(
     weights: Numbers,
     gammas: Numbers,
@@ -487,18 +433,19 @@ def scaffnew_lyapunov(
         x_star, H_star: the solution, and the control variates there.
     """
     w, steps = _per_client("weights", weights, H), _per_client("gammas", gammas, H)
-    dual = probability("p", p) ** 2 * probability("chi_a", chi_a)
+    dual = p**2 * chi_a
     x2, h2 = _rows2(X, x_star, H), np.sum(np.square(_gap(H, H_star)), axis=1)
     return float(np.sum(w / steps * x2) + np.sum(w * steps * h2) / dual)
 
 
+@theorem
 def split_lyapunov(x: Array, y: Array, x_star: Array, y_star: Array, gamma: float, p: float, tau: float) -> float:
     """``Phi = |x - x*|^2 + gamma/(p tau) |y - y*|^2`` of SplitSkip (before Theorem D.1 of the paper).
 
     Args:
         x_star, y_star: x* and y*.
     """
-    ratio = positive("gamma", gamma) / (probability("p", p) * positive("tau", tau))
+    ratio = gamma / (p * tau)
     return _norm2(x, x_star) + ratio * _norm2(y, y_star)
 
 
@@ -512,6 +459,7 @@ def gossip_pinv(W: Array) -> Array:
     return np.asarray((V / values[1:]) @ V.T)
 
 
+@theorem
 def decentralized_lyapunov(
     X: Array,
     H: Array,
@@ -532,7 +480,7 @@ def decentralized_lyapunov(
         X, H: the points and the control variates, one row per client.
         x_star, H_star: the solution, and the control variates there.
     """
-    ratio = positive("gamma", gamma) / (probability("p", p) * positive("tau", tau))
+    ratio = gamma / (p * tau)
     x2, E = np.sum(_rows2(X, x_star, H)), _gap(H, H_star)
     # the pseudoinverse drops the mean of H - H*, which is zero
     dual = np.sum(E * ((gossip_pinv(W) if pinv is None else pinv) @ E))

@@ -62,7 +62,7 @@ def _row(
 
 def table1(
     L: float,
-    mu: float | None,
+    mu: float,
     eps: float,
     n: int,
     d: int | None = None,
