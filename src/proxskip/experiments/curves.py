@@ -74,7 +74,7 @@ def curve(method: str, label: str = "", about: Mapping[str, Any] | None = None, 
         about: values to show with it, such as the one that differs between curves.
         flags: of the method, of the problem, and limits of the run.
     """
-    name = str(named(method).name)
+    name = named(method).about.name
     return Curve(name, label or title(name), flags, about or {})
 
 
