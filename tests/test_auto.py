@@ -2,7 +2,6 @@
 
 import math
 import time
-import warnings
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,10 @@ import proxskip as ps
 from conftest import Machine, close, difference, quadratic, quadratics, thinned
 from proxskip import theory
 from proxskip.composite import setup
-from proxskip.composite.turns import TurnsDescent
+from proxskip.composite.auto import AutoDescent
 from proxskip.loop.watch import CertificateWatch
 from proxskip.methods.apda import enough_steps
-from proxskip.types import Array, GradientWarning
+from proxskip.types import Array
 
 SPENT = [0.0]
 """Seconds on the clock of the tests below that take ``virtual_time``."""
@@ -223,20 +222,6 @@ def test_an_expensive_prox_is_skipped_and_a_cheap_one_is_not(virtual_time: None)
     assert [name for _, name in cheap.choices] == ["fista-restart", "end"]
 
 
-def test_turns_go_on_where_they_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    f, given = quadratic(50.0, 12), {"D": difference(12), "tol": 1e-7}
-    papc, apda, exact = (ps.minimize(f, ps.prox.L1(0.02), method=m, **given) for m in ("papc", "apda", "pdhg"))
-    with monkeypatch.context() as patched:
-        patched.setattr(TurnsDescent, "_is_over", lambda run: run.round % 20 == 0)
-        found = ps.minimize(f, ps.prox.L1(0.02), **given)
-    assert [name for _, name in found.choices][:4] == ["papc", "apda", "papc", "apda"]
-    ends = dict(zip([r for r, _ in found.choices[:-1]], [r for r, _ in found.choices[1:]], strict=True))
-    rounds = {m: sum(ends[r] - r for r, name in found.choices[:-1] if name == m) for m in ("papc", "apda")}
-    # each method has made the rounds that it makes alone, up to the one that is done first
-    assert rounds["papc"] == papc.nit or rounds["apda"] == apda.nprox - 1
-    assert np.linalg.norm(found.x - exact.x) <= 1e-5
-
-
 def random_split(seed: int) -> tuple[Any, Any, Any, Any]:
     """f, psi, D and x0 with 10 to 60 unknowns, kappa up to 1e6 and lam from 0.001 to 1.5 times one that is large."""
     rng = np.random.default_rng(seed)
@@ -264,13 +249,6 @@ def test_with_d_it_converges_where_a_fixed_method_does(seed: int) -> None:
     assert found.fun <= f.value(x0) + psi(D @ x0)
 
 
-def test_with_d_an_expensive_prox_lets_apda_go_first(virtual_time: None) -> None:
-    f, D = quadratic(1e3, 12), difference(12)
-    dear = ps.minimize(f, Slow(ps.prox.L1(0.02), 5e-3), D=D, tol=1e-4)
-    assert dear.success
-    assert dear.choices[:2] == ((0, "papc"), (10, "apda"))
-
-
 @pytest.mark.parametrize("method", ["auto", "apda", "papc", "pdhg"])
 def test_no_point_above_the_start_is_returned(method: str) -> None:
     f, psi, D = quadratic(1e3, 12), ps.prox.L1(0.02), difference(12)
@@ -281,30 +259,65 @@ def test_no_point_above_the_start_is_returned(method: str) -> None:
         assert found.fun <= f.value(start) + psi(D @ start)
 
 
-def test_all_three_methods_have_a_turn_before_a_run_with_d_is_called_stalled(monkeypatch: pytest.MonkeyPatch) -> None:
-    f, rng = quadratic(10.0, 12), np.random.default_rng(0)
+def stopped_early(seconds: float, steps: int = 5) -> Any:
+    """The prox of TV1D by a few projected gradient steps on the dual, from zero."""
 
-    def noisy(x: Array) -> Array:
-        return np.asarray(f.gradient(x)) + 1e-3 * rng.standard_normal(12)
+    class Early:
+        exact = ps.prox.TV1D(0.1)
 
-    warnings.simplefilter("ignore", ps.UnsafeStepWarning)  # noise looks like curvature
-    warnings.simplefilter("ignore", GradientWarning)  # and like another gradient
-    monkeypatch.setattr(CertificateWatch, "stalled", lambda watch, *_: watch.since >= 30)
-    found = ps.minimize((f.value, noisy), ps.prox.L1(0.02), np.zeros(12), L=9.0, mu=0.1, D=difference(12), tol=1e-7)
-    assert found.status is ps.Status.STALLED
-    assert {name for _, name in found.choices} == {"papc", "apda", "pdhg", "end"}
+        def __call__(self, x: Array) -> float:
+            return self.exact(x)
+
+        def prox(self, x: Array, t: float) -> Array:
+            spend(seconds)
+            p = np.zeros(len(x) + 1)
+            for _ in range(steps):
+                p[1:-1] = np.clip(p[1:-1] + np.diff(x + np.diff(p)) / 4, -0.1 * t, 0.1 * t)
+            return x + np.diff(p)
+
+    return Early()
 
 
-def test_a_change_of_method_starts_its_watch_anew() -> None:
-    task, start = setup.prepare(quadratic(10.0, 12), ps.prox.L1(0.02), np.zeros(12), "auto", D=difference(12))
-    run = TurnsDescent(task, start, tol=1e-9)
+@pytest.mark.filterwarnings("ignore")
+def test_auto_returns_to_fista_where_an_inexact_prox_holds_apda_up(virtual_time: None) -> None:
+    f = quadratic(1e3, 40)
+    alone = ps.minimize(f, stopped_early(5e-3), np.zeros(40), "fista-restart", tol=1e-6)
+    found = ps.minimize(f, stopped_early(5e-3), np.zeros(40), tol=1e-6, max_prox=5000)
+    assert [name for _, name in found.choices] == ["fista-restart", "apda", "fista-restart", "end"]
+    assert found.status is alone.status is ps.Status.INEXACT
+    assert found.nprox <= alone.nprox + 100
+
+
+@pytest.mark.parametrize("D", [None, difference(12)], ids=["plain", "D"])
+def test_where_apda_stalls_a_method_that_takes_every_prox_goes_on(D: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a watch that is quick to call a stall."""
+    f, psi = quadratic(1e3, 12), ps.prox.L1(0.02)
+    monkeypatch.setattr(CertificateWatch, "stalled", lambda watch, *_: watch.since >= 1 and watch.best < 1e-3)
+    task, start = setup.prepare(f, psi, np.zeros(12), "auto", D=D)
+    run = AutoDescent(task, start, tol=1e-9)
     with np.errstate(all="ignore"):
-        while run.watch.best == math.inf:
+        if D is None:
+            run._take("apda")
+        while run.arm == "apda" and run.round < 1000:
             run.advance()
-        run._take("apda")
-        assert (run.watch.best, run.watch.since, run.watch.best_iteration) == (math.inf, 0, run.solo.iterations)
-        assert run.best.bound < math.inf
+        assert run.arm == ("fista-restart" if D is None else "papc")
+        assert (run.watch.best, run.watch.since) == (math.inf, 0)  # the new method must make its own progress
+        best = run.best.bound
+        for _ in range(3):
+            run.advance()
+        assert run.best.bound <= best
     run.close()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_run_of_apda_with_d_that_diverges_is_finished_by_papc(monkeypatch: pytest.MonkeyPatch) -> None:
+    f, D, psi = quadratic(1e3, 12), difference(12), ps.prox.L1(0.02)
+    diverged = CertificateWatch.diverged
+    rounds = iter(range(10**6))
+    monkeypatch.setattr(CertificateWatch, "diverged", lambda watch, bound: next(rounds) == 10 or diverged(watch, bound))
+    found = ps.minimize(f, psi, D=D, tol=1e-7)
+    assert [name for _, name in found.choices] == ["apda", "papc", "end"]
+    assert found.success
 
 
 def test_a_prox_that_becomes_cheap_is_no_longer_skipped(virtual_time: None) -> None:

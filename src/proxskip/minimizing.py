@@ -15,13 +15,12 @@ from proxskip.composite import setup, value_checks
 from proxskip.composite.auto import AutoDescent, Choice
 from proxskip.composite.descent import Descent, Point, Task, skip_probability
 from proxskip.composite.functions import Smooth
-from proxskip.composite.turns import TurnsDescent
 from proxskip.interfaces import Method
 from proxskip.loop.progress import MinimizeProgress, is_wanted
 from proxskip.loop.stop import Stop
 from proxskip.problems.federated import Problem
 from proxskip.prox import Inner
-from proxskip.prox.adapted import Adapted
+from proxskip.prox.parts import name_of
 from proxskip.results import description
 from proxskip.results.result import Result, Status, Summary
 from proxskip.results.trace import Trace
@@ -151,8 +150,7 @@ def minimize(
         "threads": threads, "insist": allow_unsafe_step,
     }  # fmt: skip
     if name == "auto":
-        kind = AutoDescent if D is None else TurnsDescent
-        run: Descent = kind(task, start, **settings)
+        run: Descent = AutoDescent(task, start, **settings)
     else:
         run = Descent(task, _maker(method, task, p, gamma, tau), start, **settings)
     if not is_wanted(progress):
@@ -223,9 +221,19 @@ def _start(run: Descent) -> Point:
 
 def _not_certified(run: Descent) -> tuple[Status, str]:
     """Why the bound is below tol and the certificate is not."""
+    if run.hidden > 0.0:
+        return Status.INEXACT, f"relative to your prox the tolerance is reached, but {_off(run)}"
     if run.solo.inner is not None or (run.solo.checked is not None and run.solo.checked.said):
         return Status.INEXACT, "the bound is below tol but the certificate is not"
     return Status.PRECISION, _at_rounding(run)
+
+
+def _off(run: Descent) -> str:
+    """How far the prox of the last certificate was off."""
+    return (
+        f"the prox of {name_of(run.task.psi)} is inexact, by about {run.hidden:.2g} at this x: where prox(w, t) is u, "
+        "prox((u + w)/2, t/2) must be u as well, and differs from it"
+    )
 
 
 def _at_rounding(run: Descent) -> str:
@@ -236,9 +244,9 @@ def _at_rounding(run: Descent) -> str:
 
 def _success(run: Descent, certificate: float, tol: float) -> tuple[Status, str, Point, float]:
     """CONVERGED, unless the values of the prox contradict each other, where a certificate proves nothing."""
-    checked, gamma = run.solo.checked, 1.0 / (run.f.L or 1.0)
+    checked = run.solo.checked
     sentence = f"the certificate is {certificate:.2e}, at most tol"
-    if checked is not None and checked.said and checked.error / gamma > tol:
+    if checked is not None and checked.said:
         why = f"{sentence}, but it relies on an operator that is not a prox: {checked.said}"
         return Status.INEXACT, why, run.best, certificate
     return Status.CONVERGED, f"{sentence}.", run.best, certificate
@@ -300,12 +308,14 @@ def _record(run: Descent, track: bool, callback: Any) -> bool:
 def _result(run: Descent, name: str, status: Status, message: str, point: Point, certificate: float) -> Minimum:
     inner, D, dual, counts = run.solo.inner, run.task.D, point.dual, run.ledger
     f_value, psi_value = run.task.f.value(point.x), run.task.psi_at(point.x)
-    if fault := value_checks.fault(run, point, f_value, psi_value):
-        sentence, kind = fault
-        warnings.warn(sentence, kind, stacklevel=5)
-        run.notes.append(sentence)
+    contradiction = run.contradiction
+    if contradiction is None and (fault := value_checks.fault(run, point, f_value, psi_value)):
+        contradiction, kind = fault
+        warnings.warn(contradiction, kind, stacklevel=5)
+        run.notes.append(contradiction)
+    if contradiction is not None:
         # a certificate or an advice on gamma means nothing where f or psi contradicts itself
-        message = sentence if status in (Status.CONVERGED, Status.DIVERGED) else f"{message} {sentence}"
+        message = contradiction if status in (Status.CONVERGED, Status.DIVERGED) else f"{message} {contradiction}"
         status = Status.INEXACT if status is Status.CONVERGED else status
     if dual is None and isinstance(run, AutoDescent) and run.client.at is point.x:
         dual = run.client.g  # FISTA has no h, but what h tends to
@@ -327,19 +337,17 @@ def _result(run: Descent, name: str, status: Status, message: str, point: Point,
         seconds=counts.seconds,
         inner=None if inner is None else inner.worst,
         inner_failures=run.solo.inner_failures,
-        warnings=(*run.notes, *_doubts(run)),
+        warnings=(*run.notes, *_doubts(run, run.tol)),
         choices=(*run.choices, (run.round, "end")) if isinstance(run, AutoDescent) else (),
     )
 
 
-def _doubts(run: Descent) -> list[str]:
+def _doubts(run: Descent, tol: float) -> list[str]:
     """Reasons not to trust the prox."""
-    checked, psi = run.solo.checked, run.task.psi
+    checked = run.solo.checked
     doubts = [] if checked is None or not checked.said else [checked.said]
-    operator = psi.operator if isinstance(psi, Adapted) else None
-    if hasattr(operator, "niter") or hasattr(operator, "maxiter"):
-        name = type(operator).__name__
-        doubts.append(f"{name} has an inner solver of unknown accuracy; the certificate takes its prox for exact.")
+    if run.hidden * (run.f.L or 1.0) > tol:
+        doubts.append(f"{_off(run)}.")
         warnings.warn(doubts[-1], prox.ProxWarning, stacklevel=6)
     return doubts
 

@@ -17,12 +17,13 @@ from proxskip.composite.functions import CURVATURE_SLACK, Linear, Smooth
 from proxskip.interfaces import Method
 from proxskip.loop.ledger import Ledger
 from proxskip.loop.watch import CertificateWatch
-from proxskip.problems import accuracy
+from proxskip.problems import accuracy, gradient_check
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.quadratic import Quadratic
+from proxskip.prox.parts import is_ours
 from proxskip.results.trace import Trace
-from proxskip.types import Array, UnsafeStepWarning
+from proxskip.types import Array, GradientWarning, UnsafeStepWarning
 
 COLUMNS = ("iteration", "ngrad", "passes", "nprox", "seconds", "certificate", "fun")
 ROUNDS_BETWEEN_BOUNDS = 10
@@ -104,15 +105,21 @@ class Descent:
         # g, and the gradients that a first guess of L took, are counted
         self.client.calls, self.client.rows = 1 + guessed, (1 + guessed) * f.rows
         self.client.at, self.client.g = x0, g
-        self.first = self.early = (x0, g)
-        """The start with its gradient, and the first point after it with its own."""
         self.notes: list[str] = []
+        self.contradiction = None if gradient_check.is_trusted(f.of) else self._contradiction(x0, g)
+        """How the value and the gradient of a user's f contradict each other; None if they do not."""
         self._set_method()
         self.solo = SoloExchange(self.client, self.problem, task.shape, seed)
         self.solo.L, self.solo.hope = self.f.L or 0.0, max(float(np.linalg.norm(g)), tol)
         if self.solo.inner is not None:
             self.own_tolerance = self.solo.inner.tolerance  # given back by ``close``
             self.solo.inner.reset()
+        psi = task.psi
+        self.probes = psi is not None and self.solo.inner is None and not is_ours(psi)
+        """Whether the accuracy of the prox is unknown, so that certificates have to find it out."""
+        self.hidden = 0.0
+        """How far the prox of the last certificate was off, if that is unknown; by a second prox."""
+        self._allow_errors()
         self._begin(x0, dual)
         self.x0, self.best = x0, Point(math.inf, x0, dual, 0)
         self.bound = math.inf
@@ -121,8 +128,25 @@ class Descent:
         self.watch = CertificateWatch()
         self.spent, self.began = 0.0, math.nan  # seconds of rounds that are over; when the one under way began
         self.round = 0
-        self.checked_rows = 0
+        self.checked_rows = self.client.rows
         self.trace = Trace(COLUMNS)
+
+    def _allow_errors(self) -> None:
+        """Let the checks of the prox pass what cannot move a certificate by tol."""
+        if self.solo.checked is not None:
+            self.solo.checked.allowed = self.tol / (self.f.L or 1.0)
+
+    def _contradiction(self, x0: Array, g: Array) -> str | None:
+        def counted(x: Array) -> Array:
+            self.client.calls += 1
+            self.client.rows += self.f.rows
+            return self.task.f.gradient(x)
+
+        fault = gradient_check.contradiction(self.task.f.value, counted, x0, g, self.f.L)
+        if fault is not None:
+            self.notes.append(fault)
+            warnings.warn(fault, GradientWarning, stacklevel=6)
+        return fault
 
     def _set_method(self) -> None:
         self.problem = self.task.problem(self.f)
@@ -154,13 +178,14 @@ class Descent:
             memory["x"] = x
         self.server, self.solo.memory = server, memory
 
-    def switch(self, make: Callable[[Problem, Smooth], Method]) -> None:
-        """Go on from here with another method, which starts from x and the last subgradient of psi."""
-        x, dual = self.x, self.dual
-        if dual is None:
-            dual = -np.asarray(self.solo.subgradient) if self.solo.last is not None else None
+    def switch(self, make: Callable[[Problem, Smooth], Method], x: Array, dual: Array | None) -> None:
+        """Go on with another method from x and its dual variable, or else from the last subgradient of psi."""
+        if dual is None and self.task.D is None and self.solo.last is not None:
+            dual = -np.asarray(self.solo.subgradient)
         self.make = make
         self._set_method()
+        if self.solo.checked is not None:  # other steps, at which an inexact prox may do better
+            self.solo.checked.error, self.solo.checked.said = 0.0, ""
         self.watch = self.watch.anew(self.solo.iterations, self.solo.inner_failures)
         self._begin(x, dual)
 
@@ -200,6 +225,7 @@ class Descent:
         self.client.f, self.client.steepest, self.client.at = self.client.f.with_L(self.f.L or 1.0), 0.0, None
         self._set_method()
         self.solo.problem, self.solo.L = self.problem, self.f.L or 0.0
+        self._allow_errors()
         self._begin(x, dual)
 
     @property
@@ -248,8 +274,6 @@ class Descent:
         """Keep the best point, and tie the accuracy of the next inner solve to this bound."""
         bound, solo = self.bound, self.solo
         self.watch.see(bound, solo.iterations, solo.inner_failures)
-        if self.early is self.first and self.client.at is not None and self.client.at is not self.first[0]:
-            self.early = (self.client.at, self.client.g)
         if bound < self.best.bound:
             self.best = Point(bound, x, None if self.maps else self.dual, solo.iterations)
         if solo.inner is not None and math.isfinite(bound):
@@ -331,9 +355,27 @@ class Descent:
         inner = self.solo.inner
         if inner is not None:
             inner.tolerance = 0.1 * max(min(self.best.bound, 1e300), self.tol or 0.0) * scale
-        return self.solo.last_prox
+        return self._probed_prox if self.probes else self.solo.last_prox
+
+    def _probed_prox(self, w: Array, t: float) -> Array:
+        """A prox of unknown accuracy, with a second one for its error."""
+        u = self.solo.last_prox(w, t)
+        self.hidden = self.error_of_prox(w, u, t)
+        return u
+
+    def error_of_prox(self, w: Array, u: Array, t: float) -> float:
+        """How far u is from prox_{t psi}(w), as far as another prox tells; 0 if rounding explains it.
+
+        z -> prox_{t/2 psi}((z + w)/2)  is a prox-gradient step on  psi(z) + |z - w|^2/(2 t)  and halves the distance to
+        its minimum: a point that it moves by e is at most 2 e away.
+        """
+        moved = float(np.linalg.norm(u - self.solo.last_prox((u + w) / 2, t / 2)))
+        rounding = 4 * accuracy.FUNCTION_ULPS * accuracy.UNIT * float(np.linalg.norm(u) + np.linalg.norm(w))
+        return max(2 * moved - rounding, 0.0)
 
     def _accuracy(self) -> float:
+        if self.probes:
+            return self.hidden
         last = None if self.solo.inner is None else self.solo.inner.last
         return 0.0 if last is None else last.accuracy
 

@@ -27,13 +27,14 @@ from proxskip.loop.listen import Record, listening, tell_end, tell_record
 from proxskip.loop.metered_exchange import MeteredExchange
 from proxskip.loop.run_spec import RunSpec
 from proxskip.loop.simulated_time import SIM_COLUMNS, Void
+from proxskip.problems import gradient_check
 from proxskip.problems.federated import Problem
 from proxskip.results import description, folder
 from proxskip.results.checkpoint import CheckpointError
 from proxskip.results.journal import NUMBERS, RowsState
 from proxskip.results.result import RunResult, Status, Summary
 from proxskip.results.trace import Trace
-from proxskip.types import Array, EngineError, EngineInUse, InputError, Vectors
+from proxskip.types import Array, EngineError, EngineInUse, GradientWarning, InputError, Vectors
 
 MAX_UNPROVED = 20
 """Records at which rounding may leave a tolerance undecided before the run ends."""
@@ -206,7 +207,15 @@ class Loop:
             next((self.server[k] for k, v in server.items() if np.array_equal(o, v)), o) for o in meter.outcome
         )
 
+    def _check_gradients(self) -> None:
+        """Compare the gradients of a user's own functions with their values; without agreement nothing is proved."""
+        self.contradiction = gradient_check.of_clients(self.problem.clients, self.x0)
+        if self.contradiction is not None and self.contradiction not in self.notes:
+            warnings.warn(self.contradiction, GradientWarning, stacklevel=5)
+            self.notes.append(self.contradiction)
+
     def _prepare_watch(self) -> None:
+        self._check_gradients()
         self.judged = self.engine.judge(self.problem)
         if self.problem.knows_L:
             residual0 = measure.residual(self.judged, self.x0, self.method.start(self.problem, self.x0))
@@ -394,7 +403,10 @@ class Loop:
         with np.errstate(all="ignore"):
             missed = self.stop.unproved(self.judged, self.x, y)
         if missed is None:
-            return self.stop.converged(self.round)
+            status, sentence = self.stop.converged(self.round)
+            if self.contradiction is None:
+                return status, sentence
+            return Status.INEXACT, f"{sentence.removesuffix('.')}, which proves nothing: {self.contradiction}"
         self.unproved.add(self.round)
         if not missed.hopeless and len(self.unproved) < MAX_UNPROVED:
             return None

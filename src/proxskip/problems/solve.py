@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,9 +11,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import scipy
 
-from proxskip.problems import oracles
+from proxskip.problems import gradient_check, oracles
 from proxskip.problems.operators import is_identity, operator_norm2
-from proxskip.types import Array
+from proxskip.types import Array, GradientWarning
 
 Problem: TypeAlias = Any
 """``federated.Problem``, which imports this module."""
@@ -50,7 +51,7 @@ class Solution:
 
 
 def minimize(problem: Problem) -> tuple[Array, Array | None, float] | None:
-    """(x*, y*, certificate); None where no point can be certified at a reasonable cost."""
+    """(x*, y*, certificate); None where no point can be certified at a reasonable cost, or a gradient is wrong."""
     newton = problem.psi is None and hasattr(problem.whole, "hessp") and oracles.has_rows(problem.whole)
     if problem.d > MAX_UNKNOWNS or (problem.mu is None and not (newton and problem.d <= MAX_DENSE_HESSIAN)):
         return None
@@ -70,7 +71,13 @@ def minimize(problem: Problem) -> tuple[Array, Array | None, float] | None:
         y = None if problem.D is None else -problem.gradient(x)  # the optimality condition for D = I
     else:
         x, y, certificate = _papc(problem)
-    return (x, y, certificate) if certificate <= MAX_CERTIFICATE * scale and curved else None
+    if certificate > MAX_CERTIFICATE * scale or not curved:
+        return None
+    fault = gradient_check.of_clients(problem.clients, x)
+    if fault is not None:
+        warnings.warn(f"{fault} The minimum is therefore unknown.", GradientWarning, stacklevel=4)
+        return None
+    return x, y, certificate
 
 
 def in_double(problem: Any) -> Any:

@@ -131,14 +131,19 @@ class Checked(Operator):
     The paper's lemma, ``|P(x) - P(y)|^2 + |Q(x) - Q(y)|^2 <= |x - y|^2`` with ``Q(x) = x - P(x)``, is the same as
     ``<P(x) - P(y), Q(x) - Q(y)> >= 0``. If it is -v, one of the two points is wrong by at least
     ``v / (2 |(P(x) - P(y)) - (Q(x) - Q(y))|)``. The largest such error is kept as ``error``; the first that neither
-    rounding nor a certified accuracy explains raises a warning.
+    rounding nor a certified accuracy explains, and that is larger than ``allowed``, raises a warning.
+
+    Args:
+        psi: the operator.
+        allowed: an error that does not matter.
     """
 
     MAX_STEPS_KEPT = 4
     """For how many different steps t the last prox is kept."""
 
-    def __init__(self, psi: Prox):
+    def __init__(self, psi: Prox, allowed: float = 0.0):
         self.psi: Prox = psi.psi if isinstance(psi, Checked) else psi  # never checked twice
+        self.allowed = allowed
         self._inner = self.psi if isinstance(self.psi, Inexact) else None
         self.reset()
 
@@ -182,7 +187,8 @@ class Checked(Operator):
             if v > 0:
                 error = v / (2 * norm(2 * dP - dx))
                 self.error = max(self.error, error)
-                if error > ROUNDING * (norm(x) + norm(y)) + certified + also and not self.said:
+                explained = ROUNDING * (norm(x) + norm(y)) + certified + also
+                if error > explained + self.allowed and not self.said:
                     self.said = (
                         f"{name_of(self.psi)} is not firmly nonexpansive as a prox must be: at step {t:.3g} one of its "
                         f"last two values is off by {error:.2g} at least, because its formula is wrong or its inner "
@@ -206,6 +212,8 @@ def accuracy_of(psi: Prox | None) -> float:
 
 
 def inner_state(psi: Prox | None) -> Inexact | None:
-    """psi if it is an inexact operator (without its checks), otherwise None."""
+    """psi if it is an inexact operator (without its checks), otherwise None; blocks may all be exact."""
     psi = psi.psi if isinstance(psi, Checked) else psi
-    return psi if isinstance(psi, Inexact) else None
+    if not isinstance(psi, Inexact) or accuracy_of(psi) == psi.tolerance == 0.0:
+        return None
+    return psi

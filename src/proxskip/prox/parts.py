@@ -51,6 +51,13 @@ def name_of(psi: Prox) -> str:
     return type(getattr(psi, "operator", psi)).__name__
 
 
+def is_ours(psi: object) -> bool:
+    """Whether an operator, and all that it is made of, is this library's own."""
+    parts = psi.psis if isinstance(psi, Operator) else ()
+    adapted = hasattr(psi, "operator")
+    return type(psi).__module__.startswith("proxskip.") and not adapted and all(map(is_ours, parts))
+
+
 def as_point(x: npt.ArrayLike, t: float) -> Array:
     """x in float64, after a check of the step t."""
     if not 0 < t < math.inf:
