@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from proxskip.engines.torch.client_memory import ClientMemory  # noqa: E402
 from proxskip.engines.torch.engine import TorchEngine  # noqa: E402
 from proxskip.engines.torch.stacked_functions import Networks, family_of  # noqa: E402
-from proxskip.engines.torch.stacked_steps import STEPS_BEFORE_CAPTURE, StackedSteps, minibatches  # noqa: E402
+from proxskip.engines.torch.stacked_steps import MOST_GRAPHS, STEPS_BEFORE_CAPTURE, StackedSteps, minibatches  # noqa: E402
 from proxskip.torch import Model  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("quiet_steps")]
@@ -225,7 +225,7 @@ def test_what_is_no_network_and_no_device_gets_a_sentence() -> None:
         L, mu, d = 1.0, 1.0, 2
         value, gradient = staticmethod(lambda x: float(x @ x) / 2), staticmethod(lambda x: x)
 
-    with pytest.raises(ps.InputError, match="clients of one kind"):
+    with pytest.raises(ps.InputError, match="these are Mine"):
         ps.run(ps.GD(0.1), ps.Problem([Mine()]), rounds=1, engine="torch")
     with pytest.raises(ps.InputError, match='no device "nonsense"'):
         TorchEngine("nonsense")
@@ -233,16 +233,39 @@ def test_what_is_no_network_and_no_device_gets_a_sentence() -> None:
         ps.Problem([Model(torch.nn.Linear(k, 2), MSE, torch.ones(2, k), torch.ones(2, 2)) for k in (3, 2)])
 
 
+def imitate_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU the step that is captured is put aside, and made at each replay."""
+    monkeypatch.setattr(StackedSteps, "_captured", lambda steps, one: SimpleNamespace(replay=one))
+    for name in ("Stream", "current_stream"):
+        monkeypatch.setattr(torch.cuda, name, lambda: SimpleNamespace(wait_stream=lambda other: None))
+    monkeypatch.setattr(torch.cuda, "stream", lambda given: nullcontext())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_graphs_survive_more_cohorts_than_are_kept(device, monkeypatch) -> None:
+    """With full gradients each cohort has inputs of its own, and all are dropped when there are too many."""
+    if device == "cpu":
+        imitate_graphs(monkeypatch)
+    problem = NAMED["scaffnew"].rows()
+    there = torch.device(device)
+    family = family_of(problem, there)
+    plain, graphs = (StackedSteps(family, 3, None, there, use_graphs) for use_graphs in (False, True))
+    cohorts = [np.array([i, j]) for i in range(problem.n) for j in range(problem.n) if i != j][: MOST_GRAPHS + 1]
+    assert len(cohorts) == MOST_GRAPHS + 1
+    for round in range(10 * len(cohorts)):
+        members = cohorts[round // 5 % len(cohorts)]
+        start = torch.full((2, problem.d), 1.0 + round, dtype=family.dtype, device=there)
+        expected, Y = (steps.run(start, None, 0.5 / problem.L, 4, members, round, 0, None) for steps in (plain, graphs))
+        assert close(Y.cpu().numpy(), expected.cpu().numpy(), 1e-12), round
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("batch", [None, 4])
 @pytest.mark.parametrize("K", [1, 31, 32, 33, 64])
 def test_graphs_take_the_same_steps_wherever_the_last_ones_ended(K, batch, device, monkeypatch) -> None:
     """32 steps have their minibatches drawn together; one graph serves stacks at all places."""
-    if device == "cpu":  # the step that is captured is put aside, and made at each replay
-        monkeypatch.setattr(StackedSteps, "_captured", lambda steps, one: SimpleNamespace(replay=one))
-        for name in ("Stream", "current_stream"):
-            monkeypatch.setattr(torch.cuda, name, lambda: SimpleNamespace(wait_stream=lambda other: None))
-        monkeypatch.setattr(torch.cuda, "stream", lambda given: nullcontext())
+    if device == "cpu":
+        imitate_graphs(monkeypatch)
     problem = NAMED["scaffnew"].rows().with_batch(batch)
     there, members = torch.device(device), np.arange(problem.n)
     family = family_of(problem, there)

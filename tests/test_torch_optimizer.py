@@ -39,7 +39,7 @@ def on_ranks(cases, folder, n=RANKS):
 
 
 SHORT = ("resume", "refuse", "fewer", "one_file", "starts", "without_parameters")
-LONG = ("settings", "rejoin", "scaler", "nodes", "sharded")
+LONG = ("settings", "rejoin", "scaler", "nodes", "sharded", "other_shards", "batch_norm")
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,7 @@ import proxskip as ps
 
 torch = pytest.importorskip("torch")
 import torch_ranks  # noqa: E402
-from proxskip.torch import Model, split, train  # noqa: E402
-from proxskip.torch.stacked_optimizer import acts_by_entry  # noqa: E402
+from proxskip.torch import Model, plot_split, split, train  # noqa: E402
 from proxskip.torch.training import Training  # noqa: E402
 from test_torch_model import accuracy  # noqa: E402
 from test_torch_optimizer import RANKS, on_ranks  # noqa: E402
@@ -84,7 +83,11 @@ class BoundedNorm(torch.optim.SGD):
 OPTIMIZERS = {
     "sgd": (lambda q: torch.optim.SGD(q, 0.1, momentum=0.9, weight_decay=0.01), True),
     "adam": (lambda q: torch.optim.Adam(q), True),
-    "nadam": (lambda q: torch.optim.NAdam(q), True),
+    **{
+        name: (lambda q, name=name: getattr(torch.optim, name)(q), True)
+        for name in ("NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "Rprop", "ASGD")
+    },
+    "muon": (lambda q: [torch.optim.Muon([v for v in q if v.ndim == 2]), plain([v for v in q if v.ndim == 1])], False),
     "clipped": (lambda q: BoundedNorm(q, 0.1, 0.1), False),
     "no decay of biases": (
         lambda q: torch.optim.SGD(
@@ -96,41 +99,17 @@ OPTIMIZERS = {
 
 
 @pytest.mark.parametrize("name", list(OPTIMIZERS))
-def test_clients_stacked_are_clients_apart(name, monkeypatch):
-    """Whether an optimizer acts entry by entry is found out, and either way the steps are those of single clients."""
+def test_clients_stacked_are_clients_apart(name):
+    """Either way the steps are those of single clients."""
     make, by_entry = OPTIMIZERS[name]
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         result = trained({"optimizer": make, "period": 3, "batch": 4}, 3, 4)
     assert bool(result.warnings) == any("client by client" in str(w.message) for w in said) == (not by_entry)
-    monkeypatch.setattr("proxskip.torch.training.acts_by_entry", lambda *_: False)
     with pytest.warns(UserWarning, match="client by client") as caught:
-        apart = trained({"optimizer": make, "period": 3, "batch": 4}, 3, 4)
+        apart = trained({"optimizer": make, "period": 3, "batch": 4}, 3, 4, together=False)
     assert caught[0].filename == __file__
     assert np.abs(result.x - apart.x).max() <= 1e-12
-
-
-@pytest.mark.parametrize("more", [{}, {"adjust_lr_fn": "match_rms_adamw", "nesterov": False}])
-def test_muon_on_the_matrices_of_all_clients_is_that_of_pytorch(more, monkeypatch):
-    Muon = getattr(torch.optim, "Muon", None)
-    if Muon is None:
-        pytest.skip("this PyTorch has no Muon")
-
-    def make(params):
-        matrices = [q for q in params if q.ndim == 2]
-        return [Muon(matrices, lr=0.02, **more), torch.optim.AdamW([q for q in params if q.ndim != 2], lr=0.01)]
-
-    setting = {"optimizer": make, "period": 3, "batch": 4}
-    result = trained(setting, 3, 6, every=1)
-    assert not result.warnings
-    assert result.trace["f"][-1] < result.trace["f"][0]
-    monkeypatch.setattr("proxskip.torch.training.acts_by_entry", lambda *_: False)
-    with pytest.warns(UserWarning, match="client by client"):
-        apart = trained(setting, 3, 6, every=1)
-    moved = np.abs(
-        apart.x - torch.cat([q.detach().reshape(-1) for q in torch_ranks.virtual_module().parameters()]).numpy()
-    )
-    assert np.abs(result.x - apart.x).max() <= 0.03 * moved.max()
 
 
 def test_portions_and_cohorts():
@@ -205,23 +184,48 @@ def test_a_training_is_kept_in_a_folder(tmp_path):
 def test_splits():
     X, y = torch.arange(12.0)[:, None], torch.arange(12) % 3
     assert [set(b.tolist()) for _, b in split(X, y, clients=3)] == [{0}, {1}, {2}]
-    ways = (
-        {"clients": 4, "by": "iid"},
-        {"clients": 2, "by": "dirichlet", "alpha": 5.0},
-        {"by": "group", "groups": y.numpy()},
-    )
-    for how in ways:
+    for how in (
+        {"clients": 4, "by": "iid"}, {"clients": 2, "by": "dirichlet", "alpha": 5.0}, {"by": "group", "groups": y.numpy()},
+        {"clients": 3, "by": "labels", "labels": 2}, {"clients": 3, "by": "quantity", "minimum": 2},
+        {"clients": 3, "by": "power", "alpha": 1.0}, {"clients": 4, "by": "dirichlet", "alpha": 0.3, "minimum": 3},
+    ):  # fmt: skip
         parts = split(X, y, **how)
         assert sorted(float(v) for a, _ in parts for v in a[:, 0]) == list(range(12))
         assert all(int(a[0]) % 3 == int(b[0]) for a, b in parts)
+        assert min(len(b) for _, b in parts) >= how.get("minimum", 1)
 
 
-def test_a_split_ignores_no_groups_and_needs_labels():
-    X, y = torch.arange(12.0)[:, None], torch.arange(12) % 3
-    with pytest.raises(ps.InputError, match='groups= needs by="group"'):
-        split(X, y, 4, "iid", groups=y.numpy())
-    with pytest.raises(ps.InputError, match="needs a label for every row"):
-        split(X, torch.where(y > 0, y.double(), torch.nan), 3, "dirichlet")
+def test_what_a_partition_promises():
+    X, y = torch.arange(600.0)[:, None], torch.arange(600) % 10
+    two = split(X, y, 10, "labels", labels=2)
+    assert [sorted(set(b.tolist())) for _, b in two] == [sorted({i, *set(b.tolist())}) for i, (_, b) in enumerate(two)]
+    assert all(len(set(b.tolist())) == 2 for _, b in two)
+    sizes = [len(b) for _, b in split(X, y, 4, "power", alpha=1.0)]
+    assert sizes == [288, 144, 96, 72]
+    counts = [len(b) for _, b in split(X, y, 20, "dirichlet", alpha=0.3, minimum=25, seed=3)]
+    assert min(counts) == 25
+    axes = plot_split(two)
+    assert len(axes.collections[0].get_offsets()) == 20
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"by": "iid", "groups": torch.arange(12)}, 'groups= needs by="group"'),
+        ({"by": "power", "groups": torch.arange(12)}, 'groups= needs by="group"'),
+        ({"by": "group"}, "needs groups="),
+        ({"by": "dirichlet", "y": torch.full((12,), torch.nan)}, "needs a label for every row"),
+        ({"by": "labels", "labels": 4}, "more than the 3 labels"),
+        ({"clients": 2, "by": "labels", "labels": 1}, "leave out the label 2"),
+        ({"by": "iid", "minimum": 5}, "cannot have 5 rows each"),
+        ({"by": "power", "clients": 13}, "from 1 to 12"),
+        ({"by": "sorted"}, "is not known"),
+    ],
+)
+def test_partitions_that_cannot_be_are_refused(given, words):
+    usual = {"X": torch.arange(12.0)[:, None], "y": torch.arange(12) % 3, "clients": 3}
+    with pytest.raises(ps.InputError, match=words):
+        split(**usual | given)
 
 
 REFUSED = [
@@ -231,6 +235,7 @@ REFUSED = [
     ({"rounds": 2, "codec": "zip"}, 'codec = "zip" is not known'),
     ({"rounds": 2, "optimizer": lambda q: torch.optim.SGD(q[:1], 0.1)}, "over all the parameters"),
     ({"rounds": 2, "optimizer": lambda q: 3}, "must return a torch.optim.Optimizer"),
+    ({"rounds": 2, "outer": torch.optim.LBFGS}, "LBFGS calls the loss itself"),
     ({"rounds": 2, "batch": 100}, "batch"),
     ({"rounds": 2, "cohort": 9}, "9"),
     ({"rounds": 2, "network": "mobile"}, "every client answers in every round"),
@@ -254,13 +259,29 @@ def test_what_cannot_be_trained_gets_a_sentence(given, words):
         train(torch_ranks.virtual_module(), cross_entropy, settings.pop("clients"), **settings)
 
 
-@pytest.mark.parametrize(("lr", "bound"), [(0.01, 50.0), (1e-6, 0.1)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_an_optimizer_that_clips_by_norm_is_told_from_one_that_acts_by_entry(lr, bound, dtype):
-    """With a bound above usual gradients too, and with steps that float32 rounds away."""
-    parts = [torch.zeros(1, 5, 6, dtype=dtype), torch.zeros(1, 5, dtype=dtype)]
-    assert not acts_by_entry(lambda q: BoundedNorm(q, lr, bound), parts)
-    assert acts_by_entry(lambda q: torch.optim.AdamW(q, lr), parts)
+class LateClip(torch.optim.SGD):
+    """Clips by the norm of a client's gradient, from the seventh step on."""
+
+    taken = 0
+
+    def step(self, closure=None):
+        self.taken += 1
+        if self.taken > 6:
+            torch.nn.utils.clip_grad_norm_([q for group in self.param_groups for q in group["params"]], 0.1)
+        super().step(closure)
+
+
+def test_only_optimizers_that_are_known_step_for_all_clients_unless_asked():
+    def make(q):
+        return LateClip(q, 0.1)
+
+    setting = {"period": 10, "batch": 4}
+    with pytest.warns(UserWarning, match="client by client"):
+        found = trained({"optimizer": make, **setting}, 3, 2)
+    with pytest.warns(UserWarning, match="client by client"):
+        apart = trained({"optimizer": make, **setting}, 3, 2, together=False)
+    assert np.abs(found.x - apart.x).max() <= 1e-12
+    assert not trained({"optimizer": make, **setting}, 3, 2, together=True).warnings
 
 
 def test_optimizers_of_a_cohort_begin_anew_even_if_it_is_drawn_twice():
@@ -292,6 +313,18 @@ class Noted(torch.nn.Linear):
 
     def set_extra_state(self, state):
         pass
+
+
+def test_a_parameter_may_be_called_file(tmp_path):
+    class Filed(torch.nn.Linear):
+        def __init__(self):
+            super().__init__(4, 3)
+            self.file = torch.nn.Parameter(torch.ones(()))
+
+    X, y = torch.randn(12, 4), torch.randint(0, 3, (12,))
+    train(Filed(), cross_entropy, split(X, y, 3, "iid"), plain, period=2, rounds=2, device="cpu", out=tmp_path / "a")
+    with np.load(tmp_path / "a" / "weights.npz") as kept:
+        assert set(kept) == {"file", "weight", "bias"}
 
 
 def test_a_folder_is_kept_of_every_module_and_shown(tmp_path):

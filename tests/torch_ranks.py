@@ -383,6 +383,50 @@ def sharded(rank, n, folder):
     assert (ends[0] - start).abs().max() > 0.01
 
 
+def other_shards(rank, n, folder):
+    """Shards of one copy are never averaged with each other, nor with other shards of another copy."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    whole = init_device_mesh("cpu", (4,))
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("across", "inside"))
+    everybody, inside = torch.nn.Linear(4, 8), torch.nn.Linear(4, 8)
+    fully_shard(everybody, mesh=whole)
+    fully_shard(inside, mesh=mesh["inside"])
+    for net in (everybody, inside):
+        with pytest.raises(ValueError, match="hold other shards of the same parameters"):
+            Scaffnew(SGD(net.parameters(), 0.1), period=2)
+    crossed = [dist.new_group([0, 3]), dist.new_group([1, 2])]
+    optimizer = Scaffnew(SGD(inside.parameters(), 0.1), period=2, group=crossed[rank in (1, 2)])
+    with pytest.raises(ValueError, match="shapes of the parameters differ"):
+        optimizer.meet()
+
+
+def batch_norm(rank, n, folder):
+    """Running means are averaged with the parameters where they are given, and differ where they are not."""
+    for given in (True, False):
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 3))
+        more = {"buffers": net.buffers()} if given else {}
+        optimizer = Scaffnew(SGD(net.parameters(), 0.1), period=3, **more)
+        torch.manual_seed(1 + rank)
+        X, y = torch.randn(12, 4) + rank, torch.randint(0, 3, (12,))
+        for _ in range(6):
+            optimizer.zero_grad()
+            cross_entropy(net(X), y).backward()
+            optimizer.step()
+        assert optimizer.synchronized
+        mean = net[1].running_mean.clone()
+        dist.broadcast(mean, 0)
+        assert bool((mean == net[1].running_mean).all()) == (given or rank == 0)
+        size = 4 * (optimizer.flat.x.numel() + 16 * given)
+        assert optimizer.bytes_sent == 2 * size
+        assert optimizer.bytes_received == 2 * (2 * size * (n - 1) // n) or given
+    _, low = made(codec="bfloat16", period=2, p=None)
+    descend(_, low, *quadratic(rank), rounds=2)
+    assert low.bytes_received == (n - 1) * low.bytes_sent == 2 * (n - 1) * 2 * DIM
+
+
 def death(rank, n, folder):
     """Rank 1 dies in the middle: the others raise a sentence, and x and h are those of the last communication."""
     H, c = quadratic(rank)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import weakref
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,6 @@ from proxskip.types import Array, InputError
 
 ROWS_AT_ONCE = 4096
 """Rows that a full loss or gradient passes through the module in one go."""
-BATCH_NORMS = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d, torch.nn.SyncBatchNorm)
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 _MIX = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
 """Constants of splitmix64 (Steele, Lea, Flood, 2014) as signed words."""
@@ -93,8 +93,8 @@ class Model:
     Runs start at the module's weights. The module itself is never changed; ``module_at(x)`` is a copy at x.
 
     Args:
-        module: any module without batch normalization; clients may share one. Its dropout acts in local steps if it is
-            in training mode, with masks keyed by seed, client, round and step, and never where the loss is evaluated.
+        module: any module whose buffers stay as they are; clients may share one. Its dropout acts in local steps if it
+            is in training mode, with masks keyed by seed, client, round and step, never where the loss is evaluated.
         loss: ``loss(outputs, targets)``, a mean over the rows.
         inputs, targets: tensors with one row per sample, on the module's device.
         l2: adds l2/2 |x|^2.
@@ -155,9 +155,15 @@ class Model:
 
     def _try(self) -> bool:
         """Refuse a loss without gradients, or a module with a state or draws of its own; whether it has dropout."""
-        few, data = slice(0, 2), (self.inputs, self.targets)
+        few, data = _extreme_rows(self.targets), (self.inputs, self.targets)
         modes = tuple((layer.training, layer.extra_repr()) for layer in self.module.modules())
-        about = (self.loss, modes, min(self.N, 2), *((v.dtype, v.shape[1:], v.device) for v in data))
+        labels = (
+            tuple(self.targets[few].tolist()) if self.targets.dtype == torch.long and self.targets.ndim == 1 else ()
+        )
+        about = (
+            self.loss, modes, len(few), labels, *((v.dtype, v.shape[1:], v.device) for v in data),
+            tuple(self.metrics.items()), id(self.test),
+        )  # fmt: skip
         if self.module in _TRIED and _TRIED[self.module][0] == about:
             return _TRIED[self.module][1]  # clients that share a module are many
         leaves = {name: self.module.get_parameter(name).detach().clone().requires_grad_(True) for name in self.names}
@@ -166,24 +172,41 @@ class Model:
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices), dropout:
             before = _generator_state(self.device)
-            try:
+            with _in_a_sentence("the loss of two rows cannot be computed"):
                 loss = self.loss(functional_call(self.module, tensors, (self.inputs[few],)), self.targets[few])
-                drew = not torch.equal(before, _generator_state(self.device))
-            except InputError:
-                raise
-            except Exception as error:
-                reason = f"{type(error).__name__}: {error}".splitlines()[0]
-                raise InputError(f"the loss of the first rows cannot be computed ({reason}).") from error
+            drew = not torch.equal(before, _generator_state(self.device))
         _check_loss(loss)
         if any(g is not None and g.is_sparse for g in _slopes(loss, leaves)):
             raise InputError("a gradient is sparse; make the embedding with sparse=False.")
         for name, v in buffers.items():
             if tensors[name] is not v or not same_bytes(v, self.module.get_buffer(name)):
-                raise InputError(f"the module changes its buffer {name}, which is not averaged; use stateless layers.")
+                raise InputError(
+                    f"the module changes its buffer {name}, which is not averaged; use GroupNorm or LayerNorm in place "
+                    "of batch normalization, or put the layer in eval mode."
+                )
         if drew:
-            raise InputError("the module draws random numbers without a key; use nn.Dropout, or put it in eval mode.")
+            raise InputError(
+                "the module draws random numbers without a key; use nn.Dropout, set the dropout inside attention "
+                "layers to 0, or put the module in eval mode."
+            )
+        self._check_scale(few)
+        with _in_a_sentence("the metrics cannot be computed"):
+            self.measure(self.start(), slice(0, 2))
         _TRIED[self.module] = about, dropout.layer > 0
         return dropout.layer > 0
+
+    def _check_scale(self, few: Any) -> None:
+        """Refuse a loss that is not a mean over the rows: of rows that are all there twice a mean stays the same."""
+        parameters = self.parameters_at(self._flat(self.start()))
+        with torch.no_grad():
+            once, twice = (
+                float(self.loss_at(parameters, self.inputs[r], self.targets[r])) for r in (few, few.repeat(2))
+            )
+        if abs(twice - once) > 0.1 * abs(once):
+            raise InputError(
+                f"the loss is {once:.4g} for some rows and {twice:.4g} if each is there twice; give a loss that is "
+                'a mean over the rows, such as one with reduction="mean".'
+            )
 
     # -- between vectors and modules -----------------------------------------------------------------------------------
     def start(self) -> Array:
@@ -225,7 +248,8 @@ class Model:
             many: for many clients at once: ``conv2d`` is a product of matrices.
         """
         with KeyedDropout(key, many):
-            return self.loss(functional_call(self.module if module is None else module, parameters, (inputs,)), targets)
+            outputs = functional_call(self.module if module is None else module, parameters, (inputs,))
+            return self.loss(outputs, targets).reshape(())  # a shape of (1,) would be broadcast
 
     def value(self, x: Array) -> float:
         """The mean loss over all rows without dropout, and the regularizer."""
@@ -252,11 +276,11 @@ class Model:
         picks = slice(None) if rows is None else torch.as_tensor(np.asarray(rows), device=self.inputs.device)
         return self._gradient(self._leaves(x), self.inputs[picks], self.targets[picks], masks_of(word, i)) + self.l2 * x
 
-    def measure(self, x: Array) -> dict[str, float]:
-        """The metrics at x, without dropout."""
+    def measure(self, x: Array, rows: slice = slice(None)) -> dict[str, float]:
+        """The metrics at x on these rows, without dropout."""
         if not self.metrics:
             return {}
-        inputs, targets = self.test or (self.inputs, self.targets)
+        inputs, targets = (v[rows] for v in self.test or (self.inputs, self.targets))
         parameters = self.parameters_at(self._flat(x))
 
         def values(a: Any, b: Any) -> Array:
@@ -315,7 +339,29 @@ def _generator_state(device: torch.device) -> Any:
 def _number(metric: str, value: Any) -> float:
     if isinstance(value, torch.Tensor) and value.numel() != 1:
         raise InputError(f"the metric {metric} gives {value.numel()} numbers; return one, a mean over the rows.")
+    if not isinstance(value, (torch.Tensor, np.generic, int, float)):
+        raise InputError(f"the metric {metric} gives {value!r}; return a number, a mean over the rows.")
     return float(value)
+
+
+def _extreme_rows(targets: Any) -> Any:
+    """Two rows to try a loss on, with the smallest and the largest label, since a loss may refuse labels."""
+    if targets.dtype != torch.long or len(targets) < 2:
+        return torch.arange(min(2, len(targets)), device=targets.device)
+    rows = targets.reshape(len(targets), -1)
+    return torch.stack([rows.amin(1).argmin(), rows.amax(1).argmax()])
+
+
+@contextmanager
+def _in_a_sentence(what: str) -> Iterator[None]:
+    """What a user's function raises, as one sentence."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise InputError(f"{what} ({reason}).") from error
 
 
 def _check_loss(loss: Any) -> None:
@@ -328,6 +374,10 @@ def _check_loss(loss: Any) -> None:
 
 def _check(module: torch.nn.Module, names: tuple[str, ...], inputs: Any, targets: Any) -> None:
     """Refuse what cannot be averaged, or repeated."""
+    if isinstance(module, torch.jit.ScriptModule):
+        raise InputError(
+            "a compiled ScriptModule cannot be called with other weights; give the module it was made from."
+        )
     if not names:
         raise InputError("the module has no parameter that requires a gradient; there is nothing to train.")
     if not (isinstance(inputs, torch.Tensor) and isinstance(targets, torch.Tensor)):
@@ -342,5 +392,3 @@ def _check(module: torch.nn.Module, names: tuple[str, ...], inputs: Any, targets
     kinds = {module.get_parameter(name).dtype for name in names}
     if len(kinds) > 1:
         raise InputError(f"the parameters have the dtypes {', '.join(sorted(map(str, kinds)))}; give them one.")
-    if any(isinstance(m, BATCH_NORMS) for m in module.modules()):
-        raise InputError("batch normalization keeps running means, which are not averaged; use GroupNorm or LayerNorm.")

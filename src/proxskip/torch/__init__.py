@@ -17,9 +17,12 @@ from proxskip.torch.optimizer import ScaffnewOptimizer as Scaffnew
 from proxskip.torch.wire import SynchronizationError
 
 if TYPE_CHECKING:
-    from proxskip.torch.training import Trained, split, train
+    from proxskip.torch.partitions import plot_split, split
+    from proxskip.torch.training import Trained, train
 
-__all__ = ["Model", "Scaffnew", "SynchronizationError", "Trained", "init_process_group", "split", "train"]
+__all__ = ["Model", "Scaffnew", "SynchronizationError", "Trained", "init_process_group", "plot_split", "split", "train"]
 
 # ranks under torchrun do not need it
-__getattr__, __dir__ = lazy_names(__name__, {"proxskip.torch.training": "Trained split train"})
+__getattr__, __dir__ = lazy_names(
+    __name__, {"proxskip.torch.partitions": "plot_split split", "proxskip.torch.training": "Trained train"}
+)

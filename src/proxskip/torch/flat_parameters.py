@@ -152,6 +152,30 @@ def digest(*parts: Tensor | str) -> int:
     return int.from_bytes(whole.digest()[:7], "little")
 
 
+def shard_of(v: Tensor) -> list[tuple[int, int]]:
+    """Which part of a parameter this rank has: place and count for each dimension of the mesh that cuts it."""
+    if DTensor is None or not isinstance(v, DTensor):
+        return []
+    place = v.device_mesh.get_coordinate()
+    cut = [k for k, kind in enumerate(v.placements) if not kind.is_replicate()]
+    return [(place[k], v.device_mesh.size(k)) for k in cut]
+
+
+def check_shards(params: list[Tensor], ranks: list[int], me: int) -> None:
+    """Refuse to average one part of a parameter with another part of it, which would destroy both."""
+    for v in params:
+        if DTensor is None or not isinstance(v, DTensor):
+            continue
+        for k, kind in enumerate(v.placements):
+            others = {*torch.distributed.get_process_group_ranks(v.device_mesh.get_group(k))} - {me}
+            shared = sorted(others & {*ranks})
+            if shared and not kind.is_replicate():
+                raise InputError(
+                    f"the ranks {shared} hold other shards of the same parameters, which cannot be averaged with those "
+                    "of this rank; pass group=, a group with one rank of each sharded copy."
+                )
+
+
 def local(v: Tensor) -> Tensor:
     """This rank's part of a tensor: all of it, unless FSDP has sharded it."""
     return v.to_local() if DTensor is not None and isinstance(v, DTensor) else v

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -12,7 +12,15 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from proxskip import theory
-from proxskip.torch.flat_parameters import FlatParameters, complete, digest, local, local_steps
+from proxskip.torch.flat_parameters import (
+    FlatParameters,
+    check_shards,
+    complete,
+    digest,
+    local,
+    local_steps,
+    shard_of,
+)
 from proxskip.torch.wire import SynchronizationError, Wire
 from proxskip.types import InputError
 
@@ -50,7 +58,11 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         seed: the same on all ranks.
         group: the process group to average over; all ranks if not given.
         codec: "float32" (or float64 for such parameters), "bfloat16" (2 bytes) or "natural" (9 bits), for what is sent:
-            y - x, and c - h. With full gradients both go to zero at a solution, so that the rounding does too.
+            y - x, and c - h. With full gradients both go to zero at a solution, so that the rounding does too. The
+            first is one all-reduce; the others gather the payloads of all ranks, so that from 5 ranks on bfloat16
+            brings more bytes to a rank than float32 in a ring, and natural from 8 on: see ``bytes_received``.
+        buffers: tensors that are averaged, in full precision, whenever the parameters are: ``module.buffers()`` for
+            batch normalization, whose running means would otherwise differ between the ranks. Integers stay.
     """
 
     def __init__(
@@ -65,6 +77,7 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         seed: int = 0,
         group: Any = None,
         codec: str = "float32",
+        buffers: Iterable[Tensor] = (),
     ) -> None:
         check_settings(optim, p, period, control, chi, seed)
         _check_outer(optim, outer)
@@ -73,6 +86,9 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         super().__init__(optim.param_groups, optim.defaults)
         self.wire = Wire(group, codec, seed)
         self.flat = FlatParameters(optim)
+        ranks = self.wire.ranks()
+        check_shards(self.flat.params, ranks, ranks[self.wire.rank])
+        self.buffers = [v for v in buffers if v.is_floating_point()]
         self._settings = f"{p} {period} {control} {chi} {seed} 1 {codec}"  # the 1 is 0.2's number of fragments
         self._met = self._loaded = False
         self._whose = (self.wire.rank, self.wire.n)
@@ -104,13 +120,18 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
 
     @property
     def synchronized(self) -> bool:
-        """Whether the parameters of all ranks are equal now, as after the last local step of a round."""
+        """Whether the parameters (and ``buffers``) of all ranks are equal now, as after the last step of a round."""
         return self.flat.local_step == 0
 
     @property
     def bytes_sent(self) -> int:
         """The payload that this rank has sent."""
         return self.wire.bytes_sent
+
+    @property
+    def bytes_received(self) -> int:
+        """What it received for that, if the backend works in a ring: with a codec, the payloads of all other ranks."""
+        return self.wire.bytes_received
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refused: the ranks would not agree on what they average."""
@@ -172,14 +193,24 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
                 f"the average of round {f.round} is not finite, so a rank diverged; the round was not committed. Use a "
                 "smaller learning rate or chi."
             )
+        buffers = self._mean_buffers()
         if self.control == "gradient":
             f.h += sents[1] - means[1]
         elif self.control == "step":
             rate = self.chi * (1.0 / f.local_step if self.p is None else self.p)
             f.h += rate * f.over_lr(means[0] - sents[0])
+        for v, mean in zip(self.buffers, buffers, strict=True):
+            v.copy_(mean)
         self._move(means[0])
         f.round += 1
         f.restart()
+
+    def _mean_buffers(self) -> list[Tensor]:
+        if not self.buffers:
+            return []
+        joined = torch.cat([v.reshape(-1).to(self.flat.x.dtype) for v in self.buffers])
+        parts = self.wire.mean(joined).split([v.numel() for v in self.buffers])
+        return [part.view_as(v) for part, v in zip(parts, self.buffers, strict=True)]
 
     def _compare_rates(self) -> None:
         """Refuse learning rates that differ between ranks: h would not sum to zero, or x would differ."""
@@ -266,7 +297,7 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         mine = _Note(
             astray=int(astray),
             settings=digest(f"{self._settings} {outer}"),
-            shapes=digest(str((f.shapes, f.groups, f.x.dtype))),
+            shapes=digest(str((f.shapes, f.groups, f.x.dtype, [shard_of(q) for q in f.params], len(self.buffers)))),
             loaded=int(self._loaded),
             rank=self._whose[0],
             ranks=self._whose[1],

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +21,8 @@ def optimizers_of(make: Make, params: list[Parameter]) -> list[torch.optim.Optim
         raise InputError("optimizer and outer are functions of parameters, such as lambda params: SGD(params, lr=0.1).")
     answer = make(params)
     optimizers = list(answer) if isinstance(answer, Sequence) else [answer]
+    if any(isinstance(o, torch.optim.LBFGS) for o in optimizers):
+        raise InputError("LBFGS calls the loss itself, several times a step; use an optimizer that takes single steps.")
     if not all(isinstance(o, torch.optim.Optimizer) for o in optimizers):
         raise InputError(
             "optimizer must return a torch.optim.Optimizer, or a list of them, over the parameters it gets."
@@ -30,42 +31,6 @@ def optimizers_of(make: Make, params: list[Parameter]) -> list[torch.optim.Optim
     if sorted(theirs) != sorted(map(id, params)):
         raise InputError("optimizer must return an optimizer over all the parameters that it gets, each of them once.")
     return optimizers
-
-
-class StackedMuon:
-    """The step of ``torch.optim.Muon`` for the matrices of many clients at once, to the rounding of bfloat16."""
-
-    def __init__(self, muon: Any) -> None:
-        self.param_groups = muon.param_groups
-        self.buffers: dict[int, Tensor] = {}
-
-    @torch.no_grad()  # type: ignore[untyped-decorator]
-    def step(self) -> None:
-        """Momentum, Newton and Schulz's iteration, decay, and the step."""
-        for group in self.param_groups:
-            lr, momentum = float(group["lr"]), group["momentum"]
-            for q in group["params"]:
-                if id(q) not in self.buffers:
-                    self.buffers[id(q)] = torch.zeros_like(q.grad)
-                buffer = self.buffers[id(q)]
-                buffer.lerp_(q.grad, 1 - momentum)
-                update = q.grad.lerp(buffer, momentum) if group["nesterov"] else buffer
-                A, B = q.shape[-2:]
-                rms = group["adjust_lr_fn"] == "match_rms_adamw"
-                ratio = 0.2 * math.sqrt(max(A, B)) if rms else math.sqrt(max(1, A / B))
-                q.mul_(1 - lr * group["weight_decay"])
-                q.add_(_orthogonalized(update, group), alpha=-lr * ratio)
-
-
-def _orthogonalized(update: Tensor, group: dict[str, Any]) -> Tensor:
-    (a, b, c), is_tall = group["ns_coefficients"], update.shape[-2] > update.shape[-1]
-    X = update.bfloat16()
-    X = X.mT if is_tall else X
-    X = X / X.norm(dim=(-2, -1), keepdim=True).clamp(min=group["eps"])
-    for _ in range(group["ns_steps"]):
-        gram = X @ X.mT
-        X = torch.baddbmm(X, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), X, beta=a)
-    return (X.mT if is_tall else X).to(update.dtype)
 
 
 def _stacked(make: Make, parts: list[Tensor]) -> tuple[list[Parameter], list[Any]]:
@@ -79,14 +44,24 @@ def _stacked(make: Make, parts: list[Tensor]) -> tuple[list[Parameter], list[Any
     for o in optimizers:
         for group in o.param_groups:
             group["params"] = [stacked[id(q)] for q in group["params"]]
-    return params, [StackedMuon(o) if type(o) is getattr(torch.optim, "Muon", None) else o for o in optimizers]
+    return params, optimizers
+
+
+BY_ENTRY = {
+    getattr(torch.optim, name)
+    for name in ("SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "Adadelta", "RMSprop", "Rprop", "ASGD")
+}
+"""Optimizers of PyTorch in which each entry goes its own way: a stack of clients takes the steps of single clients.
+
+Subclasses are not among them, since what they add, such as clipping by norm, may join entries.
+"""
 
 
 class StackedOptimizer:
     """The local optimizers of all clients, on ``(c, ...)`` tensors that hold a parameter of each.
 
-    An optimizer that acts entry by entry, such as SGD or AdamW, takes the step of all clients at once; that it does is
-    tried out. So does Muon, by a step of ours. Others take it client by client.
+    An optimizer that acts entry by entry, such as SGD or AdamW, takes the step of all clients at once; others take it
+    client by client.
     """
 
     def __init__(self, make: Make, parts: list[Tensor], by_entry: bool) -> None:
@@ -102,6 +77,7 @@ class StackedOptimizer:
         for group in self._groups():
             if parts[0].is_cuda and "capturable" in group:
                 group["capturable"] = True  # so that a CUDA graph may hold a step
+        self.rates = [group["lr"] for group in self._groups()]
 
     def _groups(self) -> list[dict[str, Any]]:
         return [group for many in self.optimizers for o in many for group in o.param_groups]
@@ -120,37 +96,80 @@ class StackedOptimizer:
         rates = {id(q): float(g["lr"]) for o in self.optimizers[0] for g in o.param_groups for q in g["params"]}
         return [rates[id(q)] for q in self.params[0]]
 
+    def scale_rates(self, factor: float) -> None:
+        """Set all learning rates to this multiple of what they were at first."""
+        for group, rate in zip(self._groups(), self.rates, strict=True):
+            group["lr"] = rate * factor
+
+    # -- what the optimizers remember --------------------------------------------------------------------------------
+    def states(self) -> Iterator[tuple[int, int, Parameter, dict[str, Any]]]:
+        """The state of each parameter, with the numbers of its row of optimizers and of the parameter."""
+        for i, (params, optimizers) in enumerate(zip(self.params, self.optimizers, strict=True)):
+            for o in optimizers:
+                for k, q in enumerate(params):
+                    if q in o.state:
+                        yield i, k, q, o.state[q]
+
+    def settle(self, rule_of: Callable[[str], str], weights: Tensor) -> int:
+        """Reset or average what is remembered of each entry, by its name; the numbers that a client sends for it."""
+        alike: dict[tuple[int, str], list[Tensor]] = {}
+        for _, k, q, state in self.states():
+            for name, v in state.items():
+                if isinstance(v, Tensor) and v.shape == q.shape:
+                    alike.setdefault((k, name), []).extend(v if self.by_entry else [v])
+        sent = 0
+        for (_, name), rows in alike.items():
+            if rule_of(name) == "kept":
+                continue
+            mean = torch.zeros_like(rows[0])
+            if rule_of(name) == "shared":
+                sent += mean.numel()
+                for w, v in zip(weights.tolist(), rows, strict=True):
+                    mean.add_(v, alpha=w)
+            for v in rows:
+                v.copy_(mean)
+        return sent
+
+    def adopt(self, other: StackedOptimizer) -> None:
+        """Go on where another one stands, whose clients all remember the same."""
+        known = {k: (q, state) for i, k, q, state in other.states() if i == 0}
+        for params, optimizers in zip(self.params, self.optimizers, strict=True):
+            for k, (q, state) in known.items():
+                owner = next(o for o in optimizers if any(params[k] is v for g in o.param_groups for v in g["params"]))
+                owner.state[params[k]] = {
+                    name: _resized(v, q.shape, params[k]) if isinstance(v, Tensor) else v for name, v in state.items()
+                }
+
+    def saved(self, name: str) -> dict[str, Any]:
+        """All that is remembered, by names that begin with this one."""
+        return {
+            f"{name}.{i}.{k}.{what}": v for i, k, _, state in self.states() for what, v in state.items()
+        }  # fmt: skip
+
+    def load(self, name: str, saved: dict[str, Any]) -> None:
+        """Remember what ``saved`` gave."""
+        for key, v in saved.items():
+            if not key.startswith(f"{name}."):
+                continue
+            i, k, what = key[len(name) + 1 :].split(".", 2)
+            q = self.params[int(i)][int(k)]
+            for o in self.optimizers[int(i)]:
+                if any(q is p for group in o.param_groups for p in group["params"]):
+                    o.state[q][what] = v
+
     def order(self) -> list[int]:
         """The parameters in the order of the optimizer's groups, in which ``proxskip.torch.Scaffnew`` sends them."""
         place = {id(q): k for k, q in enumerate(self.params[0])}
         return [place[id(q)] for o in self.optimizers[0] for g in o.param_groups for q in g["params"]]
 
 
-def acts_by_entry(make: Make, parts: list[Tensor]) -> bool:
-    """Whether two clients stacked take the same steps as two apart, on random values and gradients."""
-    draw = torch.Generator().manual_seed(0)
-    parts = [v.double() for v in parts]  # rounding to float32 would hide what differs in a small step
+def _resized(v: Tensor, old: torch.Size, q: Parameter) -> Tensor:
+    """A copy of what is remembered of a parameter, for another number of clients."""
+    if v.shape != old or v.shape == q.shape:
+        return v.clone()
+    return v[:1].expand(q.shape).clone()
 
-    def random(v: Tensor) -> Tensor:
-        return torch.randn((2, *v.shape[1:]), generator=draw, dtype=torch.float64).to(v)
 
-    start = [random(v) for v in parts]
-    # short and long ones: a bound on their norm shows at the long ones alone
-    gradients = [[scale * random(v) for v in parts] for scale in (1.0, 1e-3, 1e6)]
-    ends = []
-    for by_entry in (False, True):
-        values = [v.clone() for v in start]
-        try:
-            optimizer = StackedOptimizer(make, values, by_entry)
-            for g in gradients:
-                optimizer.step([v.clone() for v in g])
-        except Exception:
-            if not by_entry:
-                raise
-            return False
-        ends.append(values)
-    close = 100 * torch.finfo(parts[0].dtype).eps
-    muons = [o for o in optimizer.optimizers[0] if isinstance(o, StackedMuon)]
-    # steps of Muon are about as long as lr, and rounded to bfloat16
-    close += sum(0.1 * float(group["lr"]) for o in muons for group in o.param_groups)
-    return all(torch.allclose(a, b, rtol=close, atol=close) for a, b in zip(*ends, strict=True))
+def acts_by_entry(make: Make, params: list[Parameter]) -> bool:
+    """Whether all optimizers are of a class of which this is known."""
+    return all(type(o) in BY_ENTRY for o in optimizers_of(make, params))

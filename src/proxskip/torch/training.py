@@ -6,12 +6,11 @@ import copy
 import io
 import time
 import warnings
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,6 @@ from proxskip.links.network import Network
 from proxskip.loop.listen import Record, check_callbacks, listening, tell_end, tell_record
 from proxskip.loop.progress import shown
 from proxskip.problems.federated import Problem
-from proxskip.problems.split import arrangement
 from proxskip.problems.torch_model import Model
 from proxskip.randomness import stream
 from proxskip.results import folder
@@ -44,39 +42,6 @@ from proxskip.types import Array, Indices, InputError
 
 Clients = Sequence[tuple[Tensor, Tensor]]
 COLUMNS = ("round", "local_steps", "grad_evals", "floats_up", "floats_down", "bytes_up", "bytes_down", "seconds", "f")
-
-
-def split(
-    X: Any,
-    y: Any,
-    clients: int | None = None,
-    by: str = "label",
-    *,
-    groups: Any = None,
-    alpha: float = 0.5,
-    seed: int = 0,
-) -> list[tuple[Tensor, Tensor]]:
-    """Split rows among clients: the (inputs, targets) of each.
-
-    Args:
-        X, y: tensors or arrays with one row per sample; y holds the labels.
-        clients: the number of clients.
-        by: "label" sorts by label and cuts, "dirichlet" deals each label in proportions drawn from Dirichlet(alpha),
-            "iid" shuffles and cuts, "contiguous" cuts the rows in their order, "group" makes one client per group, or
-            ``clients`` equal parts of the rows sorted by group.
-        groups: a number for each row, for ``by="group"``.
-        alpha: the smaller, the more the clients differ.
-        seed: of the random splits.
-    """
-    inputs, targets = torch.as_tensor(X), torch.as_tensor(y)
-    if not len(inputs) or len(inputs) != len(targets):
-        raise InputError(f"there are {len(inputs)} inputs and {len(targets)} targets; give the same number of both.")
-    if by in ("label", "dirichlet") and targets.ndim != 1:
-        raise InputError(f'by = "{by}" needs one label per row, and y has the shape {tuple(targets.shape)}.')
-    rows: Any = SimpleNamespace(N=len(inputs), b=targets.cpu().numpy())
-    order, row0 = arrangement(rows, clients, by, groups=groups, alpha=alpha, seed=theory.whole_seed(seed))
-    picks = [torch.as_tensor(order[lo:hi], device=inputs.device) for lo, hi in pairwise(row0)]
-    return [(inputs[some], targets[some.to(targets.device)]) for some in picks]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -122,8 +87,8 @@ def train(
     chi: float = 1.0, codec: str = "float32", seed: int = 0, cohort: Any = None, rounds: int | None = None,
     seconds: float | None = None, every: int = 1, test: tuple[Any, Any] | None = None,
     metrics: Mapping[str, Callable[..., Any]] | None = None, device: str | torch.device | None = None,
-    clients_at_once: int | None = None, callbacks: Sequence[Any] = (), progress: bool | None = None,
-    network: Network | str | None = None, out: str | Path | None = None,
+    clients_at_once: int | None = None, together: bool | None = None, callbacks: Sequence[Any] = (),
+    progress: bool | None = None, network: Network | str | None = None, out: str | Path | None = None,
 ) -> Trained:  # fmt: skip
     """Train a module on virtual clients, all of them at once on one device.
 
@@ -135,8 +100,7 @@ def train(
         loss: ``loss(outputs, targets)``, a mean over the rows.
         clients: (inputs, targets) of each client, as from ``split``.
         optimizer: a function of parameters that returns the local optimizer, such as
-            ``lambda params: torch.optim.AdamW(params, lr=3e-3)``; it may return several that share the parameters. One
-            that does not act entry by entry takes its steps client by client, with a warning.
+            ``lambda params: torch.optim.AdamW(params, lr=3e-3)``; it may return several that share the parameters.
         p, period: communicate after each step with probability p, or after every ``period`` steps.
         control: how h is learned: "gradient" (two vectors a round; any optimizer), "step" (one vector; SGD without
             momentum), "anchor" (as FedLin, from full gradients at the common point; two vectors) or "none".
@@ -151,6 +115,9 @@ def train(
         metrics: ``{"accuracy": f}`` with ``f(outputs, targets)``, a mean over the rows; each is a column of the trace.
         device: "cuda" if there is one, otherwise "cpu".
         clients_at_once: clients whose gradients are computed at once, if not as many as fit.
+        together: whether one optimizer steps for all clients, on stacks of their parameters, which is right where each
+            entry goes its own way. By default it does for the optimizers of PyTorch of which this is known, such as SGD
+            and AdamW (not for classes derived from them); others step client by client, with a warning.
         callbacks, progress: as in ``proxskip.run``.
         network: a Network without losses, or the name of one: the trace gains ``sim_seconds``, the time over it.
         out: a new folder for the trace, the summary and the weights (``weights.npz``, an array for each name of the
@@ -183,7 +150,7 @@ def train(
         network.check(problem.n)
         if not network.reliable:
             raise InputError("train takes a network on which every client answers in every round; use proxskip.run.")
-    state = Training(problem, optimizer, p, period, control, outer, chi, codec, seed, place, clients_at_once)
+    state = Training(problem, optimizer, p, period, control, outer, chi, codec, seed, place, clients_at_once, together)
     settings: dict[str, Any] = {"method": _optimizer_names(optimizer, weights), "control": control}
     settings |= {"p": p} if period is None else {"period": period}
     rates = [float(group["lr"]) for local in optimizers_of(optimizer, weights) for group in local.param_groups]
@@ -220,7 +187,10 @@ def _write(keep: folder.Folder, result: Trained, state: Training) -> None:
     arrays = {k: v.detach().cpu() for k, v in named.items()}
     # numpy has no bfloat16
     plain = {k: (v.float() if v.dtype == torch.bfloat16 else v).numpy() for k, v in arrays.items()}
-    np.savez(buffer, **plain)
+    with zipfile.ZipFile(buffer, "w") as archive:  # np.savez refuses the name "file"
+        for name, v in plain.items():
+            with archive.open(f"{name}.npy", "w") as entry:
+                np.lib.format.write_array(entry, v, allow_pickle=False)
     with in_words(keep.path):
         atomic_write(keep.path / "weights.npz", buffer.getvalue())
     vectors: dict[str, Any] = {"x0": np.asarray(state.model.start()), "server.x": result.x, "memory.h": result.h}
@@ -260,7 +230,7 @@ class Training:
 
     def __init__(
         self, problem: Problem, optimizer: Make, p: float | None, period: int | None, control: str, outer: Make | None,
-        chi: float, codec: str, seed: int, device: torch.device, at_once: int | None,
+        chi: float, codec: str, seed: int, device: torch.device, at_once: int | None, together: bool | None = None,
     ) -> None:  # fmt: skip
         self.problem, self.make, self.p, self.period, self.control = problem, optimizer, p, period, control
         self.chi, self.codec, self.seed, self.device = float(chi), codec, int(seed), device
@@ -272,7 +242,8 @@ class Training:
         self.h = torch.zeros((problem.n, problem.d), dtype=self.family.dtype, device=device)
         self.at_once = at_once or problem.n
         self.outer = None if outer is None else StackedOptimizer(outer, self._copies(1), False)
-        self.by_entry = acts_by_entry(optimizer, self._copies(1))
+        weights = [torch.nn.Parameter(v[0]) for v in self._copies(1)]
+        self.by_entry = acts_by_entry(optimizer, weights) if together is None else together
         self.members: Indices = np.zeros(0, dtype=np.int64)
         self.y: Parts = []
         self.round = self.local_steps = self.grad_evals = self.vectors = self.bytes_up = 0
@@ -430,7 +401,10 @@ class _Run:
         self.best: tuple[float, int, Array] = (np.inf, 0, state.vector())
         self.notes: list[str] = []
         if not state.by_entry:
-            self.notes.append("the optimizer does not act entry by entry, so its steps are taken client by client.")
+            self.notes.append(
+                "the optimizer is not known to act entry by entry, so it steps client by client; pass together=True if "
+                "it does."
+            )
             warnings.warn(self.notes[0], stacklevel=4)
 
     def go(self) -> Trained:

@@ -11,10 +11,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from proxskip import theory
 from proxskip.randomness import codec_words
 from proxskip.types import InputError
 
-CODECS = ("float32", "bfloat16", "natural")
+CODECS = ("float32", "bfloat16", "natural", "top-k")
 _SIGN, _EXPONENT, _MANTISSA = 0x80000000, 0xFF, 0x7FFFFF
 """Parts of a float32; the exponent once it is shifted down by 23 bits."""
 
@@ -32,11 +33,16 @@ class Wire:
     Args:
         group: a process group; None for all ranks, or this process alone where none was initialized.
         bytes_sent: the payload of this rank so far; what the backend adds or repeats is not counted.
+        bytes_received: what this rank received if the backend works in a ring: of n ranks, an all-reduce of v bytes
+            brings 2 v (n - 1)/n to each, and gathering payloads of v bytes brings v (n - 1).
     """
 
     def __init__(self, group: Any, codec: str, seed: int) -> None:
+        if codec == "top-k":
+            raise InputError('codec="top-k" is for proxskip.torch.train; use float32, bfloat16 or natural.')
         check_codec(codec)
-        self.group, self.codec, self.seed, self.bytes_sent = group, codec, seed, 0
+        self.group, self.codec, self.seed = group, codec, seed
+        self.bytes_sent = self.bytes_received = 0
         alone = not (dist.is_available() and dist.is_initialized())
         self.n = 1 if alone else dist.get_world_size(group)
         self.rank = 0 if alone else dist.get_rank(group)
@@ -51,12 +57,11 @@ class Wire:
         """
         flat = torch.cat(vectors)
         if self.codec == "float32":
-            sent = flat
-            self.bytes_sent += flat.numel() * flat.element_size()
-            mean = self.sum(flat.clone()).div_(self.n)
+            sent, mean = flat, self.mean(flat)
         else:
             payload = encode(flat, self.codec, self.seed, self.rank, round)
             self.bytes_sent += payload.numel()
+            self.bytes_received += payload.numel() * (self.n - 1)
             everyone = self.gather(payload)
             sent = decode(payload, self.codec, flat)
             mean = torch.zeros_like(flat)
@@ -65,6 +70,19 @@ class Wire:
             mean /= self.n
         sizes = [v.numel() for v in vectors]
         return list(mean.split(sizes)), list(sent.split(sizes))
+
+    def ranks(self) -> list[int]:
+        """The ranks of the group, by their numbers among all."""
+        if not (dist.is_available() and dist.is_initialized()):
+            return [0]
+        return list(dist.get_process_group_ranks(self.group or dist.group.WORLD))
+
+    def mean(self, v: Tensor) -> Tensor:
+        """The mean of v over the ranks, by an all-reduce that is counted."""
+        size = v.numel() * v.element_size()
+        self.bytes_sent += size
+        self.bytes_received += 2 * size * (self.n - 1) // self.n
+        return self.sum(v.clone()).div_(self.n)
 
     def gather(self, v: Tensor) -> list[Tensor]:
         """Every rank's v, in order."""
@@ -91,10 +109,23 @@ class Wire:
 
 
 # -- codecs ------------------------------------------------------------------------------------------------------------
-def check_codec(codec: str) -> None:
-    """Refuse an unknown one."""
+def check_codec(codec: str, share: float | None = None) -> None:
+    """Refuse an unknown one, and a share of entries where all are sent."""
     if codec not in CODECS:
         raise InputError(f'codec = "{codec}" is not known; use {", ".join(CODECS)}.')
+    if (codec == "top-k") != (share is not None):
+        raise InputError('share=, the share of the entries that are sent, and codec="top-k" go together.')
+    if share is not None:
+        theory.probability("share", share)
+
+
+def largest(v: Tensor, share: float) -> tuple[Tensor, int]:
+    """v with all but this share of its entries, the largest, set to zero; and the bytes of these and their places."""
+    k = max(1, round(share * v.numel()))
+    places = v.abs().topk(k).indices
+    kept = torch.zeros_like(v)
+    kept[places] = v[places]
+    return kept, k * (v.element_size() + 4)
 
 
 def encode(v: Tensor, codec: str, seed: int, rank: int, round: int) -> Tensor:

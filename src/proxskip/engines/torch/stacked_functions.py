@@ -42,6 +42,7 @@ class Family:
         # all rows lie end to end: the first row of each client, and their number
         self.first = torch.as_tensor(np.append(0, np.cumsum(self.sizes))[:-1]).to(device)
         self.counts = torch.as_tensor(self.sizes).to(device)
+        self.smallest = int(self.sizes.min())
 
     def batch(self, members: Any, rows: Any, word: Any) -> Any:
         """The data of these clients for ``gradient``: the given rows of each, or all if None."""
@@ -84,9 +85,10 @@ def family_of(problem: Problem, device: torch.device) -> Any:
         return LinearModels(problem, device)
     if all(isinstance(f, Quadratic) and f.H.ndim == first.H.ndim for f in problem.clients):  # type: ignore[attr-defined]
         return Quadratics(problem, device)
+    kinds = sorted({type(f).__name__ for f in problem.clients})
     raise InputError(
-        "the torch engine needs clients of one kind: proxskip.torch.Model, linear models or quadratics; use "
-        'engine="cpu".'
+        "the torch engine needs clients that are all proxskip.torch.Model, all linear models or all quadratics, and "
+        f'these are {", ".join(kinds)}; use engine="cpu".'
     )
 
 
@@ -147,7 +149,7 @@ class Networks(Family):
 
     def views(self, Y: Any) -> Parts:
         pieces = zip(Y.split(self.numels, dim=-1), self.model.shapes, strict=True)
-        return [v.reshape(*Y.shape[:-1], *shape) for v, shape in pieces]
+        return [v.reshape((*Y.shape[:-1], *shape)) for v, shape in pieces]
 
     def parts(self, Y: Any) -> Parts:
         """Each in the layout of its gradient."""
@@ -162,15 +164,19 @@ class Networks(Family):
     def batch(self, members: Any, rows: Any, word: Any) -> list[Portion]:
         """Portions of clients with equally many rows."""
         places: list[Any] = [slice(0, len(members))]
-        if rows is None:
-            alike = groups(self.sizes[members.cpu().numpy()], len(members))
+        if rows is None or self.smallest < rows.shape[1]:
+            sizes = self.sizes[members.cpu().numpy()]
+            alike = groups(sizes if rows is None else np.minimum(sizes, rows.shape[1]), len(members))
             places = places if len(alike) == 1 else [torch.as_tensor(g).to(members.device) for g in alike]
         return self.keyed([self._portion(at, members, rows) for at in places], members, word)
 
     def _portion(self, places: Any, members: Any, rows: Any) -> Portion:
         mine = members[places]
+        count = int(self.counts[mine[0]]) if rows is None or self.smallest < rows.shape[1] else rows.shape[1]
         if rows is None:
-            rows = torch.arange(int(self.counts[mine[0]]), device=members.device).expand(len(mine), -1)
+            rows = torch.arange(count, device=members.device).expand(len(mine), -1)
+        else:  # a client with fewer rows than the minibatch has takes all of its own
+            rows = rows[places][:, :count]
         picks = self.first[mine][:, None] + rows
         inputs, targets = (v.index_select(0, picks.reshape(-1)) for v in (self.X, self.T))
         c = len(mine)

@@ -126,6 +126,8 @@ class StackedSteps:
     ) -> torch.Tensor:
         """K times  y <- y - gamma (g(y) - h)  from every row of X, as a new stack; H is None for h = 0."""
         family, key = self.family, None
+        # before a place is read: room for new inputs may be made by forgetting all places and graphs
+        self._inputs_of(clients)
         y, h = family.parts(X), None if H is None else family.parts(H)
         # a graph fixes gamma as a number; one gamma per client runs without graphs
         if self.use_graphs and isinstance(gamma, float):
@@ -208,7 +210,14 @@ class StackedSteps:
         """The minibatches and dropout words of the next steps, from place zero."""
         if self.batch is not None and inputs.rows is not None:
             sizes = self.family.sizes[clients]
-            inputs.rows[:count] = minibatches(self.seed, round, clients, step0, sizes, self.batch, count, self.device)
+            widths = np.minimum(sizes, self.batch)
+            for b in np.unique(widths):  # clients with few rows have smaller minibatches
+                mine = np.flatnonzero(widths == b)
+                drawn = minibatches(self.seed, round, clients[mine], step0, sizes[mine], int(b), count, self.device)
+                if len(mine) == len(clients):
+                    inputs.rows[:count, :, :b] = drawn
+                else:
+                    inputs.rows[:count, torch.as_tensor(mine).to(self.device), :b] = drawn
         if self.family.is_random:  # numbered from one
             words = [dropout_word(self.seed, round, step0 + k + 1) for k in range(count)]
             inputs.words[:count] = torch.tensor(words).to(self.device)
