@@ -19,7 +19,7 @@ from proxskip.cores import available_cores
 from proxskip.engines.cpu import kernels
 from proxskip.engines.cpu.cohort import Cohort
 from proxskip.engines.cpu.kernels import Anchors, Steps
-from proxskip.engines.cpu.shards import Census, RangeTask, Rows, Tiles, pack, with_pull
+from proxskip.engines.cpu.shards import RangeTask, Rows, Tiles, pack, with_pull
 from proxskip.engines.in_process import NearEngine
 from proxskip.engines.local import Sender
 from proxskip.engines.sparse_rows import balanced, pieces
@@ -57,19 +57,17 @@ class CpuEngine(NearEngine):
         self.pool: ThreadPoolExecutor | None = None
         self.abandoned = threading.Event()  # tells threads to leave work that nobody waits for
 
-    def open(
-        self, problem: Problem, memory: Vectors, seed: int, number0: int = 0, census: Census | None = None
-    ) -> None:
+    def open(self, problem: Problem, memory: Vectors, seed: int, number0: int = 0) -> None:
         """Pack the shards for the kernels, and compile before the clock runs.
 
         Args:
-            number0, census: for a part of a problem's clients, the number of the first one, and the census of all.
+            number0: for a part of a problem's clients, the number of the first one.
         """
         super().open(problem, memory, seed)
         self.used: dict[int | str, Array] = {}  # stacks of earlier rounds, by place in ``up`` or name, to be used again
         self.number0 = number0
         self.rows = problem.rows_each
-        self.shards = pack(problem, census, number0)
+        self.shards = pack(problem, number0)
         # unknown oracles may share buffers, so they run in turn unless they declare otherwise
         self.shareable = problem.is_thread_safe
         if self.threads > 1 and self.pool is None:

@@ -7,12 +7,10 @@ layout.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
@@ -49,80 +47,48 @@ ENTRIES_PER_BLOCK = 1 << 20
 """About how many entries a block of ``Rows`` has; clients with several blocks may use several threads."""
 
 
-@dataclass(frozen=True, slots=True)
-class Census:
-    """What a client's layout depends on beyond its own shard.
-
-    The layout, the size of blocks and whether values are stored decide the order of a client's sums. Counted over all
-    clients, they give the same bytes in one process and in several that each hold some clients.
-    """
-
-    kind: str | None
-    """The common kind; None unless all clients are linear models of one kind."""
-    clients: int
-    rows: int
-    entries: int
-    unit: bool
-    """Every stored value is one."""
-
-    @staticmethod
-    def of(problem: Problem) -> Census:
-        """Counted over the problem's clients."""
-        if not _are_alike(problem):
-            return Census(None, problem.n, 0, 0, False)
-        models = stores_of(problem.clients)
-        first = models[0]
-        sparse, C = is_sparse(first.A), isinstance(first, Softmax)
-        entries = sum(f.A.nnz if sparse else np.count_nonzero(f.A) if C else f.A.size for f in models)
-        common = hashlib.sha256(first.reg.tobytes()).hexdigest()
-        unit = sparse and all(_all_ones(f.A.data) for f in models)
-        return Census(
-            f"{type(first).__name__} {first.dtype} {sparse} {common}",
-            problem.n, sum(f.N for f in models), int(entries), unit,
-        )  # fmt: skip
-
-    @staticmethod
-    def merged(parts: Sequence[Census]) -> Census:
-        """The census of all clients, from those of parts."""
-        kind = parts[0].kind if len({p.kind for p in parts}) == 1 else None
-        clients, rows = sum(p.clients for p in parts), sum(p.rows for p in parts)
-        return Census(kind, clients, rows, sum(p.entries for p in parts), all(p.unit for p in parts))
-
-
-def pack(problem: Problem, census: Census | None = None, number0: int = 0) -> Tiles | Rows | None:
+def pack(problem: Problem, number0: int = 0) -> Tiles | Rows | None:
     """The layout for this problem, kept for its next run; None unless its clients are linear models of one kind.
 
     Args:
-        census: of all clients, if the problem holds only some.
-        number0: the number of its first client among all.
+        number0: the number of its first client, where the problem is a part of one with more clients.
     """
-    key, shards = problem.layout or (None, None)
-    if key != (census, number0):
-        shards = _packed(problem, census or Census.of(problem), number0)
-        problem.__dict__["layout"] = (census, number0), shards
+    known, shards = problem.layout or (None, None)
+    if known != number0:
+        shards = _packed(problem, number0) if _are_alike(problem) else None
+        problem.__dict__["layout"] = number0, shards
     return shards
 
 
-def _packed(problem: Problem, census: Census, number0: int) -> Tiles | Rows | None:
-    if census.kind is None:
-        return None
+def _packed(problem: Problem, number0: int) -> Tiles | Rows:
     first: Any = problem.clients[0]
-    most_rows = problem.batch is None or problem.batch * census.clients >= MIN_BATCH_SHARE * census.rows
-    dense_columns = census.entries >= MIN_ENTRIES_PER_COLUMN * census.clients * problem.d
+    rows = int(problem.rows_each.sum())
+    most_rows = problem.batch is None or problem.batch * problem.n >= MIN_BATCH_SHARE * rows
+    dense_columns = entries_of(problem) >= MIN_ENTRIES_PER_COLUMN * problem.n * problem.d
     # tiles would copy data on disk into memory
     tiled = is_sparse(first.A) and not isinstance(first, Softmax) and not _is_mapped(problem)
     kind = Tiles if tiled and most_rows and dense_columns else Rows
-    shards = kind(problem, census, number0)
+    shards = kind(problem, number0)
     with compiling(kernels.block_sums):
         shards.call_each_kernel()
     return shards
+
+
+def entries_of(problem: Problem) -> int:
+    """Entries that a pass over the data reads."""
+    models = stores_of(problem.clients)
+    if is_sparse(models[0].A):
+        return int(sum(f.A.nnz for f in models))
+    if isinstance(models[0], Softmax):  # read as sparse rows
+        return int(sum(np.count_nonzero(f.A) for f in models))
+    return int(sum(f.A.size for f in models))
 
 
 def _is_mapped(problem: Problem) -> bool:
     return isinstance(problem.clients, Packed) and problem.clients.mapped
 
 
-def _all_ones(values: Any, at_once: int = 1 << 22) -> bool:
+def all_ones(values: Any, at_once: int = 1 << 22) -> bool:
     """Whether all values are one, read in blocks because they may exceed the memory."""
     return all(bool(np.all(values[k : k + at_once] == 1.0)) for k in range(0, len(values), at_once))
 
@@ -212,11 +178,11 @@ class Shards:
 class Rows(Shards):
     """The rows of all clients end to end, dense or CSR; client i has rows row0[i] to row0[i + 1] - 1."""
 
-    def __init__(self, problem: Problem, census: Census, number0: int = 0) -> None:
+    def __init__(self, problem: Problem, number0: int = 0) -> None:
         models = stores_of(problem.clients)
         first, sizes = models[0], problem.rows_each
         super().__init__(problem, first, number0)
-        self.unit, self.mapped = census.unit, _is_mapped(problem)
+        self.mapped = _is_mapped(problem)
         C = first.C if isinstance(first, Softmax) else 0
         self.b = joined([f.b for f in models]).astype(self.dtype, copy=False)
         kind = kernels.SOFTMAX if C else kernels.SPARSE if is_sparse(first.A) else kernels.DENSE
@@ -226,7 +192,7 @@ class Rows(Shards):
         if kind:
             sparse = self._sparse([scipy.sparse.csr_matrix(f.A) for f in models], kind)
         share = 1.0 / (np.full_like(sizes, self.batch) if self.batch else sizes)
-        entries_per_row = max(1.0, float(census.entries) / max(1, census.rows))
+        entries_per_row = max(1.0, entries_of(problem) / max(1, int(sizes.sum())))
         per_block = max(1, int(ENTRIES_PER_BLOCK / entries_per_row))
         self.data = RowData(kind, dense, *sparse, self.b, self.loss, C, self.row0, share, self.reg, per_block)
         # the cost of a step, to balance the threads
@@ -238,7 +204,7 @@ class Rows(Shards):
         indptr, indices, values = stacked(matrices)
         if self.batch and kind == kernels.SPARSE and not self.mapped:
             indptr, indices, values = self._by_length(indptr, indices, values)
-        if kind == kernels.SPARSE and self.unit:  # values that are all one are not stored
+        if kind == kernels.SPARSE and all_ones(values):  # they are not stored
             values = values[:0]
         columns = matrices[0].shape[1]
         narrow = indices.view(f"u{indices.itemsize}") if self.mapped else indices.astype(width(columns))
@@ -307,97 +273,189 @@ class Rows(Shards):
         return counts
 
 
+class DataRows(NamedTuple):
+    """The rows of all clients end to end, as the data have them."""
+
+    indptr: Indices
+    indices: Any
+    values: Any
+    b: Any
+    owner: Indices
+    """The client of each row."""
+    length: Indices
+
+
+class KeptRows(NamedTuple):
+    """The rows that are left when empty ones are dropped and equal ones merged."""
+
+    rows: Indices
+    """Their numbers in the data, ascending."""
+    live: Indices
+    """The rows of the data that are not empty."""
+    group: Indices
+    """Row live[k] of the data became kept row group[k]."""
+
+
+class TiledRows(NamedTuple):
+    """The kept rows, sorted by client and then by length."""
+
+    order: Indices
+    """The number of each among the kept rows."""
+    rows: Indices
+    """Its number in the data."""
+    client: Indices
+    stands_for: Indices
+    """How many rows of the data became this one."""
+
+
+class Slots(NamedTuple):
+    """The blocks and groups, and where each tiled row is."""
+
+    blocks: Indices
+    """The first block of each client, and the end of the last."""
+    groups: Indices
+    """The first group of each block, and the end of the last."""
+    block: Indices
+    """The block of each tiled row."""
+    place: Indices
+    """Its number in the block."""
+    slot: Indices
+
+    @property
+    def number(self) -> int:
+        """All slots, the empty ones included."""
+        return ROWS_PER_TILE * int(self.groups[-1])
+
+
+def rows_of_the_data(models: Sequence[Any], sizes: Indices) -> DataRows:
+    """The first line of the picture in ``Tiles``."""
+    indptr, indices, values = stacked([f.A for f in models])
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    return DataRows(indptr, indices, values, joined([f.b for f in models]), owner, np.diff(indptr))
+
+
+def kept_rows(data: DataRows) -> KeptRows:
+    """The second line."""
+    return KeptRows(*merged_rows(data.indptr, data.indices, data.values, data.owner, data.b))
+
+
+def tiled_rows(data: DataRows, kept: KeptRows) -> TiledRows:
+    """The third line: rows of a group are about equally long, and need little padding."""
+    order = np.lexsort((data.length[kept.rows], data.owner[kept.rows]))
+    rows = kept.rows[order]
+    stands_for = np.bincount(kept.group, minlength=len(kept.rows))[order]
+    return TiledRows(order, rows, data.owner[rows], stands_for)
+
+
+def slots_of(tiled: TiledRows, clients: int) -> Slots:
+    """The last line."""
+    rows_of_client = np.bincount(tiled.client, minlength=clients)
+    first_of_client = offsets(rows_of_client)[:-1]
+    number_in_client = np.arange(len(tiled.rows)) - first_of_client[tiled.client]
+    blocks = offsets(np.maximum(1, -(-rows_of_client // MAX_ROWS_PER_BLOCK)))
+    block = blocks[tiled.client] + number_in_client // MAX_ROWS_PER_BLOCK
+    place = number_in_client % MAX_ROWS_PER_BLOCK
+    rows_of_block = np.bincount(block, minlength=int(blocks[-1]))
+    groups = offsets(-(-rows_of_block // ROWS_PER_TILE))
+    return Slots(blocks, groups, block, place, ROWS_PER_TILE * groups[block] + place)
+
+
+def largest_square(data: DataRows, kept: KeptRows, unit: bool) -> float:
+    """The largest |a_r|^2, a bound on the margins: see ``kernels.block_tiles``."""
+    if unit:
+        return float(data.length.max())
+    if not len(kept.live):
+        return 0.0
+    return float(np.add.reduceat(data.values**2, data.indptr[kept.live]).max())
+
+
 class Tiles(Shards):
     """Sparse rows sorted by length in groups of eight, and columns in fours; equal rows merged, empty ones left out.
 
     How the rows of the data get to their slots, for two clients::
 
-        rows of the data     a b c d e f g h i j k l | m n ...      owner[r] is the client of row r
+        rows of the data     a b c d e f g h i j k l | m n ...
                              |   merged_rows: c = a and h = f; e has no entries
-        kept rows            a b d f g i j k l | m n ...            kept, ascending; row live[k] became kept[group[k]]
+        kept rows            a b d f g i j k l | m n ...
                              |   sorted by client, then by length
-        tiled rows           d a k b j f i g l | n m ...            rows[q], which stands for count[q] rows
+        tiled rows           d a k b j f i g l | n m ...
                              |   cut into blocks, blocks into groups of eight, the last filled up with blanks
         slots                d a k b j f i g   l . . . . . . . | n m . . .
                              '--- group 0 --'  '--- group 1 --'  '- group 2
 
-    ``blocks[i]`` is the first block of client i, ``groups[u]`` the first group of block u. A *slot* is a place in
-    the last line, and ``b`` and ``scale`` are in this order; ``place`` is a row's number in its block. Every matrix
-    entry is stored twice: by slots for the margins, by columns for the gradient.
+    A function named after each line makes it from the one before. A *slot* is a place in the last line, and ``b`` and
+    ``scale`` of ``kernels.TileData`` are in this order. Every matrix entry is stored twice: by slots for the margins,
+    by columns for the gradient.
     """
 
-    def __init__(self, problem: Problem, census: Census | None = None, number0: int = 0) -> None:
-        models = stores_of(problem.clients)
-        first, n, sizes = models[0], problem.n, problem.rows_each
-        super().__init__(problem, first, number0)
-        matrix = indptr, indices, values = stacked([f.A for f in models])
-        b, owner, length = joined([f.b for f in models]), np.repeat(np.arange(n), sizes), np.diff(indptr)
-        unit = bool(np.all(values == 1.0)) if census is None else census.unit
-        # drop empty rows, and merge equal rows with their weights added
-        kept, live, group = merged_rows(indptr, indices, values, owner, b)
-        # by client, then by length: rows of a group are about equally long and need little padding
-        order = np.lexsort((length[kept], owner[kept]))
-        rows, count = kept[order], np.bincount(group, minlength=len(kept))[order]
-        client, of_client = owner[rows], np.bincount(owner[rows], minlength=n)
-        self.blocks = offsets(np.maximum(1, -(-of_client // MAX_ROWS_PER_BLOCK)))
+    def __init__(self, problem: Problem, number0: int = 0) -> None:
+        models, n, sizes = stores_of(problem.clients), problem.n, problem.rows_each
+        super().__init__(problem, models[0], number0)
+        data = rows_of_the_data(models, sizes)
+        kept = kept_rows(data)
+        tiled = tiled_rows(data, kept)
+        slots = slots_of(tiled, n)
+        unit = all_ones(data.values)
+        # an empty slot has a label like any other, and weight zero
+        labels, scale = np.ones(slots.number, self.dtype), np.zeros(slots.number, self.dtype)
+        labels[slots.slot] = data.b[tiled.rows]
+        scale[slots.slot] = tiled.stands_for / sizes[tiled.client]
+        self.blocks, self.groups = slots.blocks, slots.groups
+        tilings = self._by_row_and_by_column(data, tiled, slots, unit)
+        by_slot: tuple[Any, ...] = labels, scale, self.loss, largest_square(data, kept, unit), self.reg
+        self.data = TileData(self.blocks, self.groups, *tilings, *by_slot)
         self.most_blocks = int(np.diff(self.blocks).max())
-        number = np.arange(len(rows)) - np.repeat(offsets(of_client)[:-1], of_client)  # among those of its client
-        block, place = self.blocks[client] + number // MAX_ROWS_PER_BLOCK, number % MAX_ROWS_PER_BLOCK
-        of_block = np.bincount(block, minlength=int(self.blocks[-1]))
-        self.groups = offsets(-(-of_block // ROWS_PER_TILE))
-        slot = ROWS_PER_TILE * self.groups[block] + place
-        # empty slots have weight zero
-        labels, scale = np.ones((2, ROWS_PER_TILE * self.groups[-1]), self.dtype)
-        scale[:] = 0.0
-        labels[slot], scale[slot] = b[rows], count / sizes[client]
-        tiles = self._tiles(rows, slot, block, place, length[rows], matrix, unit)
-        # the largest |a_r|^2, a bound on the margins: see ``kernels.block_tiles``
-        squares = length if unit else np.add.reduceat(values**2, indptr[live]) if len(live) else np.zeros(1)
-        longest = float(squares.max())
-        by_slot: tuple[Any, ...] = labels, scale, self.loss, longest, self.reg
-        self.data = TileData(self.blocks, self.groups, *tiles, *by_slot)
+        self.most_slots = int(np.diff(ROWS_PER_TILE * self.groups[self.blocks]).max())
         self.room = int(np.diff(self.groups).max()) * ROWS_PER_TILE + 1
-        self.work = np.asarray(np.bincount(client, weights=length[rows], minlength=n) + 1.0, dtype=np.float64)
-        self.most = int(np.diff(ROWS_PER_TILE * self.groups[self.blocks]).max())
+        entries = np.bincount(tiled.client, weights=data.length[tiled.rows], minlength=n)
+        self.work = np.asarray(entries + 1.0, dtype=np.float64)
         self.tiled: tuple[Any, ...] = self.row0, NO_PICKS, np.zeros(0, self.dtype)  # for ``kernels.weigh_rows``
         if self.batch:
-            standing = np.zeros(len(labels), self.dtype)
-            standing[slot] = count
-            self.tiled = self.row0, self._places(slot[np.argsort(order)][group], live), standing
+            standing_for = np.zeros(slots.number, self.dtype)
+            standing_for[slots.slot] = tiled.stands_for
+            self.tiled = self.row0, self._slot_of_each_row(kept, tiled, slots), standing_for
 
-    def _tiles(
-        self, rows: Indices, slot: Indices, block: Indices, place: Indices, length: Indices, matrix: Any, unit: bool
-    ) -> tuple[Any, ...]:
+    def _by_row_and_by_column(self, data: DataRows, tiled: TiledRows, slots: Slots, unit: bool) -> tuple[Any, ...]:
         """Both tilings: (first line of each group, or of each column of each block; indices; values), a line per tile.
 
         Padding of a row has index d, padding of a column the row after the block's last; x and z are zero there. Values
         that are all one are not stored.
         """
-        indptr, indices, values = matrix
-        longest = np.zeros(int(self.groups[-1]), np.int64)
-        np.maximum.at(longest, slot // ROWS_PER_TILE, length)
-        columns = np.repeat(block * self.d, length) + indices[ranges(indptr[rows], length)]
-        entries = np.bincount(columns, minlength=int(self.blocks[-1]) * self.d)
-        row_start, column_start = offsets(longest), offsets(-(-entries // ENTRIES_PER_TILE))
-        blank = ROWS_PER_TILE * np.diff(self.groups)
-        by_row = np.full((row_start[-1], ROWS_PER_TILE), self.d, width(self.d))
-        by_column = np.empty((column_start[-1], ENTRIES_PER_TILE), width(int(blank.max())))
-        by_column[:] = np.repeat(np.repeat(blank, self.d), np.diff(column_start))[:, None]
-        stored = [np.zeros((0 if unit else len(u), u.shape[1]), self.dtype) for u in (by_row, by_column)]
-        where = place, indptr, indices, values, self.d, row_start, (by_row, stored[0])
-        tilings = *where, ENTRIES_PER_TILE * column_start[:-1], (by_column, stored[1])
+        rows, d = tiled.rows, self.d
+        length = data.length[rows]
+        longest_of_group = np.zeros(int(slots.groups[-1]), np.int64)
+        np.maximum.at(longest_of_group, slots.slot // ROWS_PER_TILE, length)
+        row_start = offsets(longest_of_group)
+        column_of_block = np.repeat(slots.block * d, length) + data.indices[ranges(data.indptr[rows], length)]
+        entries = np.bincount(column_of_block, minlength=int(slots.blocks[-1]) * d)
+        column_start = offsets(-(-entries // ENTRIES_PER_TILE))
+        after_the_last = ROWS_PER_TILE * np.diff(slots.groups)
+        by_row = np.full((row_start[-1], ROWS_PER_TILE), d, width(d))
+        by_column = np.empty((column_start[-1], ENTRIES_PER_TILE), width(int(after_the_last.max())))
+        by_column[:] = np.repeat(np.repeat(after_the_last, d), np.diff(column_start))[:, None]
+        values_by_row = np.zeros((0 if unit else len(by_row), ROWS_PER_TILE), self.dtype)
+        values_by_column = np.zeros((0 if unit else len(by_column), ENTRIES_PER_TILE), self.dtype)
+        matrix = data.indptr, data.indices, data.values
+        next_entry = ENTRIES_PER_TILE * column_start[:-1]
+        arguments = (
+            slots.slot, slots.block, slots.place, *matrix, d, row_start, (by_row, values_by_row), next_entry,
+            (by_column, values_by_column),
+        )  # fmt: skip
         with compiling(kernels.fill_tiles):
-            kernels.fill_tiles(rows[:0], slot, block, *tilings)
-        kernels.fill_tiles(rows, slot, block, *tilings)
-        return row_start.astype(np.uint64), by_row, stored[0], column_start.astype(np.uint64), by_column, stored[1]
+            kernels.fill_tiles(rows[:0], *arguments)
+        kernels.fill_tiles(rows, *arguments)
+        starts = row_start.astype(np.uint64), column_start.astype(np.uint64)
+        return starts[0], by_row, values_by_row, starts[1], by_column, values_by_column
 
-    def _places(self, slot: Indices, live: Indices) -> Any:
-        """The slot of each row within its client; for empty rows one past the last, which is unused."""
-        first = ROWS_PER_TILE * self.groups[self.blocks]
-        client = np.searchsorted(self.row0, live, side="right") - 1
-        place = np.full(int(self.row0[-1]), self.most, np.uint32)
-        place[live] = slot - first[client]
-        return place
+    def _slot_of_each_row(self, kept: KeptRows, tiled: TiledRows, slots: Slots) -> Any:
+        """The slot of each row of the data within its client; for empty rows one past the last, which is unused."""
+        slot_of_kept = np.empty(len(kept.rows), np.int64)
+        slot_of_kept[tiled.order] = slots.slot
+        slot = np.full(int(self.row0[-1]), self.most_slots, np.uint32)
+        client = np.searchsorted(self.row0, kept.live, side="right") - 1
+        first_of_client = ROWS_PER_TILE * self.groups[self.blocks]
+        slot[kept.live] = slot_of_kept[kept.group] - first_of_client[client]
+        return slot
 
     def descend(self, steps: Steps, draws: Draws) -> RangeTask:
         return lambda lo, hi: kernels.descend_tiles(
@@ -406,7 +464,7 @@ class Tiles(Shards):
 
     def _drawn(self) -> tuple[Any, ...]:
         """Buffers for a minibatch: the weights of its rows, and those for drawing."""
-        room = np.empty(self.most + 1 if self.batch else 0, self.dtype)
+        room = np.empty(self.most_slots + 1 if self.batch else 0, self.dtype)
         return room, *self._drawing()
 
     def _buffers(self) -> tuple[Any, ...]:
