@@ -22,7 +22,7 @@ HALVES: dict[str, tuple[str, ...]] = {
     "PyTorch": ("torch", "engines/torch", "problems/torch_model.py"),
     "above the loop": (
         "cli", "experiments", "report", "results", "sklearn", "flower", "protocol", "sweeping.py", "tuning.py",
-        "planner.py", "planning", "many_runs.py", "callbacks", "plotting.py", "data", "conformance.py", "__init__.py",
+        "planner.py", "many_runs.py", "callbacks", "plotting.py", "data", "conformance.py", "__init__.py",
         "__main__.py",
         # where they went since 0.3
         "callbacks.py", "datasets", "federation", "running/sweep.py", "running/tune.py", "running/plan.py", "testing.py",

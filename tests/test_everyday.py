@@ -47,7 +47,7 @@ def things() -> dict[str, Any]:
         "results": ps.Results([result, result]),
         "trace": result.trace,
         "minimum": ps.minimize(ps.LeastSquares(A, LABELS, l2=0.1), ps.prox.L1(0.01)),
-        "plan": ps.plan(PROBLEM, eps=1e-3),
+        "plan": ps.plan(PROBLEM, tol=1e-3),
     }
 
 

@@ -203,7 +203,7 @@ def test_models_and_methods_show_what_they_are() -> None:
 
 def test_what_holds_already_is_said_and_not_divided_by(tmp_path: Path, capsys: Any) -> None:
     """x0 = 0 is optimal for labels that say nothing, or reaches a loose tolerance."""
-    assert "nothing has to be run" in str(ps.plan(PROBLEM, eps=10.0))
+    assert "nothing has to be run" in str(ps.plan(PROBLEM, tol=10.0))
     rows = "".join(f"{a},{b},{y}\n" for a, b in ((1, 2), (2, 1)) for y in "xy")
     words = "--clients 2 --l2 0.1 --tol 1e-3 --network mobile --quiet"
     assert main(["compare", "gd", "scaffnew", "--data", table(tmp_path, "a,b,label\n" + rows), *words.split()]) == 0
@@ -228,7 +228,7 @@ def test_what_users_write_is_taken() -> None:
         x, y = (ps.run(method, PROBLEM, rounds=3, cohort=cohort, seed=4).x.tolist() for cohort in (given, same))
         assert x == y
     assert [r.rounds for r in ps.sweep("gd", PROBLEM, rounds=2, seeds=np.arange(2))] == [2, 2]
-    assert ps.plan(PROBLEM, eps=0.1, network="datacenter").best.seconds > 0
+    assert ps.plan(PROBLEM, tol=0.1, network="datacenter").best.seconds > 0
     labels = np.array([3, 7] * 6, dtype=object)
     assert ps.Logistic(A, labels).classes == (3, 7)
     results = ps.sweep(["gd"], PROBLEM, rounds=1)

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from proxskip.links.profiles import Spread
     from proxskip.methods import *
     from proxskip.minimizing import Minimum, minimize
-    from proxskip.planner import plan
-    from proxskip.planning.forecast import Plan
+    from proxskip.planner import Plan, plan
     from proxskip.plotting import plot
     from proxskip.problems.federated import Problem
     from proxskip.problems.glm import LeastSquares, Logistic, Softmax
@@ -55,8 +54,7 @@ __getattr__, _ = lazy_names(__name__, {
         "SplitSkip SProxSkip Tamuna"
     ),
     "proxskip.minimizing": "Minimum minimize",
-    "proxskip.planner": "plan",
-    "proxskip.planning.forecast": "Plan",
+    "proxskip.planner": "Plan plan",
     "proxskip.plotting": "plot",
     "proxskip.problems.federated": "Problem",
     "proxskip.problems.glm": "LeastSquares Logistic Softmax",

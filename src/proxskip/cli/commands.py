@@ -377,15 +377,14 @@ def _plan(o: Namespace) -> int:
         "gradient": o.gradient_seconds,
     }
     network = replace(o.network or Network(), **{k: v for k, v in numbers.items() if v is not None})
-    with stage("pilots", o.quiet or o.json):
-        forecast = plan(problem, eps=o.eps, seed=o.seed, pilot=o.pilot, network=network, threads=o.threads)
+    with stage("the candidates", o.quiet or o.json):
+        found = plan(problem, tol=o.tol, seed=o.seed, seconds=o.seconds, network=network, threads=o.threads)
     if o.json:
-        rows = [asdict(row) for row in forecast.rows]
-        about = {"eps": forecast.eps, "call": "exchange", "pilot_seconds": forecast.pilot_seconds}
-        output.as_json({"best": forecast.best.label, "sentence": forecast.sentence, **about, "rows": rows})
+        rows = [row.plain() for row in found.rows]
+        output.as_json({"best": found.best.label, "sentence": found.sentence, "tol": found.tol, "rows": rows})
     elif not o.quiet:
-        print(forecast)
-    return DONE if forecast.best.seconds < float("inf") else NOT_REACHED
+        print(found)
+    return DONE if found.best.seconds < float("inf") else NOT_REACHED
 
 
 # -- commands with a module of their own -------------------------------------------------------------------------------

@@ -68,8 +68,8 @@ All methods run on the same problem. A parameter of a method, such as --K, goes 
   proxskip plan --data digits --clients 20 --latency 0.05 --bandwidth 1e6
   proxskip plan --data digits --clients 20 --network mobile
 
-Measures the time of a gradient, runs a short pilot of every candidate, and predicts the time that each needs over the
-network. Writes no files.
+Measures the time of a gradient, runs every candidate over the network, and lists the seconds that each took, fastest
+first. Writes no files.
 """,
     "theory": "  proxskip theory --L 1 --mu 1e-4 --eps 1e-6 --n 20 --d 300\n",
     "plot": """\
@@ -433,7 +433,7 @@ def parser(version: str) -> tuple[Parser, dict[str, Parser]]:
         _flag("--data-dir", "folder with data sets, if they have moved", metavar="DIR"),
     )  # fmt: skip
     command(
-        "plan", "choose a method and p with short pilot runs", (problem,),
+        "plan", "run the methods over a network, and choose the fastest", (problem,),
         _flag("--network", f"{_NETWORK}; the flags below change it too", network, "NAME"),
         _flag("--latency", "seconds one way; default: 0.05", nonnegative("latency"), "S"),
         _flag("--bandwidth", "bytes per second, down; default: 1e6", positive("bandwidth"), "B"),
@@ -441,8 +441,9 @@ def parser(version: str) -> tuple[Parser, dict[str, Parser]]:
         _flag("--client-speed", "a client's speed relative to this machine; default: 1", positive("client-speed"), "V"),
         _flag("--gradient-seconds", "seconds per local gradient; default: that of --network, or measured",
               nonnegative("gradient-seconds"), "S"),
-        _flag("--eps", "gradient norm to reach; default: 1e-6", positive("eps"), default=1e-6),
-        _flag("--pilot", "gradients of a first pilot; default: 300", whole("pilot"), "T", default=300),
+        _flag("--tol", "gradient norm to reach; default: 1e-6", positive("tol"), default=1e-6),
+        _flag("--seconds", "for all runs together, on this machine; default: 60", positive("seconds"), "S",
+              default=60.0),
         _SEED, _THREADS, _JSON, _QUIET,
     )  # fmt: skip
     command(

@@ -24,7 +24,7 @@ from proxskip.interfaces.dry_run import IdleClient, Route
 from proxskip.links.codecs import Key
 from proxskip.links.cohorts import Everyone, Participation, Uniform
 from proxskip.links.network import HOUR, Network, Traits
-from proxskip.loop.closing import LEAST, asked_in, commits, fewest, way_to_close
+from proxskip.loop.closing import LEAST, commits, fewest, way_to_close
 from proxskip.problems.federated import Problem
 from proxskip.randomness import client_uniforms
 from proxskip.results.result import Status
@@ -113,23 +113,6 @@ class Duration(NamedTuple):
 
     computing: float
     waiting: float
-
-
-def mean_exchange(
-    clock: Clock, asked: Participation, costs: HalfCosts, steps: float, down: float, exchanges: int
-) -> Duration:
-    """The mean over the next exchanges, without doing the work; infinite if a round is given up."""
-    done = 0
-    while done < exchanges:
-        try:
-            clock.ask(costs, asked_in(asked, clock.seed, done, clock.attempt, clock.problem.n), steps, down, done)
-        except Void:
-            if clock.given_up(done) is not None:
-                return Duration(0.0, math.inf)
-            continue
-        clock.committed()
-        done += 1
-    return Duration(clock.computing / done, (clock.seconds - clock.computing) / done)
 
 
 class Clock:

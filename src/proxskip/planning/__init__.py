@@ -1,1 +1,0 @@
-"""Which method, which p: pilots and forecasts."""
