@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 import proxskip as ps
 from conftest import draws
-from proxskip.results import atomic, checkpoint
+from proxskip.results import atomic, checkpoint, sealed
 from proxskip.results.atomic import atomic_write_json
 from proxskip.results.checkpoint import CheckpointError, differences, load, save
 from proxskip.results.plain import canonical
@@ -68,19 +68,15 @@ def same_as(found: checkpoint.Checkpoint, round_: int) -> bool:
     return found.meta == meta and exact(found.arrays) == exact(arrays)
 
 
-def sealed(body: bytes) -> bytes:
+def with_seal(body: bytes) -> bytes:
     return body + hashlib.sha256(body).digest()
 
 
-def build(header: Any, data: bytes = b"", version: int = 1, length: int | None = None) -> bytes:
+def build(header: Any, data: bytes = b"", version: int = 2, length: int | None = None) -> bytes:
     """A file with a right sha256 around whatever header is given."""
     raw = header if isinstance(header, bytes) else canonical(header)
     prefix = struct.pack("<8sII", b"PROXSKIP", version, len(raw) if length is None else length)
-    return sealed(prefix + raw + data)
-
-
-def entry(**changes: Any) -> dict[str, Any]:
-    return {"name": "x", "dtype": "<f8", "shape": [2], "offset": 0, "nbytes": 16} | changes
+    return with_seal(prefix + raw + data)
 
 
 def litter(folder: Path) -> list[str]:
@@ -89,7 +85,7 @@ def litter(folder: Path) -> list[str]:
 
 # -- round trip and format ---------------------------------------------------------------------------------------------
 bits = st.tuples(
-    st.sampled_from(["<f8", ">f8", "<i8", ">i8", "<u8", ">u8", "<f4", ">f4"]),
+    st.sampled_from(["<f8", ">f8", "<i8", ">i8", "<u8", ">u8", "<f4", ">f4", "|u1"]),
     st.lists(st.integers(0, 4), max_size=4),
     st.integers(0, 2**32),
     st.sampled_from(["C", "F", "strided"]),
@@ -115,6 +111,22 @@ def test_every_bit_pattern_round_trips(tmp_path: Path, specs: Any, names: list[s
     assert all(v.flags.writeable and v.flags.c_contiguous for v in found.values())
 
 
+@quick
+@given(specs=st.lists(st.integers(0, 40), max_size=4), cut=st.integers(0, 10**6), bit=st.integers(0, 7))
+def test_bytes_are_opened_as_files_are(specs: list[int], cut: int, bit: int) -> None:
+    arrays = {f"a{k}": np.random.default_rng(k).standard_normal(size) for k, size in enumerate(specs)}
+    data = b"".join(sealed.seal(arrays, {"k": specs}))
+    opened = sealed.unseal(data)
+    assert exact(opened.arrays) == exact(arrays)
+    assert (opened.meta, opened.sha256) == ({"k": specs}, data[-32:].hex())
+    place = cut % len(data)
+    changed = bytearray(data)
+    changed[place] ^= 1 << bit
+    for other in (data[:place], bytes(changed), data + b"0"):
+        with pytest.raises(sealed.Damaged, match="is damaged"):
+            sealed.unseal(other)
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**200), 2**200) | st.floats() | st.text(max_size=10),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
@@ -133,10 +145,7 @@ def test_meta_round_trips_with_nan_infinity_and_signed_zero(tmp_path: Path, meta
 
 def test_bytes_on_disk_are_little_endian_and_without_holes(tmp_path: Path) -> None:
     arrays = {"x": np.array([1.5, -2.0], dtype=">f8"), "k": np.array(7, dtype=">i8")}
-    header = (
-        b'{"arrays":[{"dtype":"<f8","name":"x","nbytes":16,"offset":0,"shape":[2]},'
-        b'{"dtype":"<i8","name":"k","nbytes":8,"offset":16,"shape":[]}],"meta":{"a":2,"b":1}}'
-    )
+    header = b'{"arrays":[["x","<f8",[2]],["k","<i8",[]]],"meta":{"a":2,"b":1}}'
     assert save(tmp_path, arrays, {"b": 1, "a": 2}).read_bytes() == build(header, struct.pack("<ddq", 1.5, -2.0, 7))
 
 
@@ -150,10 +159,10 @@ def test_other_dtypes_and_meta_that_json_would_change_are_refused(tmp_path: Path
     for meta in [*bad, {"\ud800": 1}, {"a": 10**5000}, {"a": loop}, {"a": object()}, {"a": np.longdouble(1)}]:
         with pytest.raises(InputError):
             save(tmp_path, {}, meta)
-    with pytest.raises(InputError, match="name"):
-        save(tmp_path, {1: np.ones(2)}, {})  # type: ignore[dict-item]
+    with pytest.raises(InputError, match="cannot hold"):
+        save(tmp_path, {1j: np.ones(2)}, {})  # type: ignore[dict-item]
     with pytest.raises(InputError, match="use arrays"):
-        save(tmp_path, {}, {"a": "x" * checkpoint.HEADER_LIMIT})
+        save(tmp_path, {}, {"a": "x" * sealed.HEADER_LIMIT})
     assert not list(tmp_path.iterdir())
     save(tmp_path, {}, {"a": (np.float32(0.1), np.int64(3), np.bool_(True))})
     assert load(tmp_path).meta == {"a": [float(np.float32(0.1)), 3, True]}
@@ -198,8 +207,8 @@ def test_another_version_is_named_and_not_gone_behind(tmp_path: Path) -> None:
     put(tmp_path, 1)
     data = bytearray(put(tmp_path, 2)[:-32])
     data[8] = 9
-    (tmp_path / "checkpoint").write_bytes(sealed(bytes(data)))
-    with pytest.raises(CheckpointError, match="has format version 9 and this proxskip reads 1"):
+    (tmp_path / "checkpoint").write_bytes(with_seal(bytes(data)))
+    with pytest.raises(CheckpointError, match="has format 9, and this release reads format 2: use the release"):
         load(tmp_path)
     (tmp_path / "checkpoint").write_bytes(bytes(data) + bytes(32))  # the same byte, but by damage
     assert load(tmp_path).generation == "previous"
@@ -217,7 +226,7 @@ def test_unreadable_is_not_gone_behind_but_a_bad_disk_is(
             raise OSError(code, os.strerror(code))
         return open(path, *how, **more)
 
-    monkeypatch.setattr(checkpoint, "open", fail, raising=False)
+    monkeypatch.setattr(sealed, "open", fail, raising=False)
     with pytest.raises(CheckpointError, match=sentence) if sentence else contextlib.nullcontext():
         assert load(tmp_path).generation == "previous"
 
@@ -271,8 +280,8 @@ def on_disk(folder: Path) -> tuple[Any, Any]:
     rounds = []
     for name in ("checkpoint", "checkpoint.previous"):
         try:
-            rounds.append(checkpoint._read(folder / name)[1]["round"])
-        except checkpoint._Damaged as damage:
+            rounds.append(sealed.read(folder / name).meta["round"])
+        except sealed.Damaged as damage:
             rounds.append(None if "missing" in str(damage) else "damaged")
     return rounds[0], rounds[1]
 
@@ -364,8 +373,8 @@ def test_umask_decides_who_may_read(tmp_path: Path) -> None:
 BIG = 2**61
 HOSTILE: dict[str, bytes] = {
     "empty": b"",
-    "prefix cut": sealed(b"PROXSKIP"),
-    "other magic": sealed(b"\x93NUMPY\x01\x00" + bytes(40)),
+    "prefix cut": with_seal(b"PROXSKIP"),
+    "other magic": with_seal(b"\x93NUMPY\x01\x00" + bytes(40)),
     "header longer than the file": build(b"{}", length=2**20),
     "header of 2 MiB": build({"arrays": [], "meta": {"a": "x" * 2**21}}),
     "header empty": build(b""),
@@ -373,33 +382,24 @@ HOSTILE: dict[str, bytes] = {
     "header not json": build(b"{arrays"),
     "header nested": build(b"[" * 500_000),
     "integer of 5000 digits": build(b'{"arrays":[],"meta":{"a":' + b"9" * 5000 + b"}}"),
-    "key twice": build(b'{"arrays":[],"meta":{"a":1,"a":2}}'),
-    "field too many": build({"arrays": [], "meta": {}, "code": "print()"}),
     "meta a list": build({"arrays": [], "meta": []}),
     "bytes without an array": build({"arrays": [], "meta": {}}, bytes(8)),
 }
 ENTRIES: dict[str, list[Any]] = {
-    "not a dict": [3],
-    "key too many": [entry(code="print()")],
-    "name twice": [entry(shape=[1], nbytes=8), entry(shape=[1], nbytes=8, offset=8)],
-    "object": [entry(dtype="|O")],
-    "big-endian": [entry(dtype=">f8")],
-    "dtype a list": [entry(dtype=[["a", "<f8"]])],
-    "shape doubly negative": [entry(shape=[-1, -2])],
-    "shape float": [entry(shape=[2.0])],
-    "shape overflows to 16 bytes": [entry(shape=[BIG + 2])],
-    "shape huge beside 0": [entry(shape=[0, BIG], nbytes=0), entry(name="y")],
-    "65 dimensions": [entry(shape=[1] * 64 + [2])],
-    "40 GB declared": [entry(shape=[5 * 10**9], nbytes=4 * 10**10)],
-    "nbytes too small": [entry(nbytes=8)],
-    "hole before": [entry(offset=8, shape=[1], nbytes=8)],
-    "overlap": [entry(shape=[1], nbytes=8), entry(name="y", offset=0, shape=[2])],
-    "beyond the end": [entry(shape=[3], nbytes=24)],
+    "not a list": [3],
+    "name twice": [["x", "<f8", [1]], ["x", "<f8", [1]]],
+    "object": [["x", "|O", [2]]],
+    "big-endian": [["x", ">f8", [2]]],
+    "dtype a list": [["x", [["a", "<f8"]], [2]]],
+    "shape doubly negative": [["x", "<f8", [-1, -2]]],
+    "shape float": [["x", "<f8", [2.0]]],
+    "shape true": [["x", "<f8", [True, 2]]],
+    "shape overflows to 16 bytes": [["x", "<f8", [BIG + 2]]],
+    "65 dimensions": [["x", "<f8", [1] * 64 + [2]]],
+    "40 GB declared": [["x", "<f8", [5 * 10**9]]],
+    "too small": [["x", "<f8", [1]]],
+    "beyond the end": [["x", "<f8", [3]]],
 }
-GREEDY = b'{"arrays":[],"code":[%s],"meta":{}}'
-for filler in (b"{},", b"[[[]]],", b'{"":{}},'):  # takes the most memory for its length
-    count = (checkpoint.HEADER_LIMIT - len(GREEDY)) // len(filler)
-    HOSTILE[f"greedy {filler.decode()}"] = build(GREEDY % (filler * count)[:-1])
 HOSTILE |= {f"array: {k}": build({"arrays": v, "meta": {}}, bytes(16)) for k, v in ENTRIES.items()}
 
 
@@ -479,10 +479,10 @@ def test_json_is_standard_ordered_and_takes_numpy(tmp_path: Path) -> None:
 UNSAFE = ["", ".", "..", ".hidden", "a/b", "../a", "a\\b", "a b", "a\n", "\na", "ä", "a\0", "C:", "A" * 65, "~", "٣"]
 
 
-@pytest.mark.parametrize("name", [*UNSAFE, None, 3, b"a", "a.previous"])
+@pytest.mark.parametrize("name", [*UNSAFE, None, 3, b"a"])
 def test_unsafe_names(name: Any, tmp_path: Path) -> None:
     for act in (lambda: put(tmp_path, 1, name=name), lambda: load(tmp_path, name=name)):
-        with pytest.raises(InputError, match=r"cannot be a (name|checkpoint's name)"):
+        with pytest.raises(InputError, match="cannot be a name"):
             act()
     assert not list(tmp_path.iterdir())
 

@@ -6,7 +6,6 @@ import io
 import os
 import re
 import signal
-import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -20,6 +19,7 @@ from matplotlib import pyplot
 import proxskip as ps
 from conftest import Terminal, same
 from proxskip import display, many_runs
+from proxskip.engines.reference import ReferenceEngine
 from proxskip.loop import progress
 from proxskip.problems.federated import Problem
 from proxskip.tuning import grid, halve, rungs_of
@@ -274,31 +274,8 @@ def test_wrong_sweeps_are_refused_before_any_work(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="belongs to another run"):
         ps.sweep(["scaffnew", "gd"], PROBLEM, rounds=3, seeds=2, out=tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["gd"]
-
-    class Mine(ps.Quadratic): ...  # no other process can find this class
-
-    with pytest.raises(InputError, match="sent to other processes"):
-        ps.sweep(["gd"], Problem([Mine([1.0, 2.0], [1.0, 1.0])]), rounds=3, seeds=2, jobs=2)
-
-
-@pytest.mark.slow
-def test_processes_make_the_same_runs(tmp_path: Path) -> None:
-    alone = ps.sweep(["scaffnew", "gd"], logistic(), rounds=10, seeds=2)
-    shared = ps.sweep(["scaffnew", "gd"], logistic(), rounds=10, seeds=2, jobs=2, out=tmp_path / "out")
-    assert all(same(a, b) for a, b in zip(alone, shared, strict=True))
-    assert all(same(a, b) for a, b in zip(alone, ps.load(tmp_path / "out"), strict=True))  # type: ignore[arg-type]
-
-
-@pytest.mark.slow
-def test_a_script_without_a_protected_start_gets_a_sentence(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import proxskip as ps\nproblem = ps.Problem(ps.random_quadratics(4, 3))\n"
-        "ps.sweep(['gd'], problem, rounds=3, seeds=2, jobs=2)\n"
-    )
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode != 0
-    assert 'if __name__ == "__main__"' in done.stderr.splitlines()[-1]
+    with pytest.raises(InputError, match="an engine object serves one run at a time"):
+        ps.sweep(["gd"], PROBLEM, rounds=3, seeds=2, jobs=2, engine=ReferenceEngine())  # type: ignore[arg-type]
 
 
 def test_a_model_is_the_problem_of_one_client() -> None:

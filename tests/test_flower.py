@@ -26,7 +26,6 @@ from conftest import NAMED, WEIGHTS, Row, quadratics, thinned  # noqa: E402
 from proxskip import flower  # noqa: E402
 from proxskip.flower import Federated, client_app, federation_run, find_clients, from_arrays, from_svmlight, strategy  # noqa: E402
 from proxskip.flower.envelope import wrap  # noqa: E402
-from proxskip.results import checkpoint  # noqa: E402
 from test_protocol import CENTRAL, forms_of  # noqa: E402
 
 pytestmark = pytest.mark.flower
@@ -303,35 +302,6 @@ def test_a_server_goes_on_from_its_folder(clock: Clock, tmp_path: Path) -> None:
         assert out.summary[name] == whole.summary[name]
     for name in ("exchanges", "local_steps"):  # the round that was under way was asked for again
         assert whole.summary[name] <= out.summary[name] <= 2 * whole.summary[name]
-
-
-@pytest.mark.parametrize("begun", [None, 3])
-def test_a_folder_with_other_minibatches_is_refused(begun: int | None, clock: Clock, tmp_path: Path) -> None:
-    """0.1 wrote no number; 3 were the bundles of 0.2."""
-    problem = rows()
-    method, app = ps.Scaffnew.theory(problem.with_batch(3)), app_of(problem)
-    options: dict[str, Any] = {"batch": 3, "folder": tmp_path / "server"}
-    start(app, method, 2, **options)
-    saved = checkpoint.load(tmp_path / "server", name="server")
-    assert saved.meta["config"]["sampling"] == 2
-    saved.meta["config"] |= {"sampling": begun}
-    if begun is None:
-        del saved.meta["config"]["sampling"]
-    checkpoint.save(tmp_path / "server", saved.arrays, saved.meta, name="server")
-    with pytest.raises(ps.InputError, match=rf"by sampling {begun or 1}, .*; finish it with the version that began it"):
-        start(app, method, 4, **options)
-
-
-def test_a_client_refuses_a_server_with_other_minibatches(clock: Clock) -> None:
-    def old(node: int, message: Message) -> bool:
-        words = json.loads(str(message.content["proxskip"]["words"]))
-        if words.pop("sampling", None) is not None:
-            message.content["proxskip"] = ConfigRecord({"words": json.dumps(words)})
-        return False
-
-    problem = rows()
-    with pytest.raises(ps.InputError, match=r"by sampling 1, .*; finish it with the version that began it"):
-        start(app_of(problem), ps.Scaffnew.theory(problem.with_batch(3)), hook=old, batch=3)
 
 
 def test_a_round_closes_at_its_deadline_without_the_client_that_hangs(clock: Clock) -> None:

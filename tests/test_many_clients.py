@@ -21,9 +21,8 @@ from proxskip.links.rows import RowStore, RowView
 from proxskip.links.sums import largest, weighted_sum
 from proxskip.loop import sparse_memory
 from proxskip.randomness import FEW_CLIENTS, stream, subset
-from proxskip.results import description, folder, journal
+from proxskip.results import folder, journal, sealed
 from proxskip.results.checkpoint import CheckpointError
-from proxskip.types import InputError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 ROUNDS = 12
@@ -192,20 +191,6 @@ def test_large_parts_are_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert counts[0] < counts[1]
 
 
-def test_of_a_client_in_several_parts_the_last_one_counts(tmp_path: Path) -> None:
-    """Version 0.2 wrote the rows that had changed, each checkpoint into a part of its own."""
-    method, problem = run_in_parts(tmp_path / "a")
-    saved = folder.read(tmp_path / "a").checkpoint
-    parts = saved.meta["parts"]  # type: ignore[union-attr]
-    (name,), (sha256,) = parts["name"], parts["sha256"]
-    arrays = folder.checkpoint.read_part(tmp_path / "a" / name, sha256)
-    older = {k: v[:3] + 1 if k.startswith("memory.") else v[:3] for k, v in arrays.items()}
-    parts["name"], parts["sha256"] = ["memory.00000900", name], [None, sha256]
-    parts["sha256"][0] = folder.checkpoint.write_part(tmp_path / "a" / "memory.00000900", older)
-    folder.checkpoint.save(tmp_path / "a", saved.arrays, saved.meta)  # type: ignore[union-attr]
-    same(ps.resume(tmp_path / "a", problem, rounds=12), ps.run(method, problem, rounds=12, cohort=4))
-
-
 @pytest.mark.parametrize("name", ["write_part", "save", "remove_parts"])
 def test_a_crash_while_saving_leaves_a_folder_that_resumes_bitwise(tmp_path: Path, name: str) -> None:
     class Killed(BaseException): ...
@@ -224,7 +209,7 @@ def test_a_crash_while_saving_leaves_a_folder_that_resumes_bitwise(tmp_path: Pat
     method = ps.Scaffnew.theory(problem, cohort=4)
     same(ps.resume(tmp_path / "a", problem, rounds=20), ps.run(method, problem, rounds=20, cohort=4))
     kept = ("checkpoint", "checkpoint.previous")
-    listed = [set(folder.checkpoint._read(tmp_path / "a" / name)[1]["parts"]["name"]) for name in kept]
+    listed = [set(sealed.read(tmp_path / "a" / name).meta["parts"]["name"]) for name in kept]
     assert {p.name for p in journal.parts_in(tmp_path / "a")} == set.union(*listed)
 
 
@@ -292,30 +277,7 @@ def test_a_draw_costs_what_the_cohort_costs() -> None:
         tracemalloc.stop()
 
 
-def test_small_problems_draw_as_they_always_did() -> None:
+def test_small_problems_draw_from_a_permutation() -> None:
     for n in (8, FEW_CLIENTS - 1):
-        old = np.sort(stream(9, 41, "cohort").permutation(n)[:5])
-        assert np.array_equal(Uniform(5).draw(stream(9, 41, "cohort"), n, 41), old)
-        assert Uniform(5).scheme_for(n) == 1
-        assert description.cohort(Uniform(5), n) == {"uniform": 5}
-    assert description.cohort(Uniform(5), FEW_CLIENTS) == {"uniform": 5, "scheme": 2}
-
-
-@pytest.mark.parametrize("cohort", [3, 0.25])
-def test_an_old_folder_keeps_its_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cohort: Any) -> None:
-    """A folder that names no scheme was written when there was only the first, whatever its number of clients."""
-    problem = problem_of()
-    method = ps.Scaffnew.theory(problem, cohort=cohort)
-    by_the_first = ps.run(method, problem, rounds=ROUNDS, cohort=cohort)
-    ps.run(method, problem, rounds=6, cohort=cohort, out=tmp_path / "old")
-    monkeypatch.setattr("proxskip.links.cohorts.FEW_CLIENTS", 5)  # twelve clients are many from now on
-    same(ps.resume(tmp_path / "old", problem, rounds=ROUNDS), by_the_first)
-    by_the_second = ps.run(method, problem, rounds=ROUNDS, cohort=cohort)
-    assert not np.array_equal(by_the_second.participation, by_the_first.participation)
-    ps.run(method, problem, rounds=6, cohort=cohort, out=tmp_path / "new")
-    monkeypatch.setattr("proxskip.links.cohorts.FEW_CLIENTS", 10**9)
-    same(ps.resume(tmp_path / "new", problem, rounds=ROUNDS), by_the_second)
-    assert "scheme = 2" in (tmp_path / "new" / "spec.toml").read_text()
-    saved = {"method": "gd", "parameters": {"gamma": 1.0}, "cohort": {"uniform": 3, "scheme": 9}}
-    with pytest.raises(InputError, match="scheme 9"):
-        description.revive(saved)
+        drawn = np.sort(stream(9, 41, "cohort").permutation(n)[:5])
+        assert np.array_equal(Uniform(5).draw(stream(9, 41, "cohort"), n, 41), drawn)

@@ -6,6 +6,7 @@ interrupted is resumed, and the rest is run. A folder that holds another run is 
 
 from __future__ import annotations
 
+import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -15,12 +16,15 @@ from typing import Any
 
 import numpy as np
 
+from proxskip import parallel, registry
 from proxskip.cores import available_cores
 from proxskip.interfaces import Method
 from proxskip.links.network import Network
+from proxskip.loop.loop import signals_caught
 from proxskip.loop.progress import OverallProgress, is_wanted, shown
 from proxskip.loop.run_spec import RunSpec
 from proxskip.loop.stop import RUN_RULES, Stop
+from proxskip.methods import Decaying
 from proxskip.problems.federated import Problem
 from proxskip.results import description, folder, lock, several
 from proxskip.results.checkpoint import Checkpoint, in_words
@@ -127,7 +131,7 @@ def _check_kept(path: Path, now: dict[str, Any], problem: Problem, settings: Set
     """Refuse to continue a run that began with other settings."""
     kept = folder.read(path)
     assert kept.checkpoint is not None
-    saved = description.with_defaults(kept.config)
+    saved = kept.config
     folder.same_run(saved, now)
     before = None if saved.get("network") is None else Network.of(saved["network"]).plain()
     same = {
@@ -165,60 +169,59 @@ def run_task(task: RunTask, problem: Problem, settings: Settings, callbacks: Seq
     path = task.folder
     if path is None or settings.get("force") or not folder.has_begun(path):
         return run(task.method, problem, seed=task.seed, out=path, **settings, **show)
-    kept, limits = folder.read(path), _limits(settings)
+    kept = finished(task, settings)
+    if kept is not None:
+        return kept
+    engine, every = settings.get("engine"), settings.get("checkpoint_every")
+    show |= {"threads": settings.get("threads"), "engine": None if isinstance(engine, str) else engine}
+    return go_on(path, problem, _limits(settings), checkpoint_every=every, **show)
+
+
+def finished(task: RunTask, settings: Settings) -> RunResult | None:
+    """The result of a task that has ended with these limits, from its folder; None if there is none."""
+    path = task.folder
+    if path is None or settings.get("force") or not folder.has_begun(path):
+        return None
+    kept = folder.read(path)
     assert kept.checkpoint is not None
     ended = kept.checkpoint.meta["summary"]["status"] != Status.INTERRUPTED.name
-    if ended and kept.config.get("stop") == Stop(**limits).rules:
-        result = load(path)
-        assert isinstance(result, RunResult)
-        if not (path / "summary.json").is_file():  # the process was killed before it wrote one
-            folder.export(path, result.x, result.trace, result.summary)
-        return result
-    engine = settings.get("engine")
-    show |= {"threads": settings.get("threads"), "engine": None if isinstance(engine, str) else engine}
-    return go_on(path, problem, limits, checkpoint_every=settings.get("checkpoint_every"), **show)
+    if not ended or kept.config.get("stop") != Stop(**_limits(settings)).rules:
+        return None
+    result = load(path)
+    assert isinstance(result, RunResult)
+    if not (path / "summary.json").is_file():  # the process was killed before it wrote one
+        folder.export(path, result.x, result.trace, result.summary)
+    return result
 
 
 # -- in several processes ----------------------------------------------------------------------------------------------
 def _in_processes(
     tasks: Sequence[RunTask], problem: Problem, settings: Settings, jobs: int, progress: bool | None
 ) -> list[RunResult]:
-    from multiprocessing.reduction import ForkingPickler
-
-    from proxskip.processes import Processes
-
     if not isinstance(settings.get("engine", "cpu"), str):
         raise InputError("an engine object serves one run at a time; give the engine's name, or jobs=1.")
-    problem.solution  # noqa: B018  computed once, and not in every process
     if settings.get("engine", "cpu") == "cpu" and settings.get("threads") is None:
         settings = {**settings, "threads": max(1, available_cores() // jobs)}
-    shared = problem, settings
-    try:
-        ForkingPickler.dumps((shared, list(tasks)))
-    except Exception as error:
-        raise InputError(
-            f"this problem cannot be sent to other processes ({error}); use jobs=1, or define its functions and "
-            "classes at the top level of a module."
-        ) from None
-    results: dict[int, RunResult] = {}
-    try:
-        with (
-            Processes(min(jobs, len(tasks)), shared) as pool,
-            OverallProgress(quiet=not is_wanted(progress)) as overall,
-        ):
-            for number, result in pool.each(_run_shared, tasks):
-                results[number] = result
-                done = len(results)
-                overall(f"{done} of {len(tasks)} runs done in {jobs} processes", done / len(tasks))
-    except KeyboardInterrupt:
-        pass  # the processes have written their checkpoints
-    return [results[k] for k in sorted(results)]
+    results = {number: kept for number, task in enumerate(tasks) if (kept := finished(task, settings)) is not None}
+    left = [number for number in range(len(tasks)) if number not in results]
+    if left:
+        problem.solution  # noqa: B018  computed once, and not in every process
+    calls = [(tasks[number], problem, settings) for number in left]
+    with tempfile.TemporaryDirectory() as place, OverallProgress(quiet=not is_wanted(progress)) as overall:
+        end = parallel.EndFile(Path(place) / "end")
+        with signals_caught(end):
+            for k, result in parallel.each(_run_elsewhere, calls, min(jobs, max(1, len(left))), end):
+                results[left[k]] = result
+                overall(f"{len(results)} of {len(tasks)} runs done in {jobs} processes", len(results) / len(tasks))
+    return [results[number] for number in sorted(results)]
 
 
-def _run_shared(task: RunTask) -> RunResult:
-    from proxskip.processes import shared
-
-    problem, settings = shared()
+def _run_elsewhere(call: tuple[RunTask, Problem, Settings]) -> RunResult:
+    """In a process that does not know yet which methods the user registered."""
+    task, problem, settings = call
+    kind = type(task.method.method if isinstance(task.method, Decaying) else task.method)
+    if registry.METHODS.get(kind.about.name) is not kind:
+        registry.register(kind)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnsafeStepWarning)  # the parent has said it
         return run_task(task, problem, settings)

@@ -24,15 +24,14 @@ Function                Keyed by                    Drawn                       
 
 The one exception is the noise of differential privacy (``flower.noise``), which must not be repeatable.
 
-Cohorts. ``subset`` draws c of n with O(c) words of the stream. Problems with fewer than ``FEW_CLIENTS`` clients use
-scheme 1 instead: the first c of a permutation of all n.
+Cohorts. ``subset`` draws c of n with O(c) words of the stream. Problems with fewer than ``FEW_CLIENTS`` clients
+take the first c of a permutation of all n instead.
 
 Minibatches. Floyd's algorithm for a random subset (Bentley and Floyd, "A sample of brilliance", Communications of the
 ACM, 1987) draws b of m rows or, if b > m/2, the m - b rows left out. Each row takes one word of Philox4x32-10, key =
 seed and counter = (block, step, round, client) (Salmon et al., 2011). A word that would favor some rows is redrawn
 (Lemire, "Fast random integer generation in an interval", 2019, arXiv:1805.10941). The code here is the reference for
-the compiled forms (``engines.cpu.kernels``, ``engines/gpu/draw.cu``, ``engines.torch.stacked_steps``). A run
-records their version, ``SAMPLING``.
+the compiled forms (``engines.cpu.kernels``, ``engines/gpu/draw.cu``, ``engines.torch.stacked_steps``).
 """
 
 from __future__ import annotations
@@ -49,11 +48,9 @@ from proxskip.types import Indices
 
 Words = npt.NDArray[np.uint64]
 
-SAMPLING = 2
-"""The version of the minibatch draws; a run records it, so that another version refuses to resume it."""
 MASK32 = 0xFFFFFFFF
 FEW_CLIENTS = 10_000
-"""Problems with fewer clients draw cohorts by scheme 1, the others by scheme 2."""
+"""Problems with fewer clients draw cohorts from a permutation of all."""
 _PURPOSES = ("server", "cohort", "codec", "anchor", "rounding", "links", "dropout", "traits", "hours", "faults")
 STREAMS = {name: number for number, name in enumerate(_PURPOSES, 1)}
 """The word of the counter for each purpose."""

@@ -100,6 +100,8 @@ def _built_in(name: str) -> type[Method] | None:
 
 METHODS = Methods()
 """Every known method by name."""
+PLUGINS: list[Path] = []
+"""The files of ``load_plugin``, which processes that help this one load too."""
 
 
 def register(kind: Kind) -> Kind:
@@ -184,6 +186,8 @@ def load_plugin(path: str | Path) -> list[type[Method]]:
     new = own + [kind for kind in METHODS.values() if kind not in (*before, *own)]
     if not new:
         raise InputError(f"{path} defines no method; derive one from proxskip.authoring.Method and give it an about.")
+    if path.resolve() not in PLUGINS:
+        PLUGINS.append(path.resolve())
     return new
 
 

@@ -144,15 +144,14 @@ def go_on(
     folder.check_every(checkpoint_every)
     keep = folder.reopen(Path(path))
     try:
-        with checkpoint_validation.of_a_run():
-            described = _saved(keep, problem, threads, engine, limits)
+        described = _saved(keep, problem, threads, engine, limits)
         loop = Loop(described)
         folder.same_run(keep.config, loop.config)
     except BaseException:
         keep.close()
         raise
     keep.config, keep.every, loop.keep = loop.config, checkpoint_every, keep
-    with loop.closed_on_error(), checkpoint_validation.of_a_run():
+    with loop.closed_on_error():
         assert keep.checkpoint is not None
         loop.restore(keep.checkpoint, checkpoint_validation.rows_of(keep, loop.method, problem))
     with shown(loop.method.name, progress) as bars:
@@ -164,9 +163,7 @@ def _saved(
 ) -> RunSpec:
     """The spec of a saved run, if the problem and the new limits fit."""
     assert keep.checkpoint is not None
-    checkpoint_validation.check_numbers(keep.config)
-    keep.config = config = description.with_defaults(keep.config)
-    description.check_sampling(config["problem"])
+    config = keep.config
     folder.same_run({"problem": config.get("problem")}, {"problem": description.identity(problem)})
     method, cohort = description.revive(config)
     network = None if config.get("network") is None else Network.of(config["network"])

@@ -53,8 +53,7 @@ def sweep(
         out: a folder with a run folder of each run, such as ``out/scaffnew/seed-3``, and compare.json; ``load`` reads
             it. The same call again goes on where an interrupted one stood.
         force: overwrite run folders that are there.
-        jobs: processes; the threads are shared among them. A script that uses them needs
-            ``if __name__ == "__main__":``, and the problem must be one that Python can send to another process.
+        jobs: processes; the threads are shared among them.
 
     >>> import proxskip as ps
     >>> problem = ps.Problem(ps.random_quadratics(4, 3))

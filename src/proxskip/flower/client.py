@@ -78,7 +78,6 @@ def client_app(
         if raw is None:
             raise InputError("a train message has no content; run the same app on both sides.")
         i, run = int(words["client"]), bytes.fromhex(words["run"])
-        description.check_sampling(words)
         method, _ = description.revive({**words, "cohort": {"everyone": None}})
         # a new worker for every message: everything to remember is in the memory on disk
         worker = Worker(oracle_of(context), i, int(words["seed"]), words["batch"])

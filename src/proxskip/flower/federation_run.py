@@ -117,7 +117,7 @@ class FederationRun:
         self.state = server.start(secrets.token_bytes(16), self.x0)
         self.words: dict[str, Any] = {
             "method": server.method.name, "parameters": description.parameters(server.method), "seed": server.seed,
-            "batch": strategy.batch, **description.sampling(strategy.batch), "itemsize": server.itemsize,
+            "batch": strategy.batch, "itemsize": server.itemsize,
         }  # fmt: skip
 
     def go(self) -> FederationResult:
@@ -136,7 +136,6 @@ class FederationRun:
         event: Event = Begin()
         if self.folder is not None and (self.folder / "server").exists():
             saved = checkpoint.load(self.folder, name="server")
-            description.check_sampling(saved.meta["config"])
             different = checkpoint.differences(saved.meta["config"], self._config())
             if different:
                 raise InputError(f"{self.folder} holds another run: {'; '.join(different)}; choose another folder.")
@@ -157,14 +156,9 @@ class FederationRun:
             each = {k: _short(repr(v)) for k, v in each.items()}
         return {
             "method": self.server.method.name, "parameters": parameters, "seed": self.server.seed,
-            **each, "closing": self.server.closing, "batch": self.batch, **description.sampling(self.batch),
-            "itemsize": self.server.itemsize, "psi": repr(self.server.problem.psi), "cohort": self._cohort(),
+            **each, "closing": self.server.closing, "batch": self.batch,
+            "itemsize": self.server.itemsize, "psi": repr(self.server.problem.psi), "cohort": repr(self.server.cohort),
         }  # fmt: skip
-
-    def _cohort(self) -> str:
-        """The rule; without a scheme it means scheme 1, as in older folders."""
-        scheme = self.server.cohort.scheme_for(self.server.problem.n)
-        return repr(self.server.cohort) + ("" if scheme == 1 else f" by scheme {scheme}")
 
     def _update_seconds(self) -> None:
         self.costs.seconds = self.before + time.perf_counter() - self.began
@@ -336,7 +330,7 @@ def summary_of(
     }  # fmt: skip
     config = {
         "method": server.method.name, "parameters": description.parameters(server.method), "problem": about,
-        "seed": server.seed, "engine": "flower", "cohort": description.cohort(server.cohort, problem.n),
+        "seed": server.seed, "engine": "flower", "cohort": description.cohort(server.cohort),
     }  # fmt: skip
     notes = (*server.unsafe, *s.notes)
     summary = description.summary(config, problem, costs.measured(s, problem.d, N), *server.verdict(s), None, notes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,10 +22,6 @@ class Participation(Protocol):
 
     def draw(self, rng: np.random.Generator, n: int, round: int) -> Indices:
         """The clients of this round in increasing order, at least one."""
-
-    def scheme_for(self, n: int) -> int:
-        """The scheme of ``randomness`` that draws cohorts of n clients; run folders record it."""
-        return 1
 
     def constants(self, n: int) -> tuple[float, float]:
         """a = E[(s-1)+]/(n-1) and the bound E[nu(s)] on the chi of TAMUNA, for the random cohort size s."""
@@ -62,15 +58,9 @@ EVERYONE = Everyone()
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """c of n clients, each cohort equally likely.
-
-    Args:
-        scheme: 1 draws a permutation of all clients, 2 (see ``randomness.subset``) only the cohort; by default 1 for
-            fewer than 10,000 clients and 2 for more.
-    """
+    """c of n clients, each cohort equally likely."""
 
     c: int
-    scheme: int | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.c < 1:
@@ -81,13 +71,10 @@ class Uniform:
             raise InputError(f"a cohort of {self.c} cannot be drawn from {n} clients; choose from 1 to {n}.")
 
     def draw(self, rng: np.random.Generator, n: int, round: int) -> Indices:
-        if self.scheme_for(n) == 2:
+        if n >= FEW_CLIENTS:
             return subset(rng, n, self.c)
         # sorted, because sums are in client order
         return np.sort(rng.permutation(n)[: self.c])
-
-    def scheme_for(self, n: int) -> int:
-        return self.scheme or (1 if n < FEW_CLIENTS else 2)
 
     def constants(self, n: int) -> tuple[float, float]:
         return theory.cohort_constants(n, {self.c: 1.0})
@@ -106,11 +93,9 @@ class Bernoulli:
 
     Args:
         probability: of each client, one number or one per client.
-        scheme: how cohorts of a million clients are drawn; runs set it.
     """
 
     probability: float | tuple[float, ...]
-    scheme: int | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if np.ndim(self.probability):
@@ -129,20 +114,16 @@ class Bernoulli:
             raise InputError(f"with probability {q.mean():g} almost every cohort of {n} clients is empty; raise it.")
 
     def draw(self, rng: np.random.Generator, n: int, round: int) -> Indices:
-        if self.scheme_for(n) == 2:  # first the size, then the members
+        if n >= FEW_CLIENTS and not isinstance(self.probability, tuple):  # first the size, then the members
             size = 0
             while size == 0:
-                size = int(rng.binomial(n, float(self.probability)))  # type: ignore[arg-type]
+                size = int(rng.binomial(n, self.probability))
             return subset(rng, n, size)
         q = np.asarray(self.probability)
         while True:
             cohort = np.flatnonzero(rng.random(n) < q)
             if len(cohort):
                 return cohort
-
-    def scheme_for(self, n: int) -> int:
-        """The given one, or by the number of clients; own probabilities need a coin per client."""
-        return 1 if isinstance(self.probability, tuple) else self.scheme or (1 if n < FEW_CLIENTS else 2)
 
     def constants(self, n: int) -> tuple[float, float]:
         if isinstance(self.probability, tuple):

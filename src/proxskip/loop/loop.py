@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from threading import Event
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -71,6 +71,13 @@ class Snapshot:
     counts: dict[str, Any]
     """As ``Meter.state`` gives it."""
     clock: dict[str, Any] | None
+
+
+class Interruption(Protocol):
+    """An event that is set when somebody wants an end."""
+
+    def set(self) -> None: ...
+    def is_set(self) -> bool: ...
 
 
 class Loop:
@@ -549,7 +556,7 @@ def _given_up(lost: EngineLost, when: str) -> EngineError:
 
 
 @contextmanager
-def signals_caught(interrupted: Event) -> Iterator[None]:
+def signals_caught(interrupted: Interruption) -> Iterator[None]:
     """The first SIGINT or SIGTERM sets the event, a second one ends the program; only in the main thread."""
 
     def caught(number: int, frame: FrameType | None) -> None:

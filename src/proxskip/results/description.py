@@ -25,14 +25,10 @@ from proxskip.problems.glm import LinearModel
 from proxskip.problems.oracles import dtype_of
 from proxskip.problems.packed import Packed
 from proxskip.problems.sharded import RemoteClient, add_client, matrix_parts
-from proxskip.randomness import SAMPLING
 from proxskip.results.fields import FIELDS, SHOWN
 from proxskip.results.result import Status, Summary
 from proxskip.types import Array, InputError, is_sparse
 from proxskip.version import __version__
-
-RETIRED = (("auto", False), ("gossips", 1))
-"""Parameters that methods had in 0.2, with the value that changes nothing."""
 
 
 # -- configuration -----------------------------------------------------------------------------------------------------
@@ -58,15 +54,14 @@ def config(
         "stop": dict(limits),
         "seed": seed,
         "engine": engine,
-        "cohort": cohort(participation, problem.n),
+        "cohort": cohort(participation),
         "spec": spec,
     }
 
 
 def parameters(method: Method) -> dict[str, Any]:
     """The method's parameters as plain data."""
-    # without a codec nothing is written, so that the folders of 0.1 can be resumed
-    return {name: _plain(v) for name, v in method.parameters().items() if name != "codec" or v is not None}
+    return {name: _plain(v) for name, v in method.parameters().items()}
 
 
 def identity(problem: Problem) -> dict[str, Any]:
@@ -88,23 +83,10 @@ def _about(problem: Problem) -> dict[str, Any]:
         "lambda": problem.l2,
         "dtype": str(dtype_of(f)),
         "batch": problem.batch,
-        **sampling(problem.batch),
         "L_kind": problem.L_kind,
         "psi": None if problem.psi is None else re.sub(r" at 0x[0-9a-fA-F]+", "", repr(problem.psi)),
         "D": _operator(problem.D),
     }
-
-
-def sampling(batch: int | None) -> dict[str, int]:
-    """The version by which minibatches are drawn, where there are some."""
-    return {} if batch is None else {"sampling": SAMPLING}
-
-
-def check_sampling(saved: Mapping[str, Any]) -> None:
-    """Refuse to go on with a run whose minibatches were drawn in another way; 0.1 wrote no version."""
-    begun = saved.get("sampling", 1)
-    if saved.get("batch") is not None and begun != SAMPLING:
-        raise InputError(f"this run draws by sampling {begun!r}, now gone; finish it with the version that began it.")
 
 
 def weighting(problem: Problem) -> str:
@@ -140,37 +122,31 @@ def _operator(D: Any) -> str | None:
     return f"{name}, sha256 {digest.hexdigest()}"
 
 
-def revive(saved: dict[str, Any]) -> tuple[Method, Participation]:
+def revive(saved: Mapping[str, Any]) -> tuple[Method, Participation]:
     """The method and the participation of a saved configuration."""
     kind: Any = registry.named(saved["method"])
-    names = {f.name for f in fields(kind)}
-    values = {k: _revived(v) for k, v in saved["parameters"].items() if k in names or (k, v) not in RETIRED}
+    own = {f.name for f in fields(kind)}
+    values = {name: _revived(v) for name, v in saved["parameters"].items()}
     # a method of its own may have a parameter of this name; otherwise it is that of ``Decaying``
-    decay = None if "decay" in names else values.pop("decay", None)
-    if values.keys() - names:
-        name = min(values.keys() - names)
-        raise InputError(
-            f"{kind.about.name} has no parameter {name}, which this run has; use the version that began it."
-        )
-    method: Method = kind(**values) if decay is None else Decaying(kind(**values), decay)
-    scheme = saved["cohort"].get("scheme", 1)  # the first runs knew no other
-    if scheme not in (1, 2):
-        raise InputError(f"this run draws cohorts by scheme {scheme}; finish it with the version that began it.")
-    who, value = next((k, v) for k, v in saved["cohort"].items() if k != "scheme")
-    makers: dict[str, Callable[[Any], Participation]] = {
-        "everyone": lambda _: Everyone(),
-        "uniform": lambda c: Uniform(c, scheme),
-        "bernoulli": lambda q: Bernoulli(q, scheme),
-        "given": Given.of,
-    }
-    return method, makers[who](value)
+    decay = None if "decay" in own else values.pop("decay", None)
+    for name in values:
+        if name not in own:
+            raise InputError(
+                f"{kind.about.name} has no parameter {name}, which this run has; use the code that began it."
+            )
+    method: Method = kind(**values)
+    if decay is not None:
+        method = Decaying(method, decay)
+    ((rule, value),) = saved["cohort"].items()
+    return method, _RULES[rule](value)
 
 
-def with_defaults(saved: dict[str, Any]) -> dict[str, Any]:
-    """A saved configuration; parameters that its method had not yet when it was saved have their defaults."""
-    known = parameters(revive(saved)[0])
-    kept = {k: v for k, v in saved["parameters"].items() if k in known or (k, v) not in RETIRED}
-    return saved | {"parameters": known | kept}
+_RULES: dict[str, Callable[[Any], Participation]] = {
+    "everyone": lambda _: Everyone(),
+    "uniform": Uniform,
+    "bernoulli": Bernoulli,
+    "given": Given.of,
+}
 
 
 def _revived(v: Any) -> Any:
@@ -180,13 +156,11 @@ def _revived(v: Any) -> Any:
     return tuple(v) if isinstance(v, list) else v
 
 
-def cohort(participation: Any, n: int) -> dict[str, Any]:
-    """A rule for cohorts of n clients as plain data: its name, its one parameter, and its scheme unless that is 1."""
+def cohort(participation: Any) -> dict[str, Any]:
+    """A rule for cohorts as plain data: its name, and its one parameter."""
     if isinstance(participation, Given):
         return {"given": [list(c) for c in participation.cohorts]}
-    scheme = participation.scheme_for(n)
-    rule = {type(participation).__name__.lower(): next(iter(asdict(participation).values()), None)}
-    return rule if scheme == 1 else rule | {"scheme": scheme}
+    return {type(participation).__name__.lower(): next(iter(asdict(participation).values()), None)}
 
 
 def _plain(v: Any) -> Any:

@@ -20,9 +20,10 @@ from typing import Any
 import numpy as np
 
 from proxskip.results import atomic, checkpoint
-from proxskip.results.checkpoint import AnyArray, Checkpoint, in_words
+from proxskip.results.checkpoint import Checkpoint, in_words
 from proxskip.results.journal import RowsState, remove_parts, write_rows
 from proxskip.results.lock import held, refuse_if_held
+from proxskip.results.sealed import AnyArray
 from proxskip.results.trace import Trace
 from proxskip.types import Array, InputError
 

@@ -1,9 +1,8 @@
 """What many clients remember, saved in parts beside the checkpoint.
 
-A part is a file ``memory.NUMBER`` in the format of ``checkpoint``, with the numbers of some clients and their rows. It
-is written once and never changed. The checkpoint lists its parts with their sha256, in the order in which they are
-read: of a client that is in several the last one counts, as in folders of version 0.2. Parts are on disk before the
-checkpoint that lists them, and are removed when neither of its two generations lists them any more.
+A part is a file ``memory.NUMBER``, a sealed container like the checkpoint, with the numbers of some clients and their
+rows. It is written once and never changed. The checkpoint lists its parts with their sha256. Parts are on disk before
+the checkpoint that lists them, and are removed when neither of its two generations lists them any more.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from proxskip.links.rows import RowStore
-from proxskip.results import checkpoint
+from proxskip.results import checkpoint, sealed
 from proxskip.results.checkpoint import CheckpointError
 from proxskip.types import Array, Indices
 
@@ -77,7 +76,7 @@ def remove_parts(folder: Path, listed: Collection[str] = ()) -> None:
 
 def parts_in(folder: Path) -> list[Path]:
     """All parts in a folder, listed or not."""
-    return [p for p in _numbered(folder) if p.is_file() and checkpoint.begins_like_one(p)]
+    return [p for p in _numbered(folder) if p.is_file() and sealed.begins_like_one(p)]
 
 
 def _numbered(folder: Path) -> list[Path]:
