@@ -9,6 +9,8 @@ import pytest
 
 import proxskip as ps
 from conftest import METHODS, Row
+from proxskip.loop.watch import RunWatch
+from proxskip.results.trace import Trace
 
 BIASED = ("local-gd", "local-gd-cohort")
 """Rows whose method has no solution to reach, so that a run of them may say that it stalled."""
@@ -96,3 +98,16 @@ def test_a_falling_step_is_slow_and_has_not_stalled() -> None:
     check(result, "gd")
     norms = result.trace["grad_norm"]
     assert norms[-1] < norms[len(norms) // 2]
+
+
+def test_a_residual_that_rests_for_a_window_has_not_stalled() -> None:
+    watch = RunWatch(np.inf, window=100.0, noise=0.0, L=0.0)
+    t = np.arange(0.0, 1000.0, 5.0)
+
+    def level(residual: Any) -> bool:
+        return watch.is_level(Trace.from_arrays({"iterations": t, "grad_norm": residual}))
+
+    falling = np.exp(-t / 40.0)
+    assert not level(falling)
+    for rest, stalled in ((150.0, False), (250.0, True)):
+        assert level(np.exp(-np.minimum(t, t[-1] - rest) / 40.0)) is stalled

@@ -14,6 +14,7 @@ from proxskip.links.cohorts import EVERYONE, Participation, as_participation
 from proxskip.links.sums import weighted_sum
 from proxskip.problems.federated import Problem
 from proxskip.problems.solve import Solution
+from proxskip.theory.numbers import nonnegative, positive, whole
 from proxskip.theory.step_sizes import Setting, StepLimits, check_limits
 from proxskip.types import Array, InputError, Vectors
 
@@ -246,12 +247,10 @@ class Method:
         return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
 
     def check_parameters(self) -> None:
-        """Refuse parameters that are wrong for every problem; the constructor calls it. None is still to be chosen."""
-        own = self._fields()
-        checks = {"gamma": check_steps_positive, "p": check_probability, "K": check_count}
-        for name, check in checks.items():
-            if own.get(name) is not None:
-                check(name, own[name])
+        """Refuse parameters that are wrong for every problem, by their names; None is still to be chosen."""
+        for name, value in self._fields().items():
+            if name in CHECKS and value is not None:
+                CHECKS[name](name, value)
 
     @property
     def pace(self) -> float:
@@ -394,3 +393,15 @@ def check_count(name: str, value: Any) -> None:
         raise InputError(f"{name} = {value} must be a whole number of at least 1, or one for each client.")
     if counts.max() > LARGEST_K:
         raise InputError(f"{name} = {int(counts.max())} is too many steps at a time; take at most {LARGEST_K:,}.")
+
+
+CHECKS: dict[str, Callable[[str, Any], object]] = {
+    **dict.fromkeys(("gamma", "tau"), check_steps_positive),
+    **dict.fromkeys(("p", "p_e"), check_probability),
+    **dict.fromkeys(("chi", "eta_g"), positive),
+    **dict.fromkeys(("s", "k"), whole),
+    "K": check_count,
+    "mu": nonnegative,
+    "decay": nonnegative,
+}
+"""What a parameter must be, by its letter, which means the same in all methods."""

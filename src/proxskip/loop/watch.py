@@ -4,9 +4,9 @@
 
 * DIVERGED: a value is not finite, or the residual is 100 times larger than the method's transient can make it. By the
   Lyapunov function h_0 = 0 may throw x off by (gamma/p) |h_0 - h*|, so a warm start near x* is no divergence.
-* STALLED: over a window in which the theorem promises a contraction by exp(-2.5), the geometric mean of the residual in
-  the second half is 0.9 to 1.2 of that in the first. Needs a known mu and exact gradients. At the level of rounding a
-  tolerance cannot be reached (PRECISION), and a run without one continues.
+* STALLED: over a window in which the theorem promises a contraction by exp(-2.5), and over two of them, the geometric
+  mean of the residual in the second half is 0.9 to 1.2 of that in the first. Needs a known mu and exact gradients. At
+  the level of rounding a tolerance cannot be reached (PRECISION), and a run without one continues.
 
 ``CertificateWatch`` sees a bound on the certificate after every prox of one function; the best point is returned:
 
@@ -80,17 +80,13 @@ class RunWatch:
         return not bool(np.isfinite(residual)) or residual > self.blown_up
 
     def is_level(self, trace: Trace) -> bool:
-        """Whether the residual did not fall over the last window; there must be another one before it."""
-        t = trace["iterations"]
-        if self.window is None or t[-1] < 2 * self.window:
+        """Whether the residual fell neither over the last window nor over the last two.
+
+        With random numbers of local steps it may rest for one of them.
+        """
+        if self.window is None or trace["iterations"][-1] < 2 * self.window:
             return False
-        residual = trace["grad_norm"]
-        late = t > t[-1] - self.window / 2
-        early = (t > t[-1] - self.window) & ~late
-        if late.sum() < 2 or early.sum() < 2:
-            return False
-        now, before = _geometric_mean(residual[late]), _geometric_mean(residual[early])
-        return bool(LEVEL_FROM * before < now < LEVEL_TO * before)
+        return _is_level_over(trace, self.window) and _is_level_over(trace, 2 * self.window)
 
     def is_rounding(self, residual: float, x: Array) -> bool:
         """Whether a residual of this size may be rounding alone."""
@@ -194,6 +190,17 @@ def _dual_share(problem: Problem) -> float:
     if problem.D is None:
         return 1.0
     return 1.0 + float(np.sqrt(operator_norm2(problem.D))) / (problem.mu or problem.L_max)
+
+
+def _is_level_over(trace: Trace, window: float) -> bool:
+    """Whether the geometric means of the residual over the two halves of the window are about the same."""
+    t, residual = trace["iterations"], trace["grad_norm"]
+    late = t > t[-1] - window / 2
+    early = (t > t[-1] - window) & ~late
+    if late.sum() < 2 or early.sum() < 2:
+        return False
+    now, before = _geometric_mean(residual[late]), _geometric_mean(residual[early])
+    return bool(LEVEL_FROM * before < now < LEVEL_TO * before)
 
 
 def _geometric_mean(v: Array) -> float:

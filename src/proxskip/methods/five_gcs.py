@@ -10,7 +10,6 @@ import numpy as np
 
 from proxskip import theory
 from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, chosen, constant, from_solution
-from proxskip.interfaces.method import check_steps_positive
 from proxskip.links.cohorts import EVERYONE, Everyone, Participation
 from proxskip.links.sums import weighted_sum
 from proxskip.problems.federated import Problem
@@ -83,10 +82,6 @@ class FiveGCS(Method):
         for name in ("c", "sigma"):
             if getattr(self, name) is not None:
                 theory.positive(name, getattr(self, name))
-        if self.tau is not None:
-            check_steps_positive("tau", self.tau)
-        if self.mu is not None:
-            theory.nonnegative("mu", self.mu)
         if self.theta is not None and not 0 < self.theta < 1:
             raise InputError(f"theta = {self.theta:g} must lie between 0 and 1.")
 

@@ -24,7 +24,6 @@ from proxskip.interfaces import (
     constant,
     from_solution,
 )
-from proxskip.interfaces.method import check_probability
 from proxskip.links.cohorts import EVERYONE, Participation
 from proxskip.links.gossip import Links, RandomLinks, largest_weight, links_of
 from proxskip.links.graphs import Graph, as_graph
@@ -117,11 +116,6 @@ class DecentralizedScaffnew(GossipMethod):
         share = self.gamma * self.tau / self.p
         x = (1.0 - share) * memory["xhat"] + share * mixed
         return {"x": x, "h": memory["h"] + (self.p / self.gamma) * (x - memory["xhat"])}
-
-    def check_parameters(self) -> None:
-        Method.check_parameters(self)
-        if self.tau is not None:
-            theory.positive("tau", self.tau)
 
     def complete(
         self, problem: Problem, cohorts: Participation = EVERYONE, figure: bool = False
@@ -224,15 +218,6 @@ class RandomGossip(GossipMethod):
         # exactly zero where nothing arrived
         m = mixed - memory["xhat"]
         return {"x": memory["xhat"] + (self.gamma * self.tau * (1.0 + self.omega)) * m, "h": memory["h"] + self.tau * m}
-
-    def check_parameters(self) -> None:
-        Method.check_parameters(self)
-        if self.p_e is not None:
-            check_probability("p_e", self.p_e)
-        if self.k is not None:
-            theory.whole("k", self.k)
-        if self.tau is not None:
-            theory.positive("tau", self.tau)
 
     def complete(self, problem: Problem, cohorts: Participation = EVERYONE, figure: bool = False) -> RandomGossip:
         """gamma = 1/L, tau at its limit, and the smallest p_e that does not slow it down; 1 where mu is unknown."""

@@ -86,8 +86,6 @@ class Scaffnew(Method):
 
     def __post_init__(self) -> None:
         Method.__post_init__(self)
-        if self.chi is not None:
-            theory.positive("chi", self.chi)
         if self.own_steps and isinstance(self.gamma, float | int):
             raise InputError("own_steps=True chooses gamma_i = 1/L_i; leave out gamma, or give one per client.")
         if self.codec is not None:
@@ -177,7 +175,9 @@ class Scaffnew(Method):
     @property
     def chi_a(self) -> float:
         """chi a of the cohorts; 1 with all clients."""
-        return 1.0 if self.chi is None else min(self.chi, 1.0) * (1.0 if self.a is None else self.a)
+        if self.chi is None:
+            return 1.0
+        return min(self.chi, 1.0) * (1.0 if self.a is None else self.a)
 
     def claims(self, problem: Problem) -> Claims:
         """Psi, scaled so that equal weights and steps give  mean |x_i - x*|^2 + (gamma/p)^2 mean |h_i - h_i*|^2."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from proxskip import theory
 from proxskip.interfaces import About, Client, Exchange, Method, Sent, Style, as_sent, chosen
 from proxskip.links.cohorts import EVERYONE, Everyone, Participation
 from proxskip.methods import steps
@@ -101,7 +100,6 @@ class Scaffold(LocalMethod):
 
     def check_parameters(self) -> None:
         Method.check_parameters(self)
-        theory.positive("eta_g", self.eta_g)
         if self.option not in ("I", "II"):
             raise InputError(f'option "{self.option}" of Scaffold is not known; use "I" or "II".')
 

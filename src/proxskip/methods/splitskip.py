@@ -86,11 +86,6 @@ class SplitSkip(Method):
         apart = (self.p / self.gamma) * (memory["x"] - x)
         return float(np.abs(off).max() + np.abs(apart).max())
 
-    def check_parameters(self) -> None:
-        Method.check_parameters(self)
-        if self.tau is not None:
-            theory.positive("tau", self.tau)
-
     def complete(self, problem: Problem, cohorts: Participation = EVERYONE, figure: bool = False) -> SplitSkip:
         """Theorem D.1: gamma = 1/L, tau = p/(gamma |DD'|), p = min(1, sqrt(gamma mu |DD'|/lmin+(DD')))."""
         D, gamma, p = operator_of(problem), self.gamma, self.p
@@ -196,13 +191,6 @@ class PDHG(Method):
     def local(self, client: Client, memory: Vectors, K: int, x: Array, h: Array, gamma: float) -> Sent:
         """One gradient step with the shift h = mu x - D'y."""
         return (client.send(client.descend(x, h, gamma, K)),), {}
-
-    def check_parameters(self) -> None:
-        Method.check_parameters(self)
-        if self.tau is not None:
-            theory.positive("tau", self.tau)
-        if self.mu is not None:
-            theory.nonnegative("mu", self.mu)
 
     def complete(self, problem: Problem, cohorts: Participation = EVERYONE, figure: bool = False) -> PDHG:
         """gamma = 1/(2 (L - mu)), tau = (L - mu)/|DD'|: half of the bound for the gradient, half for D.

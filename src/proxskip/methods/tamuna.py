@@ -84,13 +84,6 @@ class Tamuna(Method):
         """Update h where this client sent something."""
         return {"h": memory["h"] + (self.p * self.chi / self.gamma) * (memory["q"] * (x - memory["xhat"]))}
 
-    def check_parameters(self) -> None:
-        Method.check_parameters(self)
-        if self.s is not None:
-            theory.whole("s", self.s)
-        if self.chi is not None:
-            theory.positive("chi", self.chi)
-
     def complete(self, problem: Problem, cohorts: Participation = EVERYONE, figure: bool = False) -> Tamuna:
         """gamma = 2/(L + mu), chi = nu, the best p of the theorem, and s = max(2, c/d), the fewest floats up.
 
