@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,30 +13,13 @@ import numpy as np
 from case_table import ENTRIES, NAMED, Case
 
 import proxskip as ps
-from proxskip import protocol as protocol
-from proxskip.links.cohorts import Bernoulli, Given, Uniform  # releases before 0.3 run this too
-from proxskip.protocol import Arrived, Begin, Client, ClientState, Deadline, Server, Worker
+from proxskip.flower import ClientNode, ClientState, Server, Worker
+from proxskip.flower.messages import encode
+from proxskip.links.cohorts import Bernoulli, Given, Uniform
 
 RUN = bytes(range(16))
 MOST = 2000
 """Steps after which a run that does not end is given up."""
-
-
-def find(name: str, *modules: str) -> Any:
-    """A name of these modules, or of whichever module of the package defines it now."""
-    for path in modules:
-        try:
-            return getattr(importlib.import_module(path), name)
-        except (ImportError, AttributeError):
-            continue
-    for info in pkgutil.walk_packages(protocol.__path__, "proxskip.protocol."):
-        module = importlib.import_module(info.name)
-        if getattr(getattr(module, name, None), "__module__", None) == info.name:
-            return getattr(module, name)
-    raise ImportError(f"no module of proxskip.protocol defines {name}.")
-
-
-encode = find("encode", "proxskip.protocol", "proxskip.protocol.wire")
 
 
 def rule(cohort: Any) -> Any:
@@ -59,36 +40,31 @@ def federate(name: str, _: Path, batch: Any, size: int, missing: Callable[[int],
     given = given | ({} if entry.cohort is None else {"cohort": rule(entry.cohort)})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ps.UnsafeStepWarning)
-        server = Server(entry.make(problem), problem, 8, seed=4, insist=True, itemsize=size, **given)
-    clients = [Client(server.method, Worker(f, i, 4, batch), size) for i, f in enumerate(problem.clients)]
-    state, memories = server.start(RUN), [ClientState.fresh(RUN) for _ in clients]
-    state, asks = server.step(state, Begin())
-    path = [state.vectors["x"]]
+        server = Server(entry.make(problem), problem, 8, seed=4, allow_unsafe_step=True, itemsize=size, **given)
+    clients = [ClientNode(server.method, Worker(f, i, 4, batch), size) for i, f in enumerate(problem.clients)]
+    memories = [ClientState.fresh(RUN) for _ in clients]
+    asks = server.begin(RUN)
+    path = [server.state.vectors["x"]]
     for _step in range(MOST):
-        if state.over or not asks:
+        if server.under_way is None or not asks:
             break
-        ticket, exchange, round, more = state.ticket, state.exchange, state.round, []
+        ticket, exchange, round, more = server.state.ticket, server.under_way.exchange, server.state.round, []
         for ask in asks:
             if ask.client == missing(round):
                 continue
             raw = encode(ask, server.limit)
             memories[ask.client], answers = clients[ask.client].step(memories[ask.client], raw)
             for answer in answers:
-                state, new = server.step(state, Arrived(answer, ask.client))
-                more += new
-        if not more and not state.over:
-            state, more = server.step(state, Deadline(ticket, exchange))
-        asks = more
-        if state.round > round:
-            path.append(state.vectors["x"])
-    # replies are no part of what a server saves, and what a field of them is called changes
-    saved = {k: v for k, v in vars(state).items() if k not in ("answers", "out", "left_out")}
-    return {"path": np.array(path), "state": saved, "memories": [_without_seal(m) for m in memories]}
+                more += server.arrived(answer, ask.client)
+        asks = more or server.deadline(ticket, exchange)
+        if server.state.round > round:
+            path.append(server.state.vectors["x"])
+    return {"path": np.array(path), "state": vars(server.state), "memories": [_without_seal(m) for m in memories]}
 
 
 def _without_seal(memory: Any) -> Any:
     """A client's state without the checksum of the last message: messages have a format with a version of its own."""
-    return memory if memory.pending is None else memory.but(pending=replace(memory.pending, asked=b""))
+    return memory if memory.pending is None else replace(memory, pending=replace(memory.pending, asked=b""))
 
 
 def nobody(round: int) -> int | None:
@@ -125,7 +101,7 @@ def _accepted(method: Any, problem: Any, **given: Any) -> bool:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ps.UnsafeStepWarning)
-            Server(method, problem, 1, insist=True, **given)
+            Server(method, problem, 1, allow_unsafe_step=True, **given)
     except ps.InputError:
         return False
     return True

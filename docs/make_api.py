@@ -95,7 +95,7 @@ BEYOND = (
     ("proxskip.problems.solve", ("Solution",)),
     ("proxskip.data.files", ("read_svmlight", "Dataset")),
     ("proxskip.conformance", ("check", "scaffold", "ConformanceReport", "Law")),
-    ("proxskip.protocol", ("Server", "ServerState", "Client", "ClientState", "Worker", "Counts")),
+    ("proxskip.flower", ("Server", "ServerState", "ClientNode", "ClientState", "Worker", "Counts")),
     ("proxskip.results.checkpoint", ("save", "load", "differences", "Checkpoint", "CheckpointError")),
 )
 NOTE = "<!-- Written by docs/make_api.py; do not edit. -->"

@@ -1,5 +1,6 @@
 """Federations in one process: one that never fails, and one whose messages a test moves by hand, all as bytes."""
 
+import copy
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,36 +10,45 @@ import numpy as np
 
 import proxskip as ps
 from conftest import quadratics
+from proxskip.flower import Ask, ClientNode, ClientState, Server, ServerState, Worker
+from proxskip.flower.messages import decode, encode
+from proxskip.flower.tickets import Ticket
 from proxskip.links.cohorts import as_participation
-from proxskip.protocol import Arrived, Ask, Begin, Client, ClientState, Deadline, Restarted, Server, ServerState, Worker
-from proxskip.protocol.wire import decode, encode
 
 RUN = bytes(range(16))
 
 
-def drive(server: Any, clients: Any, run: bytes = bytes(16), x0: Any = None) -> tuple[ServerState, list[ClientState]]:
+def drive(
+    server: Server, clients: Any, run: bytes = bytes(16), x0: Any = None
+) -> tuple[ServerState, list[ClientState]]:
     """Run to the end; the states of the server and of all clients."""
-    state, memories = server.start(run, x0), [ClientState.fresh(run) for _ in clients]
-    state, asks = server.step(state, Begin())
+    memories = [ClientState.fresh(run) for _ in clients]
+    asks = server.begin(run, x0)
     while asks:
         batch, asks = asks, []
         for ask in batch:
             i = ask.client
             memories[i], answers = clients[i].step(memories[i], encode(ask, server.limit))
             for raw in answers:
-                state, more = server.step(state, Arrived(raw, i))
-                asks += more
-    return state, memories
+                asks += server.arrived(raw, i)
+    return server.state, memories
 
 
-def federate(method: Any, problem: ps.Problem, rounds: int = 8, **options: Any) -> tuple[Server, list[Client]]:
+def forked(server: Server) -> Server:
+    """A server in the same state, whose events do not reach this one."""
+    other = copy.copy(server)
+    other.state, other.under_way = copy.deepcopy(server.state), copy.deepcopy(server.under_way)
+    return other
+
+
+def federate(method: Any, problem: ps.Problem, rounds: int = 8, **options: Any) -> tuple[Server, list[ClientNode]]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ps.UnsafeStepWarning)
         options["cohort"] = as_participation(options.get("cohort"))
-        server = Server(method, problem, rounds, insist=True, **options)
+        server = Server(method, problem, rounds, allow_unsafe_step=True, **options)
     size = options.get("itemsize", 8)
     workers = [Worker(f, i, server.seed, problem.batch) for i, f in enumerate(problem.clients)]
-    return server, [Client(server.method, w, size) for w in workers]
+    return server, [ClientNode(server.method, w, size) for w in workers]
 
 
 class Wires:
@@ -47,15 +57,32 @@ class Wires:
     def __init__(self, rounds: int = 6, n: int = 4, **options: Any) -> None:
         self.problem = options.pop("problem", None) or ps.Problem(quadratics(n), options.pop("weights", None))
         method = options.pop("method", None) or ps.Scaffnew(1 / self.problem.L_max, 0.4)
-        self.server, self.clients = federate(method, self.problem, rounds, **options)
-        self.state = self.server.start(RUN)
+        self.method, self.options = method, {"rounds": rounds, **options}
+        self.server, self.clients = federate(method, self.problem, **self.options)
         self.memory = [ClientState.fresh(RUN) for _ in self.clients]
-        self.asks: list[Ask] = []
-        self.send(Begin())
+        self.asks: list[Ask] = self.server.begin(RUN)
 
-    def send(self, event: Any) -> None:
-        self.state, asks = self.server.step(self.state, event)
-        self.asks = asks or self.asks
+    @property
+    def state(self) -> ServerState:
+        return self.server.state
+
+    @property
+    def ticket(self) -> Ticket:
+        """The ticket under way."""
+        assert self.server.under_way is not None
+        return self.server.under_way
+
+    @property
+    def now(self) -> tuple[int, int]:
+        """The ticket and the exchange under way."""
+        return self.state.ticket, -1 if self.state.over else self.ticket.exchange
+
+    def arrive(self, raw: bytes, i: int) -> None:
+        self.asks = self.server.arrived(raw, i) or self.asks
+
+    def end(self, now: tuple[int, int]) -> None:
+        """The deadline of this ticket and exchange."""
+        self.asks = self.server.deadline(*now) or self.asks
 
     def work(self, ask: Ask) -> list[bytes]:
         i = ask.client
@@ -64,28 +91,31 @@ class Wires:
 
     def deliver(self, but: tuple[int, ...] = (), change: dict[int, Callable[[Any], Any]] | None = None) -> None:
         """All asks, but not to these clients, whose time then runs out; change alters answers on their way."""
-        ticket, exchange = self.state.ticket, self.state.exchange
+        now = self.now
         for ask in self.asks:
             for raw in () if ask.client in but else self.work(ask):
                 if change and ask.client in change:
                     raw = encode(change[ask.client](decode(raw, self.problem.d)))
-                self.send(Arrived(raw, ask.client))
-        self.send(Deadline(ticket, exchange))
+                self.arrive(raw, ask.client)
+        self.end(now)
 
     def play(self, rounds: int) -> None:
         while self.state.round < rounds:
             self.deliver()
 
-    def finish(self, but: tuple[int, ...] = ()) -> None:
-        for _ in range(500):
+    def finish(self, but: tuple[int, ...] = (), most: int = 500) -> None:
+        for _ in range(most):
             if self.state.over:
                 return
             self.deliver(but)
         raise AssertionError("it does not end")
 
-    def restart(self) -> None:
-        self.state = ServerState.of(self.state.arrays(), self.state.meta())
-        self.send(Restarted())
+    def restart(self, **changed: Any) -> None:
+        """A new server, perhaps with other options, goes on from what this one saved."""
+        saved = self.server.save()
+        self.options |= changed
+        self.server, _ = federate(self.method, self.problem, **self.options)
+        self.asks = self.server.restore(*saved) or self.asks
 
     def error(self) -> float:
         return float(np.linalg.norm(self.state.vectors["x"] - self.problem.solution.x))
@@ -96,14 +126,14 @@ class Wires:
     def spoil(self, i: int, by: float) -> None:
         """Move a client's h behind its back."""
         memory = self.memory[i].memory
-        self.memory[i] = self.memory[i].but(memory={**memory, "h": memory["h"] + by})
+        self.memory[i] = replace(self.memory[i], memory={**memory, "h": memory["h"] + by})
 
     def truth(self) -> np.ndarray:
         """Every client's h once it has heard its verdict."""
         rows = []
         for i, memory in enumerate(self.memory):
             ask = self.asks[0]
-            counted = self.state.counted[i]
+            counted = int(self.state.counted[i])
             owed = self.state.outcomes.get(counted)
             verdict = replace(
                 ask, ticket=10**9, exchange=0, client=i, half=".report", down=(), counted=counted,

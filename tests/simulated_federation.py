@@ -13,29 +13,30 @@ Beside the clients stands a shadow: for each client the h that it must have, com
     where rounds wait for everybody and no memory was lost, the answer is bitwise the one without faults
 """
 
+import copy
 import hashlib
 import heapq
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from lockstep import drive
+from lockstep import drive, forked
+from proxskip.flower import checks, halves
+from proxskip.flower.client import ClientNode, ClientState
+from proxskip.flower.messages import Ask, decode, encode, upload_digest
+from proxskip.flower.server import Server
+from proxskip.flower.worker import Worker
 from proxskip.links.cohorts import Everyone, Participation, Uniform
 from proxskip.loop.audit import allowed, rounded_scale
 from proxskip.methods import FedLin, FiveGCS, LocalGD, Scaffnew, Scaffold, SLocalGD
 from proxskip.problems.federated import Problem
 from proxskip.problems.quadratic import Quadratic
-from proxskip.protocol import allowed_halves, audit
-from proxskip.protocol.client import ClientNode, ClientState
-from proxskip.protocol.events import Again, Arrived, Begin, Deadline, Event, Restarted
-from proxskip.protocol.server import Server
-from proxskip.protocol.state import ServerState
-from proxskip.protocol.wire import Ask, decode, encode, upload_digest
-from proxskip.protocol.worker import Worker
 from proxskip.randomness import generator, python_generator
+from proxskip.results.result import Status
 from proxskip.types import Array
 
 CALM, END, WAIT = 15.0, 150.0, 3.0
@@ -77,9 +78,16 @@ class _Noisy(Worker):
         return super().descend(*args, **options) * (1.0 + 1e-3 * math.sin(self.gradients))
 
 
-@cache
 def federation(which: int) -> tuple[str, Server, tuple[ClientNode, ...]]:
     """A small federation: six methods in nine forms, two to four clients, equal weights or not."""
+    server, workers, itemsize = parts(which)
+    kind = f"{server.method.name}, {server.closing}"
+    return kind, forked(server), tuple(ClientNode(server.method, w, itemsize) for w in workers)
+
+
+@cache
+def parts(which: int) -> tuple[Server, list[Worker], int]:
+    """A server before its first ticket, and the clients' workers."""
     kind = which % 9
     n = 2 + which // 9 % 3
     rng = generator(which)
@@ -99,10 +107,11 @@ def federation(which: int) -> tuple[str, Server, tuple[ClientNode, ...]]:
     }.get(kind, Scaffnew(gamma, 0.5))
     itemsize = 4 if kind == 3 else 8
     server = Server(
-        method, problem, ROUNDS, seed=which, closing=closing, cohort=cohort, audit=audit, patience=10**6, insist=True,
+        method, problem, ROUNDS, seed=which, closing=closing, cohort=cohort, audit=audit, patience=10**6, allow_unsafe_step=True,
         itemsize=itemsize,
     )  # fmt: skip
-    return f"{method.name}, {server.closing}", server, tuple(ClientNode(server.method, w, itemsize) for w in workers)
+    server.begin(bytes(16))
+    return server, workers, itemsize
 
 
 @cache
@@ -125,9 +134,9 @@ class Simulation:
         self.run = seed.to_bytes(16, "little")
         self.nodes = [_Node(c, ClientState.fresh(self.run)) for c in clients]
         self.rates = {f: self.rng.uniform(0.0, 0.3) if self.rng.random() < 0.4 else 0.0 for f in FAULTS}
-        self.state = self.core.start(self.run)
-        self.disk = self.state
-        self.now, self.order, self.waiting = 0.0, 0, (0, -1)
+        self.waiting = (0, -1)
+        self.disk: tuple[dict[str, Any], dict[str, Any]] | None = None
+        self.now, self.order = 0.0, 0
         self.queue: list[tuple[float, int, Any]] = []
         self.faults = dict.fromkeys(FAULTS, 0)
         self.wiped: set[int] = set()
@@ -135,21 +144,28 @@ class Simulation:
 
     def go(self) -> SimulatedRun:
         """All events in the order of their time."""
-        self._serve(Begin())
+        self._serve(self.core.begin, self.run)
         for at in range(1, int(CALM), 3):
             self._at(float(at) + self.rng.random(), ("trouble", None))
-        while self.queue and not self.state.over:
+        while self.queue and not self.core.state.over:
             self.now, _, (what, load) = heapq.heappop(self.queue)
             if self.now > END:
-                raise self._violation(f"not over at {END}, round {self.state.round}, notes {self.state.notes[-3:]}")
+                raise self._violation(
+                    f"not over at {END}, round {self.core.state.round}, notes {self.core.state.notes[-3:]}"
+                )
             if what == "ask":
                 self._deliver(load)
             elif what == "trouble":
                 self._trouble()
+            elif what == "arrived":
+                self.log.update(load[0])
+                self._serve(self.core.arrived, *load)
+            elif what == "deadline":
+                self._serve(self.core.deadline, *load)
             else:
-                self._serve(load)
+                self._serve(self.core.again)
         self._finished()
-        return SimulatedRun(self.log.hexdigest(), self.faults, dict(vars(self.state.counts)))
+        return SimulatedRun(self.log.hexdigest(), self.faults, dict(vars(self.core.state.counts)))
 
     # -- faults --------------------------------------------------------------------------------------------------------
     def _hits(self, fault: str) -> bool:
@@ -163,7 +179,7 @@ class Simulation:
         self.order += 1
         heapq.heappush(self.queue, (time, self.order, what))
 
-    def _send(self, what: str, make: Any, message: Ask | bytes, node: _Node) -> None:
+    def _send(self, what: str, message: Ask | bytes, node: _Node) -> None:
         """Onto the network, which may do anything to it."""
         if self._hits("drop") or node.down_until > self.now:
             return
@@ -173,7 +189,7 @@ class Simulation:
             raw = raw[:at] + bytes([raw[at] ^ (1 << self.rng.randrange(8))]) + raw[at + 1 :]
         for _ in range(2 if self._hits("duplicate") else 1):
             delay = self.rng.uniform(0.1, 1.0) * (12.0 if self._hits("delay") else 1.0)
-            self._at(self.now + delay, (what, make(raw)))
+            self._at(self.now + delay, (what, (raw, node.core.worker.i)))
 
     def _trouble(self) -> None:
         """A client is cut off or crashes, or the server restarts from its disk."""
@@ -188,64 +204,70 @@ class Simulation:
             self._restart()
 
     def _restart(self) -> None:
-        self.state = ServerState.of(self.disk.arrays(), self.disk.meta())
-        self._serve(Restarted())
+        """The server goes on from its disk, on which there may be nothing yet."""
+        if self.disk is None:
+            self._serve(self.core.begin, self.run)
+        else:
+            self._serve(self.core.restore, *copy.deepcopy(self.disk))
 
     # -- the server ----------------------------------------------------------------------------------------------------
-    def _serve(self, event: Event) -> None:
-        before = self.state
-        if isinstance(event, Arrived):
-            self.log.update(event.raw)
-        after, asks = self.core.step(before, event)
-        turned = (after.ticket, after.over) != (before.ticket, before.over)
-        if turned:
+    def _serve(self, event: Callable[..., list[Ask]], *arguments: Any) -> None:
+        """The server handles an event, writes its state if a ticket is over, and sends messages."""
+        asks = event(*arguments)
+        state, disk = self.core.state, self.disk
+        if disk is None or state.ticket != disk[1]["ticket"] or state.over:
             if self._hits("torn"):  # it dies before it has written: nothing has happened
                 return self._restart()
-            self.disk = after
-            self._committed(before, after)
-        self.state = after
-        if after.failed:
-            raise self._violation(after.failed)
-        if turned and self._hits("torn"):  # it dies after writing: nothing is sent
-            return self._restart()
-        for ask in asks:
-            self._send("ask", lambda raw, i=ask.client: (i, raw), ask, self.nodes[ask.client])
-        if (after.ticket, after.exchange) != self.waiting:
-            self.waiting = (after.ticket, after.exchange)
-            self._at(self.now + WAIT, ("server", Deadline(after.ticket, after.exchange)))
-            self._at(self.now + WAIT / 2, ("server", Again()))
+            self.disk = copy.deepcopy(self.core.save())
+            if disk is not None:
+                self._committed(disk[0]["counted"])
+            if state.verdict is not None and state.verdict[0] is not Status.LIMIT:
+                raise self._violation(state.verdict[1])
+            if self._hits("torn"):  # it dies after writing: nothing is sent
+                return self._restart()
+        self._send_asks(asks)
         return None
 
-    def _committed(self, before: ServerState, after: ServerState) -> None:
+    def _send_asks(self, asks: list[Ask]) -> None:
+        for ask in asks:
+            self._send("ask", ask, self.nodes[ask.client])
+        under_way = self.core.under_way
+        if under_way is not None and (self.core.state.ticket, under_way.exchange) != self.waiting:
+            self.waiting = (self.core.state.ticket, under_way.exchange)
+            self._at(self.now + WAIT, ("deadline", self.waiting))
+            self._at(self.now + WAIT / 2, ("again", None))
+
+    def _committed(self, counted: Array) -> None:
         """The shadow follows the server, and its sum is checked."""
-        changed = [i for i, (a, b) in enumerate(zip(before.counted, after.counted, strict=True)) if a != b]
-        adopted = sum(after.outcomes[after.counted[i]].settle == allowed_halves.ADOPT for i in changed)
+        state = self.core.state
+        changed = np.flatnonzero(state.counted != counted).tolist()
+        adopted = sum(state.outcomes[int(state.counted[i])].settle == halves.ADOPT for i in changed)
         for i in changed:
-            node, ticket = self.nodes[i], after.counted[i]
-            outcome = after.outcomes[ticket]
-            if outcome.settle == allowed_halves.ADOPT:
+            node, mine = self.nodes[i], int(state.counted[i])
+            outcome = state.outcomes[mine]
+            if outcome.settle == halves.ADOPT:
                 h = outcome.vectors[0]
                 if adopted == 1 and np.abs(h - node.shadow).max() > 1e-12 * (1.0 + np.abs(h).max()):
                     raise self._violation(f"client {i} got an h that is not the one it lost")
-                node.shadow = node.history[ticket] = h
+                node.shadow = node.history[mine] = h
                 continue
-            if (ticket, after.uploads[i]) not in node.work:
-                raise self._violation(f"ticket {ticket} counted an upload that client {i} never made for it")
-            memory = {self.summed: node.shadow, **node.work[ticket, after.uploads[i]]}
+            if (mine, state.uploads[i]) not in node.work:
+                raise self._violation(f"ticket {mine} counted an upload that client {i} never made for it")
+            memory = {self.summed: node.shadow, **node.work[mine, state.uploads[i]]}
             if outcome.settle:
                 memory |= node.core.worker.settle(node.core.allowed[outcome.settle], memory, outcome.vectors)
-            node.shadow = node.history[ticket] = memory[self.summed]
+            node.shadow = node.history[mine] = memory[self.summed]
         if changed and self.core.has_h:
             H = np.array([node.shadow for node in self.nodes])
-            core = self.core
-            total = float(np.abs(audit.excess(core.method, core.problem, after, range(len(H)), H)).max())
-            scale = max(after.scale, rounded_scale(core.method, after.vectors["x"], H))
-            if total > allowed(scale, after.round):
-                raise self._violation(f"sum h = {total} after ticket {before.ticket}")
+            method, x = self.core.method, state.vectors["x"]
+            total = float(np.abs(checks.excess(method, self.core.problem, state.vectors, range(len(H)), H)).max())
+            scale = max(state.scale, rounded_scale(method, state.round, x, H))
+            if total > allowed(scale, state.round):
+                raise self._violation(f"sum h = {total} before ticket {state.ticket}")
 
     # -- the clients ---------------------------------------------------------------------------------------------------
-    def _deliver(self, load: tuple[int, bytes]) -> None:
-        i, raw = load
+    def _deliver(self, load: tuple[bytes, int]) -> None:
+        raw, i = load
         node = self.nodes[i]
         if node.down_until > self.now:
             return
@@ -261,7 +283,7 @@ class Simulation:
             node.work[p.ticket, upload_digest(p.up)] = dict(p.memory)
         node.state = after
         for answer in answers:
-            self._send("answer", lambda raw, i=i: Arrived(raw, i), answer, node)
+            self._send("arrived", answer, node)
 
     def _applied(self, node: _Node, after: ClientState, raw: bytes) -> None:
         """A client has committed: once, and to exactly what the shadow says."""
@@ -276,10 +298,11 @@ class Simulation:
 
     # -- the end -------------------------------------------------------------------------------------------------------
     def _finished(self) -> None:
-        if not self.state.over or self.state.round < ROUNDS:
-            raise self._violation(f"nothing happens any more in round {self.state.round}")
-        exact = self.core.closing == "everyone" and not self.state.counts.lost and not self.wiped
-        x = self.state.vectors["x"].tobytes()
+        state = self.core.state
+        if not state.over or state.round < ROUNDS:
+            raise self._violation(f"nothing happens any more in round {state.round}")
+        exact = self.core.closing == "everyone" and not state.counts.lost and not self.wiped
+        x = state.vectors["x"].tobytes()
         if exact and x != undisturbed(self.which):
             raise self._violation("faults changed the answer")
         self.log.update(x)

@@ -16,7 +16,6 @@ from conftest import METHODS, Row, thinned
 from lockstep import Wires
 from proxskip.links.profiles import NAMED
 from proxskip.loop.simulated_time import Clock
-from proxskip.protocol import Arrived, Deadline
 from proxskip.randomness import STREAMS, client_uniforms, philox4x32, stream
 from proxskip.types import InputError
 
@@ -148,13 +147,12 @@ def test_a_server_waits_until_enough_can_be_reached(problem: ps.Problem) -> None
 def federated(wires: Wires, seen: list[Any]) -> Any:
     """The protocol's server, where those answer who were seen (None: a void exchange); void answers come late."""
     for counted in seen:
-        now = (wires.state.ticket, wires.state.exchange)
+        now = wires.now
         answers = [(ask.client, raw) for ask in wires.asks for raw in wires.work(ask)]
         for i, raw in answers if counted is not None else answers[:1]:
             if counted is None or i in counted:
-                wires.send(Arrived(raw, i))
-        if (wires.state.ticket, wires.state.exchange) == now:
-            wires.send(Deadline(*now))
+                wires.arrive(raw, i)
+        wires.end(now)
     return wires.state
 
 

@@ -13,8 +13,7 @@ import proxskip as ps
 pytest.importorskip("flwr", reason="flwr is not installed")
 
 from conftest import WEIGHTS, quadratics
-from proxskip.flower import Federated, Noise
-from proxskip.protocol import Client, Server, Worker, allowed_halves
+from proxskip.flower import ClientNode, Federated, Noise, Server, Worker, halves
 from proxskip.types import Array
 from test_flower import Here, app_of, clock, home  # noqa: F401
 
@@ -52,7 +51,7 @@ def test_noise_at_the_clients_leaves_the_sum_at_zero_and_the_error_at_a_floor(cl
     for rounds in (400, 1600):
         given = {"closing": closing, "itemsize": itemsize}
         state, away, total = federate(scaffnew(problem), problem, rounds, lambda i: seeded(1e9, STD, i), **given)
-        assert (state.failed, state.counts.audits >= 30, state.counts.recentred) == ("", True, 0)
+        assert (state.verdict[0], state.counts.audits >= 30, state.counts.recentred) == (ps.Status.LIMIT, True, 0)
         assert total <= 1e-12
         found.append(away)
     assert all(1e-5 < away < 20 * STD for away in found)
@@ -117,7 +116,7 @@ def test_a_federation_with_noise_says_what_an_accountant_must_know() -> None:
     assert (out.summary["counts"]["recentred"], out.summary["counts"]["audits"]) == (0, 10)
     assert out.summary["grad_norm"] is None
     assert 1e-6 < np.linalg.norm(out.x - problem.solution.x) < 20 * STD
-    assert not any(allowed_halves.MEASURE.encode() in str(m.content).encode() for m in grid.sent)
+    assert not any(halves.MEASURE.encode() in str(m.content).encode() for m in grid.sent)
 
 
 FEDLIN = ps.FedLin(0.1, 3)
@@ -137,7 +136,7 @@ FEDLIN = ps.FedLin(0.1, 3)
 def test_what_noise_does_not_go_with_is_refused_before_round_zero(method: Any, given: Any, says: str) -> None:
     grid = Here(app_of(ps.Problem(quadratics(4)), noise=Noise(1.0, STD)), 4)
     with pytest.raises(ps.InputError, match=says):
-        Federated(method, 4, insist=True, **given).start(grid, num_rounds=2)
+        Federated(method, 4, allow_unsafe_step=True, **given).start(grid, num_rounds=2)
     assert len(grid.sent) == 4  # who they are, and no more
 
 
@@ -146,7 +145,7 @@ def test_a_client_with_noise_refuses_what_it_cannot_disturb() -> None:
     with pytest.raises(ps.InputError, match="noise cannot be added"):
         federate(FEDLIN, problem, 3, lambda i: Noise(1.0, STD), closing="everyone")
     server = Server(scaffnew(problem), problem, 2)  # measures at the end
-    clients = [Client(server.method, Worker(f, i), noise=Noise(1.0, STD)) for i, f in enumerate(problem.clients)]
+    clients = [ClientNode(server.method, Worker(f, i), noise=Noise(1.0, STD)) for i, f in enumerate(problem.clients)]
     with pytest.raises(ps.InputError, match="does not report gradients"):
         lockstep.drive(server, clients)
     with pytest.raises(ps.InputError, match="tol= needs measurements"):

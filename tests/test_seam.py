@@ -18,10 +18,10 @@ from lockstep import Wires, drive, federate
 from proxskip.engines.cpu import engine as cpu_engine
 from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.reference import ReferenceEngine
+from proxskip.flower import messages
 from proxskip.interfaces import Request
 from proxskip.links.codecs import Identity, Key, L1Selection, Natural, read_back
 from proxskip.links.cohorts import as_participation
-from proxskip.protocol import Arrived, Deadline, wire
 from proxskip.randomness import anchor_coin, stream
 
 ROUNDS, SEED, N = 8, 4, 4
@@ -135,7 +135,7 @@ def test_a_federation_computes_the_bytes_of_the_cpu_engine(member: Member, kind:
     problem = problem_of(kind, batch)
     judge = run(member, problem)
     state, memories = drive(*federate(member.make(problem), problem, ROUNDS, **waiting(member.cohort)))
-    assert (state.round, state.failed) == (ROUNDS, "")
+    assert (state.round, state.verdict[0]) == (ROUNDS, ps.Status.LIMIT)
     for k, v in judge.server.items():
         assert np.array_equal(state.vectors[k], v), k
     for k, rows in judge.memory.items():
@@ -339,7 +339,7 @@ def test_what_is_read_is_decoded_from_what_was_encoded(codec: Any, cohort: int |
 
 @every_codec
 def test_the_payload_is_exactly_its_bits(codec: Any) -> None:
-    """In bytes rounded up, behind a header of fixed size; the ledger's bytes are those of the wire."""
+    """In bytes rounded up; the ledger's bytes are those of the wire, without the fields of a message."""
     f, total = by_hand(Echo(0.1, codec)), 0
     for place, ask in enumerate(f.asks):
         (raw,), key = f.work(ask), Key(SEED, 0, place, place, N)
@@ -347,15 +347,15 @@ def test_the_payload_is_exactly_its_bits(codec: Any) -> None:
         assert isinstance(data, bytes) is not isinstance(codec, Identity)
         assert isinstance(codec, Identity) or data == codec.encode(said()[place], key)
         size = -(-codec.bits(4, key) // 8)
-        assert len(raw) == wire.HEADER + size
+        assert (data.nbytes if isinstance(codec, Identity) else len(data)) == size
         total += size
     assert ps.run(Echo(0.1, codec), f.problem, rounds=1, seed=SEED).trace.last()["bytes_up"] == total
 
 
 # -- attempts, places, and what a server must not read -----------------------------------------------------------------
-def answer_of(raw: bytes) -> wire.Answer:
-    answer = wire.decode(raw, 4)
-    assert isinstance(answer, wire.Answer)
+def answer_of(raw: bytes) -> messages.Answer:
+    answer = messages.decode(raw, 4)
+    assert isinstance(answer, messages.Answer)
     return answer
 
 
@@ -368,8 +368,8 @@ def test_a_void_round_draws_other_masks(codec: Any, cohort: int | None) -> None:
     for attempt in (0, 1):
         assert [(a.attempt, a.place, a.asked, a.round) for a in f.asks] == [(attempt, j, c, 0) for j in range(c)]
         for ask in f.asks[1:]:
-            f.send(Arrived(*f.work(ask), ask.client))
-        f.send(Deadline(f.state.ticket, f.state.exchange))
+            f.arrive(*f.work(ask), ask.client)
+        f.end(f.now)
         assert (f.state.round, f.state.counts.void) == (0, attempt + 1)
     masks, wanted = set(), []
     for j, ask in enumerate(f.asks):
@@ -379,7 +379,7 @@ def test_a_void_round_draws_other_masks(codec: Any, cohort: int | None) -> None:
         wanted.append(reads[2])
         (raw,) = f.work(ask)
         assert (ask.attempt, answer_of(raw).up) == (2, (codec.encode(said()[ask.client], keys[2]),))
-        f.send(Arrived(raw, ask.client))
+        f.arrive(raw, ask.client)
     assert len(masks) > c
     assert f.state.round == 1
     assert close(f.state.vectors["x"], np.mean(wanted, axis=0), 1e-14)
@@ -397,7 +397,7 @@ def test_a_void_round_draws_other_masks(codec: Any, cohort: int | None) -> None:
 def test_another_payload_is_rejected_by_name(codec: Any, change: Any, sentence: str) -> None:
     f = by_hand(Echo(0.1, codec))
     answer = answer_of(*f.work(f.asks[1]))
-    f.send(Arrived(wire.encode(replace(answer, up=change(answer.up))), 1))
+    f.arrive(messages.encode(replace(answer, up=change(answer.up))), 1)
     assert f.state.counts.rejected == 1
     (note,) = f.state.notes
     assert note.startswith("client-1, round 0: ")

@@ -8,8 +8,8 @@ import pytest
 
 import proxskip as ps
 from proxskip.engines.local import OneClient
+from proxskip.flower.worker import Worker
 from proxskip.interfaces import Request
-from proxskip.protocol.worker import Worker
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 from proxskip.problems.torch_model import KeyedDropout, convolved  # noqa: E402

@@ -1,167 +1,234 @@
-"""The ClientApp: load the memory, take one step of the protocol, save the memory, reply."""
+"""The client: commit counted work, drop the rest, work, and answer a repeated question with the same bytes."""
 
 from __future__ import annotations
 
-import json
-import math
-import os
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from pathlib import Path
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from inspect import signature
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message
-from flwr.clientapp import ClientApp
 
-from proxskip import theory
-from proxskip.flower.envelope import HELLO, KEY, unwrap, wrap
-from proxskip.flower.noise import Noise
-from proxskip.problems.oracles import knows_L, row_smoothness_of, rows_of
-from proxskip.protocol import wire
-from proxskip.protocol.client import ClientNode, ClientState
-from proxskip.protocol.worker import Worker
-from proxskip.results import checkpoint, description
-from proxskip.types import InputError, Oracle
-
-MODS_THAT_CHANGE_UPDATES = (
-    "fixedclipping_mod", "adaptiveclipping_mod", "LocalDpMod", "secagg_mod", "secaggplus_mod",
-)  # fmt: skip
-"""Flower mods that change updates after h is computed from them."""
-STYPE = "proxskip.vector"
-"""The serialization type of memory arrays in Flower."""
-MAX_ORACLES = 64
-"""Oracles that a process keeps in memory."""
+from proxskip.flower import halves, messages
+from proxskip.flower.messages import Answer, Ask
+from proxskip.flower.worker import Worker
+from proxskip.interfaces import Method
+from proxskip.links.codecs import Float32, Key
+from proxskip.types import Array, InputError, Vectors
 
 
-def client_app(
-    make_oracle: Callable[[Context], Oracle],
-    memory_folder: str | Path | None = None,
-    on_disk: bool = True,
-    mods: Sequence[Any] = (),
-    limit: int = wire.LIMIT,
-    noise: Noise | None = None,
-) -> ClientApp:
-    """A Flower ClientApp for every method of this library.
+@dataclass(frozen=True, slots=True)
+class PendingWork:
+    """Work that was sent but is not yet known to be counted."""
+
+    ticket: int
+    exchange: int
+    memory: Vectors
+    up: tuple[Array, ...]
+    value: float
+    asked: bytes
+    """The seal of the ask."""
+    coded: tuple[bytes | None, ...] = ()
+    """The encoded bytes of each vector of ``up``; None for a plain one."""
+
+
+@dataclass(frozen=True)
+class ClientState:
+    """Everything a client must not lose; a driver keeps it on disk."""
+
+    run: bytes
+    committed: int = 0
+    memory: Mapping[str, Array] = field(default_factory=dict)
+    pending: PendingWork | None = None
+    seen: int = 0
+    digest: bytes = bytes(32)
+
+    @staticmethod
+    def fresh(run: bytes) -> ClientState:
+        return ClientState(run)
+
+    def arrays(self) -> dict[str, Array]:
+        """The vectors, for a file."""
+        arrays = {f"memory.{k}": v for k, v in self.memory.items()}
+        if self.pending is not None:
+            arrays |= {f"pending.{k}": v for k, v in self.pending.memory.items()}
+            arrays |= {f"up.{k}": v for k, v in enumerate(self.pending.up)}
+            arrays |= {f"coded.{k}": _as_numbers(data) for k, data in enumerate(self.pending.coded) if data is not None}
+        return arrays
+
+    def meta(self) -> dict[str, Any]:
+        """The rest, for a file."""
+        p = self.pending
+        waiting = None if p is None else {
+            "ticket": p.ticket, "exchange": p.exchange, "value": repr(p.value), "asked": p.asked.hex(),
+            **{f"coded.{k}": len(data) for k, data in enumerate(p.coded) if data is not None},
+        }  # fmt: skip
+        return {"run": self.run.hex(), "committed": self.committed, "seen": self.seen, "pending": waiting}
+
+    @staticmethod
+    def of(arrays: Mapping[str, Array], meta: Mapping[str, Any]) -> ClientState:
+        """Rebuild from ``arrays`` and ``meta``."""
+
+        def part(name: str) -> Vectors:
+            return {k[len(name) :]: v for k, v in arrays.items() if k.startswith(name)}
+
+        memory, waiting = part("memory."), meta["pending"]
+        up = part("up.")
+        pending = None
+        if waiting is not None:
+            sent = tuple(up[str(k)] for k in range(len(up)))
+            value, asked = float(waiting["value"]), bytes.fromhex(waiting["asked"])
+            coded = {int(k): v.tobytes() for k, v in part("coded.").items()}
+            sizes = {k: int(waiting[f"coded.{k}"]) for k in coded}
+            data = tuple(coded[k][: sizes[k]] if k in coded else None for k in range(len(up)))
+            pending = PendingWork(waiting["ticket"], waiting["exchange"], part("pending."), sent, value, asked, data)
+        committed = int(meta["committed"])
+        digest = digest_of(committed, memory)
+        return ClientState(bytes.fromhex(meta["run"]), committed, memory, pending, int(meta["seen"]), digest)
+
+
+def digest_of(committed: int, memory: Mapping[str, Array]) -> bytes:
+    """sha256 of the committed memory; zeros before the first commit."""
+    if not committed:
+        return bytes(32)
+    digest = hashlib.sha256(committed.to_bytes(8, "little"))
+    for k in sorted(memory):
+        digest.update(k.encode())
+        digest.update(np.ascontiguousarray(memory[k]).tobytes())
+    return digest.digest()
+
+
+@dataclass(frozen=True)
+class ClientNode:
+    """One client of a federation.
 
     Args:
-        make_oracle: makes the client's function from the Context of its node (``node_config["partition-id"]``), by
-            ``from_arrays``, ``from_svmlight`` or ``from_torch``.
-        memory_folder: where h is stored; default: the node's setting ``memory``, or a folder in Flower's home.
-        on_disk: if False, h is kept in the node's process only; a restart then loses it, and the server repairs it.
-        mods: Flower mods that do not change what is sent.
+        method: the server's method.
+        worker: the client's function and arithmetic.
+        itemsize: 8, or 4 to send float32; h is then updated from the vector as sent.
+        noise: ``noise(x, xhat)`` is sent instead of xhat, the point that local steps reached from x, and h is updated
+            from it too. The client then does not report gradients.
         limit: the largest message in bytes.
-        noise: clip what is sent and add noise to it, for differential privacy.
     """
-    _check_mods(mods)
-    app = ClientApp(mods=list(mods))
-    ready: OrderedDict[tuple[int, int], Oracle] = OrderedDict()
 
-    def oracle_of(context: Context) -> Oracle:
-        key = (context.run_id, context.node_id)
-        if key not in ready:
-            ready[key] = make_oracle(context)
-            if len(ready) > MAX_ORACLES:
-                ready.popitem(last=False)
-        return ready[key]
+    method: Method
+    worker: Worker
+    itemsize: int = 8
+    limit: int = messages.LIMIT
+    noise: Callable[[Array, Array], Array] | None = None
 
-    @app.query(HELLO)
-    def hello(message: Message, context: Context) -> Message:
-        _, words = unwrap(message.content, limit)
-        about = _about(oracle_of(context), context, words.get("batch"), noise)
-        return Message(wrap(None, about), reply_to=message)
+    def __post_init__(self) -> None:
+        if self.itemsize not in (4, 8):
+            raise InputError(f"itemsize = {self.itemsize} must be 4 or 8.")
+        self.worker.codec = Float32() if self.itemsize == 4 else None
 
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        raw, words = unwrap(message.content, limit)
-        if raw is None:
-            raise InputError("a train message has no content; run the same app on both sides.")
-        i, run = int(words["client"]), bytes.fromhex(words["run"])
-        method, _ = description.revive({**words, "cohort": {"everyone": None}})
-        # a new worker for every message: everything to remember is in the memory on disk
-        worker = Worker(oracle_of(context), i, int(words["seed"]), words["batch"])
-        client = ClientNode(method, worker, int(words["itemsize"]), limit, noise)
-        folder = _folder_of(context, memory_folder) if on_disk else None
-        before = _load(context, folder, run, i)
-        after, answers = client.step(before, raw)
-        if after is not before:
-            _save(context, folder, i, after)
-        info = {"client": i, "gradients": worker.gradients}
-        return Message(wrap(answers[0] if answers else None, info), reply_to=message)
+    @cached_property
+    def allowed(self) -> dict[str, Callable[..., Any]]:
+        """The halves that an ask may name."""
+        return halves.allowed(self.method)
 
-    return app
+    def step(self, state: ClientState, raw: bytes) -> tuple[ClientState, list[bytes]]:
+        """Handle an ask and answer it; anything not meant for this client changes nothing."""
+        try:
+            ask = messages.decode(raw, self.worker.d, self.limit)
+        except messages.WireError:
+            return state, []
+        if not isinstance(ask, Ask) or ask.run != state.run or ask.client != self.worker.i or ask.ticket < state.seen:
+            return state, []
+        p = state.pending
+        if p is not None and p.ticket == ask.ticket:
+            if p.exchange == ask.exchange:  # asked again: repeat the answer
+                same = messages.seal_of(raw) == p.asked
+                return state, [self._answer(state, ask, p if same else None, messages.OK if same else messages.AHEAD)]
+            if p.exchange + 1 != ask.exchange:
+                return state, []
+        elif ask.exchange:
+            return state, []  # its first exchange was missed
+        else:
+            state, status = self._heed(state, ask)
+            if status != messages.OK:
+                return state, [self._answer(state, ask, None, status)]
+        if self.noise is not None and ask.half == halves.MEASURE:
+            raise InputError("this client adds noise, so it does not report gradients; set measure=None at the server.")
+        if ask.half not in self.allowed or (ask.settle and ask.settle not in self.allowed):
+            return state, []
+        return self._work(state, ask, messages.seal_of(raw))
 
+    def _heed(self, state: ClientState, ask: Ask) -> tuple[ClientState, str]:
+        """Act on the verdict on the last ticket that counted this client: commit, or drop pending work."""
+        if ask.settle and ask.settle not in self.allowed:
+            return state, messages.OK
+        seen = replace(state, seen=ask.ticket, pending=None)
+        p, outcome = state.pending, ask.outcome
+        # the server was restored from an older state than this client has seen
+        if state.committed > ask.counted:
+            return replace(state, seen=ask.ticket), messages.AHEAD
+        if ask.settle == halves.ADOPT and outcome and self.method.remembers:
+            # even if its number is committed: an older copy of the server may have used it for another ticket
+            return self._commit(seen, ask, self._start()), messages.OK
+        if ask.counted == state.committed:
+            return seen, messages.OK
+        if not self.method.remembers:
+            return replace(seen, committed=ask.counted), messages.OK
+        # the digest tells this work from an earlier attempt at the same ticket, before a restore
+        mine = p is not None and p.ticket == ask.counted and messages.upload_digest(p.up) == ask.upload
+        if p is None or not mine or outcome is None:
+            return replace(state, seen=ask.ticket), messages.LOST
+        return self._commit(seen, ask, {**self._kept(state), **p.memory}), messages.OK
 
-def _about(oracle: Oracle, context: Context, batch: int | None, noise: Noise | None) -> dict[str, Any]:
-    """What the server must know about a client before the first round."""
-    worker = Worker(oracle, 0, 0, batch)  # refuses an unsuitable oracle
-    node, loss = context.node_config, getattr(oracle, "loss", None)
-    return {
-        "d": worker.d,
-        "N": worker.rows,
-        "L": _smoothness(oracle, batch),
-        "mu": None if oracle.mu is None else float(oracle.mu),
-        "partition": node.get("partition-id"),
-        "name": node.get("name"),
-        "kind": loss if isinstance(loss, str) else type(oracle).__name__,
-        "lambda": float(getattr(oracle, "l2", 0.0) or 0.0),
-        "noise": None if noise is None else [noise.clip, noise.std],
-    }
+    def _commit(self, state: ClientState, ask: Ask, memory: Vectors) -> ClientState:
+        if ask.settle:
+            memory = memory | self.worker.settle(self.allowed[ask.settle], memory, ask.outcome or ())
+        return replace(state, committed=ask.counted, memory=memory, digest=digest_of(ask.counted, memory))
 
+    def _work(self, state: ClientState, ask: Ask, seal: bytes) -> tuple[ClientState, list[bytes]]:
+        # a later exchange continues from the pending work of the earlier one
+        before = {**self._kept(state), **(state.pending.memory if state.pending else {})}
+        worker = self.worker
+        worker.noise = None if ask.half == halves.REPORT else self.noise
+        if worker.noise is not None:
+            halves.check_points(self.method, ask.half)
+        key = Key(worker.seed, ask.round, worker.i, ask.place, ask.asked, ask.attempt, ask.exchange)
+        half = self.allowed[ask.half]
+        self._check_arguments(half, ask)
+        up, change = worker.run(half, dict(before), ask.K, key, ask.down, dict(ask.own))
+        coded = tuple(worker.coded(v) for v in up)
+        up = tuple(np.asarray(v, dtype=np.float64) for v in up)
+        value = self.worker.value(ask.down[0]) if ask.half == halves.MEASURE else 0.0
+        kept = {**(state.pending.memory if state.pending else {}), **change}
+        state = replace(state, pending=PendingWork(ask.ticket, ask.exchange, kept, up, value, seal, coded))
+        return state, [self._answer(state, ask, state.pending)]
 
-def _smoothness(oracle: Oracle, batch: int | None) -> float | None:
-    """The L that limits step sizes (with minibatches, the A of expected smoothness); None if unknown."""
-    if not knows_L(oracle):
-        return None
-    rows = None if batch is None else row_smoothness_of(oracle)
-    if batch is None or rows is None:
-        return float(oracle.L)
-    A, _ = theory.expected_smoothness(rows_of(oracle), batch, float(oracle.L), rows, math.nan)
-    return float(A)
-
-
-def _check_mods(mods: Sequence[Any]) -> None:
-    """Refuse Flower mods that change what is sent."""
-    for mod in mods:
-        name = getattr(mod, "__name__", type(mod).__name__)
-        if name in MODS_THAT_CHANGE_UPDATES:
+    def _check_arguments(self, half: Callable[..., Any], ask: Ask) -> None:
+        """Refuse an ask whose vectors and numbers the half does not take: the server runs another version of it."""
+        try:
+            signature(half).bind(self.worker, {}, ask.K, *ask.down, **ask.own)
+        except TypeError as error:
             raise InputError(
-                f"{name} changes updates after h is computed, so sum_i w_i h_i would not stay zero; leave it out, or "
-                "use client_app(..., noise=Noise(clip, std)), which adds noise before h is computed."
-            )
+                f'the half "{ask.half}" does not take {len(ask.down)} vectors: {error}; install the same method on '
+                "both sides."
+            ) from None
+
+    def _answer(self, state: ClientState, ask: Ask, p: PendingWork | None, status: str = messages.OK) -> bytes:
+        up: tuple[Array | bytes, ...] = ()
+        if p is not None:
+            coded = p.coded or (None,) * len(p.up)
+            up = tuple(v if data is None else data for v, data in zip(p.up, coded, strict=True))
+        answer = Answer(
+            ask.run, ask.ticket, ask.round, ask.exchange, ask.client, state.committed, state.digest, up,
+            0.0 if p is None else p.value, status,
+        )  # fmt: skip
+        return messages.encode(answer, self.limit)
+
+    def _start(self) -> Vectors:
+        return {k: np.zeros(self.worker.d) for k in self.method.remembers}
+
+    def _kept(self, state: ClientState) -> Vectors:
+        return dict(state.memory) if state.memory else self._start()
 
 
-# -- memory: on the node's disk, or in Flower's Context ----------------------------------------------------------------
-def _folder_of(context: Context, folder: str | Path | None) -> Path:
-    """The memory folder: the argument, the node's setting ``memory``, or a folder in Flower's home."""
-    if named := folder or context.node_config.get("memory"):
-        return Path(str(named))
-    return Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr") / "proxskip"
-
-
-def _load(context: Context, folder: Path | None, run: bytes, i: int) -> ClientState:
-    """The client's state in this run; a fresh one if it is missing or damaged, which the server will notice."""
-    saved: tuple[Any, Any] | None = None
-    record, arrays = context.state.get(KEY), context.state.get(f"{KEY}.arrays")
-    if folder is not None and (folder / run.hex() / f"client-{i}").exists():
-        with suppress(checkpoint.CheckpointError):
-            file = checkpoint.load(folder / run.hex(), name=f"client-{i}")
-            saved = file.arrays, file.meta
-    elif folder is None and isinstance(record, ConfigRecord) and isinstance(arrays, ArrayRecord):
-        vectors = {k: np.frombuffer(v.data, v.dtype).copy() for k, v in arrays.items()}
-        saved = vectors, json.loads(str(record["meta"]))
-    state = ClientState.fresh(run) if saved is None else ClientState.of(*saved)
-    return state if state.run == run else ClientState.fresh(run)
-
-
-def _save(context: Context, folder: Path | None, i: int, state: ClientState) -> None:
-    """Save the state before anything is sent."""
-    arrays, meta = state.arrays(), state.meta()
-    if folder is not None:
-        checkpoint.save(folder / state.run.hex(), arrays, meta, name=f"client-{i}")
-        return
-
-    vectors = {k: Array(v.dtype.str, v.shape, STYPE, v.tobytes()) for k, v in arrays.items()}
-    context.state[f"{KEY}.arrays"] = ArrayRecord(vectors)
-    context.state[KEY] = ConfigRecord({"meta": json.dumps(meta)})
+def _as_numbers(data: bytes) -> Any:
+    """Bytes as 64-bit integers, padded, for a state's file."""
+    return np.frombuffer(data + bytes(-len(data) % 8), dtype="<u8")

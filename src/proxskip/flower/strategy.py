@@ -12,13 +12,13 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from proxskip.flower import find_clients
+from proxskip.flower import halves, messages, nodes
+from proxskip.flower.driver import FederationResult, FederationRun
 from proxskip.flower.envelope import log
-from proxskip.flower.federation_run import FederationResult, FederationRun
-from proxskip.flower.find_clients import FederatedClient, as_problem
+from proxskip.flower.nodes import FederatedClient, as_problem
+from proxskip.flower.server import Server
 from proxskip.interfaces import Method
 from proxskip.links.cohorts import as_participation
-from proxskip.protocol import Begin, Server, allowed_halves, wire
 from proxskip.types import InputError, Prox
 
 
@@ -31,14 +31,14 @@ class Federated(Strategy):
         clients: the number of clients.
         deadline: seconds after which a round closes with the clients that have answered, or fails.
         wait: seconds in which all clients must have connected.
-        closing, cohort, audit, measure, tol, least, patience: as in ``proxskip.protocol.Server``.
+        closing, cohort, audit, measure, tol, least, patience: as in ``Server``.
         weights: "equal", "rows", or one number per client.
         psi: a regularizer at the server with a prox, such as ``ps.prox.L1(0.1)``; None for none.
         upload: the precision of uploads, "float64" or "float32".
         batch: rows of a minibatch; None for full gradients.
         seed: of everything that is drawn but the clients' noise: cohorts, numbers of local steps, minibatches.
         folder: where the server saves its state before every message; a run that is saved there is resumed.
-        insist: accept step sizes that are refused otherwise.
+        allow_unsafe_step: accept step sizes that are refused otherwise.
         limit: the largest message in bytes.
         pause: seconds between two polls of the SuperLink.
     """
@@ -63,8 +63,8 @@ class Federated(Strategy):
         batch: int | None = None,
         seed: int = 0,
         folder: str | Path | None = None,
-        insist: bool = False,
-        limit: int = wire.LIMIT,
+        allow_unsafe_step: bool = False,
+        limit: int = messages.LIMIT,
         pause: float = 0.05,
     ) -> None:
         if upload not in ("float64", "float32"):
@@ -76,7 +76,8 @@ class Federated(Strategy):
             raise InputError(f"clients = {clients} must be at least 1.")
         self.method, self.clients, self.deadline, self.wait, self.pause = method, clients, deadline, wait, pause
         self.weights, self.psi, self.itemsize, self.batch, self.seed = weights, psi, int(upload[5:]) // 8, batch, seed
-        self.folder, self.insist, self.limit = None if folder is None else Path(folder), insist, limit
+        self.folder, self.limit = None if folder is None else Path(folder), limit
+        self.allow_unsafe_step = allow_unsafe_step
         self.options: dict[str, Any] = {
             "closing": closing, "audit": audit, "measure": measure, "tol": tol, "least": least, "patience": patience,
             "cohort": as_participation(cohort),
@@ -137,13 +138,13 @@ class Federated(Strategy):
         if train_config or evaluate_config:
             raise InputError("train_config and evaluate_config are not used; set parameters on the method instead.")
         self.summary()
-        mailbox = find_clients.Mailbox(grid, self.pause)
-        mailbox.timeout = max(find_clients.MIN_TIMEOUT, self.wait)
-        remotes = find_clients.find(mailbox, self.clients, self.wait, self.batch, self.limit)
+        mailbox = nodes.Mailbox(grid, self.pause)
+        mailbox.timeout = max(nodes.MIN_TIMEOUT, self.wait)
+        remotes = nodes.RollCall(mailbox, self.clients, self.wait, self.batch, self.limit).take()
         if len(remotes) > self.clients:
             raise InputError(f"{len(remotes)} clients are connected, not {self.clients}; pass clients={len(remotes)}.")
         deadline = timeout or self.deadline
-        mailbox.timeout = max(find_clients.MIN_TIMEOUT, deadline)
+        mailbox.timeout = max(nodes.MIN_TIMEOUT, deadline)
         run = FederationRun(
             self, self._server(remotes, num_rounds), remotes, mailbox, deadline, evaluate_fn, initial_arrays
         )
@@ -170,9 +171,9 @@ class Federated(Strategy):
             options["measure"] = None
         server = Server(
             method, problem, rounds, seed=self.seed, itemsize=self.itemsize, limit=self.limit,
-            names=tuple(r.name for r in remotes), insist=self.insist or bool(unknown), **options,
+            names=tuple(r.name for r in remotes), allow_unsafe_step=self.allow_unsafe_step or bool(unknown), **options,
         )  # fmt: skip
         if noisy:
-            (first, *_) = server.step(server.start(bytes(16)), Begin())[1]
-            allowed_halves.check_points(server.method, first.half)
+            (first, *_) = server.begin(bytes(16))
+            halves.check_points(server.method, first.half)
         return server

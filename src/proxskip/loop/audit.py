@@ -4,7 +4,7 @@ A lost, doubled or altered update leaves x finite and the answer wrong. It shows
 after every round (with psi, minus a subgradient of psi at x; with psi(D x), h = -D'y), and for 5gcs in the sum of the
 v_i, which is v. Rounding leaves at most some units of the largest h and of the largest (p/gamma) x so far, because h is
 updated with differences of x. A run audits itself at every record (``Audit``), a federation's server every few rounds
-(``protocol.audit``).
+(``flower.checks``).
 """
 
 from __future__ import annotations

@@ -15,15 +15,16 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MessageType, MetricRecord
 from flwr.serverapp.strategy import Result
 
-from proxskip.flower import find_clients
+from proxskip.flower import messages, nodes
 from proxskip.flower.envelope import log, unwrap, wrap
-from proxskip.flower.find_clients import FederatedClient
+from proxskip.flower.messages import Ask
+from proxskip.flower.nodes import FederatedClient
+from proxskip.flower.server import Server
+from proxskip.flower.tickets import ServerState
 from proxskip.loop.ledger import Ledger
 from proxskip.methods.built_in import BUILT_IN
-from proxskip.protocol import Again, Arrived, Ask, Begin, Deadline, Restarted, Server, ServerState, wire
-from proxskip.protocol.events import Event
 from proxskip.results import checkpoint, description
-from proxskip.results.result import Summary
+from proxskip.results.result import Status, Summary
 from proxskip.results.run_text import report
 from proxskip.types import Array as Vector
 from proxskip.types import InputError
@@ -45,11 +46,11 @@ class MessageLedger(Ledger):
     def sent(self, raw: bytes) -> None:
         """Count a message to a client."""
         self.bytes_down += len(raw)
-        self.vectors_down += raw[wire.COUNT]
+        self.vectors_down += messages.vectors_in(raw)
 
     def answered(self, raw: bytes, gradients: object) -> None:
         self.bytes_up += len(raw)
-        self.vectors_up += raw[wire.COUNT] if len(raw) >= wire.HEADER else 0
+        self.vectors_up += messages.vectors_in(raw)
         # the number comes from the client, so it may be anything
         self.grad_evals += gradients if isinstance(gradients, int) and 0 <= gradients < 2**53 else 0
 
@@ -99,7 +100,7 @@ class FederationRun:
         strategy: Any,
         server: Server,
         remotes: list[FederatedClient],
-        mailbox: find_clients.Mailbox,
+        mailbox: nodes.Mailbox,
         deadline: float,
         evaluate: Callable[[int, ArrayRecord], MetricRecord | None] | None,
         initial: ArrayRecord | None,
@@ -114,11 +115,15 @@ class FederationRun:
         self.errors: dict[int, int] = {}
         self.closed = mailbox.clock()  # when the last round was closed
         self.x0 = None if initial is None else _flat(initial)
-        self.state = server.start(secrets.token_bytes(16), self.x0)
         self.words: dict[str, Any] = {
             "method": server.method.name, "parameters": description.parameters(server.method), "seed": server.seed,
             "batch": strategy.batch, "itemsize": server.itemsize,
         }  # fmt: skip
+
+    @property
+    def state(self) -> ServerState:
+        """The server's state."""
+        return self.server.state
 
     def go(self) -> FederationResult:
         """Run exchange after exchange, until the protocol is over."""
@@ -127,23 +132,36 @@ class FederationRun:
         try:
             while not self.state.over:
                 asks = self._ticket(asks)
-        except find_clients.SuperLinkSilent as error:
+        except nodes.SuperLinkSilent as error:
             # the state on disk is unchanged, so the run can be resumed
-            self.state = self.state.but(over=True, failed=f"round {self.state.round}: {error}")
+            self.state.verdict = Status.INTERRUPTED, f"round {self.state.round}: {error}"
         return self._finish()
 
     def _begin(self) -> list[Ask]:
-        event: Event = Begin()
-        if self.folder is not None and (self.folder / "server").exists():
-            saved = checkpoint.load(self.folder, name="server")
-            different = checkpoint.differences(saved.meta["config"], self._config())
-            if different:
-                raise InputError(f"{self.folder} holds another run: {'; '.join(different)}; choose another folder.")
-            self.state, event = ServerState.of(saved.arrays, saved.meta["state"]), Restarted()
-            self.costs = MessageLedger(**saved.meta["costs"])
-            self.before = self.costs.seconds
-            log(INFO, "\tresuming the run in %s at round %d", self.folder, self.state.round)
-        return self._step(event)
+        """Begin a new run, or restore the one in the folder."""
+        if self.folder is None or not (self.folder / "server").exists():
+            asks = self.server.begin(secrets.token_bytes(16), self.x0)
+            self._save()
+            return asks
+        saved = checkpoint.load(self.folder, name="server")
+        different = checkpoint.differences(saved.meta["config"], self._config())
+        if different:
+            raise InputError(f"{self.folder} holds another run: {'; '.join(different)}; choose another folder.")
+        asks = self.server.restore(saved.arrays, saved.meta["state"])
+        self.costs = MessageLedger(**saved.meta["costs"])
+        self.before = self.costs.seconds
+        log(INFO, "\tresuming the run in %s at round %d", self.folder, self.state.round)
+        self._save()
+        return asks
+
+    def _save(self) -> None:
+        """Write the server's state, if there is a folder."""
+        if self.folder is None:
+            return
+        self._update_seconds()
+        arrays, state = self.server.save()
+        meta = {"config": self._config(), "state": state, "costs": vars(self.costs)}
+        checkpoint.save(self.folder, arrays, meta, name="server")
 
     def _config(self) -> dict[str, Any]:
         names = {str(k): n for k, n in enumerate(self.server.names)}
@@ -163,24 +181,22 @@ class FederationRun:
     def _update_seconds(self) -> None:
         self.costs.seconds = self.before + time.perf_counter() - self.began
 
-    def _step(self, event: Event) -> list[Ask]:
-        """Pass an event to the protocol; the new state is on disk before any message is sent."""
-        before = self.state
-        self.state, asks = self.server.step(before, event)
-        if self.folder is not None and (self.state.ticket, self.state.over) != (before.ticket, before.over):
-            self._update_seconds()
-            meta = {"config": self._config(), "state": self.state.meta(), "costs": vars(self.costs)}
-            checkpoint.save(self.folder, self.state.arrays(), meta, name="server")
-        for note in self.state.notes[len(before.notes) :]:
+    def _handle(self, event: Callable[..., list[Ask]], *arguments: Any) -> list[Ask]:
+        """Pass an event to the server; its new state is on disk before any message is sent."""
+        state = self.state
+        ticket, round, notes, participated = state.ticket, state.round, len(state.notes), state.participated.copy()
+        asks = event(*arguments)
+        if state.ticket != ticket or state.over:
+            self._save()
+        for note in state.notes[notes:]:
             log(WARNING, "\t%s", note)
-        if self.state.round > before.round:
-            self._round_done(before)
+        if state.round > round:
+            self._round_done(int(np.count_nonzero(state.participated != participated)))
         return asks
 
-    def _round_done(self, before: ServerState) -> None:
+    def _round_done(self, cohort: int) -> None:
         """Log the round, and add its time and cohort to Flower's metrics."""
         now, r = self.mailbox.clock(), self.state.round
-        cohort = sum(a != b for a, b in zip(before.participated, self.state.participated, strict=True))
         seconds, self.closed = now - self.closed, now
         self.outcome.train_metrics_clientapp[r] = MetricRecord({"clients": cohort, "seconds": seconds})
         log(INFO, "\tround %d of %d: %d clients, %.1f s", r, self.server.rounds, cohort, seconds)
@@ -189,7 +205,7 @@ class FederationRun:
     # -- one exchange --------------------------------------------------------------------------------------------------
     def _ticket(self, asks: list[Ask]) -> list[Ask]:
         """One exchange: send, collect answers until all are there or the deadline is reached, and close."""
-        ticket, exchange = self.state.ticket, self.state.exchange
+        ticket, exchange = self.state.ticket, self._exchange()
         end = self.mailbox.clock() + self.deadline
         waiting, hellos = self.mailbox.push(self._message(ask, end) for ask in asks), dict[str, int]()
         self.costs.asked(asks)
@@ -197,10 +213,10 @@ class FederationRun:
         self.errors = {}
         while True:
             next_asks = [ask for node, reply in self.mailbox.pull(waiting) for ask in self._reply(node, reply)]
-            if (self.state.ticket, self.state.exchange) != (ticket, exchange) or self.state.over:
+            if self.state.over or (self.state.ticket, self._exchange()) != (ticket, exchange):
                 return next_asks
             if self.mailbox.clock() >= end or self._hopeless():
-                return self._step(Deadline(ticket, exchange))
+                return self._handle(self.server.deadline, ticket, exchange)
             # look for clients that reconnected as another node, and ask again those that failed
             if self.mailbox.clock() >= next_check:
                 next_check = self.mailbox.clock() + SECONDS_BETWEEN_CHECKS
@@ -208,17 +224,21 @@ class FederationRun:
                 self._welcome(hellos, connected)
                 waiting |= self._again(waiting, connected, end)
             self.mailbox.sleep(min(pause, max(0.0, end - self.mailbox.clock())))
-            pause = min(1.25 * pause, max(find_clients.LONGEST_PAUSE, self.mailbox.pause))
+            pause = min(1.25 * pause, max(nodes.LONGEST_PAUSE, self.mailbox.pause))
+
+    def _exchange(self) -> int:
+        """The number of the exchange under way."""
+        return 0 if self.server.under_way is None else self.server.under_way.exchange
 
     def _hopeless(self) -> bool:
         """Whether all clients without an answer have failed several times."""
-        s = self.state
-        left = [i for i in s.asked if i not in s.answers and i not in s.left_out]
+        ticket = self.server.under_way
+        left = [] if ticket is None else ticket.missing
         return bool(left) and all(self.errors.get(i, 0) >= MAX_ERRORS for i in left)
 
     def _message(self, ask: Ask, end: float) -> Message:
-        ttl = max(1.0, end - self.mailbox.clock()) + find_clients.EXTRA_TTL
-        raw = wire.encode(ask, self.limit)
+        ttl = max(1.0, end - self.mailbox.clock()) + nodes.EXTRA_TTL
+        raw = messages.encode(ask, self.limit)
         self.costs.sent(raw)
         words = self.words | {"client": ask.client, "run": ask.run.hex(), "parameters": self._parameters_of(ask.client)}
         node = self.remotes[ask.client].node
@@ -238,9 +258,9 @@ class FederationRun:
         if i is None:
             return []
         if reply.has_error():
-            reason = find_clients.last_line(reply)
+            reason = nodes.last_line(reply)
             log(WARNING, "\t%s: error %s %s", self.server.names[i], reply.error.code, reason)
-            if reply.error.code in find_clients.APP_ERRORS:
+            if reply.error.code in nodes.APP_ERRORS:
                 self.errors[i] = self.errors.get(i, 0) + 1
                 self.last_error = f"{self.server.names[i]} reported: {reason}"
             return []
@@ -248,16 +268,16 @@ class FederationRun:
             raw, words = unwrap(reply.content, self.limit)
         except InputError as error:
             log(WARNING, "\t%s: %s", self.server.names[i], error)
-            return self._step(Arrived(b"", i))
+            return self._handle(self.server.arrived, b"", i)
         if raw is None:
             return []
         self.costs.answered(raw, words.get("gradients"))
-        return self._step(Arrived(raw, i))
+        return self._handle(self.server.arrived, raw, i)
 
     def _again(self, waiting: dict[str, int], connected: set[int], end: float) -> dict[str, int]:
         """Ask again clients whose message failed, or that reconnected as another node."""
         free = connected - set(waiting.values())
-        _, asks = self.server.step(self.state, Again())
+        asks = self.server.again()
         return self.mailbox.push(self._message(a, end) for a in asks if self.remotes[a.client].node in free)
 
     def _welcome(self, hellos: dict[str, int], connected: set[int]) -> None:
@@ -269,7 +289,7 @@ class FederationRun:
         known = {r.node for r in self.remotes}
         if not known <= connected:
             unknown = sorted(connected - known - set(hellos.values()))
-            hellos |= self.mailbox.push(find_clients.hello(node, None, 60.0) for node in unknown)
+            hellos |= self.mailbox.push(nodes.hello(node, None, 60.0) for node in unknown)
         for node, reply in self.mailbox.pull(hellos):
             if reply.has_error():
                 continue
@@ -308,11 +328,11 @@ class FederationRun:
     def _finish(self) -> FederationResult:
         s, result = self.state, self.outcome
         self._update_seconds()
-        result.arrays, result.x, result.notes, result.state = self._arrays(), s.vectors["x"], s.notes, s
+        result.arrays, result.x, result.notes, result.state = self._arrays(), s.vectors["x"], tuple(s.notes), s
         result.summary = summary_of(self.server, s, self.remotes, self.costs, self.batch)
         noise = self._noise()
         result.summary["noise"] = {"clients": noise, "releases": s.ticket} if any(noise.values()) else None
-        if s.failed and self.last_error:
+        if self.server.verdict()[0] is Status.INTERRUPTED and self.last_error:
             result.summary["message"] += f" {self.last_error}"
         log(INFO, "\t%s", result.summary["message"])
         return result
@@ -333,10 +353,10 @@ def summary_of(
         "seed": server.seed, "engine": "flower", "cohort": description.cohort(server.cohort),
     }  # fmt: skip
     notes = (*server.unsafe, *s.notes)
-    summary = description.summary(config, problem, costs.measured(s, problem.d, N), *server.verdict(s), None, notes)
+    summary = description.summary(config, problem, costs.measured(s, problem.d, N), *server.verdict(), None, notes)
     if not all(r.L_known for r in remotes):
         summary |= {"L_kind": "unknown", "kappa": None}
-    participation = dict(zip(server.names, s.participated, strict=True))
+    participation = dict(zip(server.names, s.participated.tolist(), strict=True))
     summary |= {"closing": server.closing, "participation": participation, "counts": dict(vars(s.counts))}
     return summary
 

@@ -174,45 +174,74 @@ def as_problem(remotes: Sequence[FederatedClient], weights: str | Sequence[float
     return RemoteProblem(list(remotes), np.array(w), psi=psi, d=first.d)
 
 
-def find(mailbox: Mailbox, clients: int, wait: float, batch: int | None, limit: int) -> list[FederatedClient]:
-    """All clients in the order of their partitions; InputError naming the missing ones after ``wait`` seconds."""
-    end = mailbox.clock() + wait
-    known: dict[int, FederatedClient] = {}
-    greeted: set[int] = set()
-    waiting: dict[str, int] = {}
-    trouble, broken, pause = "", 0, mailbox.pause
-    while True:
-        # nodes connect one by one
-        new = sorted(mailbox.nodes() - greeted)
-        ttl = max(1.0, end - mailbox.clock()) + EXTRA_TTL
-        waiting |= mailbox.push(hello(node, batch, ttl) for node in new)
-        greeted |= set(new)
-        for node, reply in mailbox.pull(waiting):
-            if reply.has_error():
-                if reply.error.code in APP_ERRORS:
-                    broken += 1
-                else:  # the app did not run: Flower's simulation loses actors under load, for example
-                    greeted.discard(node)
-                trouble = f"; node {node} said: {last_line(reply) or reply.error.code}"
+class RollCall:
+    """Asks the nodes, as they connect, which client each of them is.
+
+    Args:
+        mailbox: to reach the nodes.
+        clients: how many are expected.
+        wait: seconds in which all of them must have answered.
+        batch: rows of a minibatch, on which their constants depend.
+        limit: the largest message in bytes.
+    """
+
+    def __init__(self, mailbox: Mailbox, clients: int, wait: float, batch: int | None, limit: int) -> None:
+        self.mailbox, self.clients, self.wait, self.batch, self.limit = mailbox, clients, wait, batch, limit
+        self.end = mailbox.clock() + wait
+        self.known: dict[int, FederatedClient] = {}
+        self.greeted: set[int] = set()
+        self.waiting: dict[str, int] = {}
+        self.broken = 0
+        self.trouble = ""
+
+    def take(self) -> list[FederatedClient]:
+        """All clients in the order of their partitions; InputError that names the missing ones."""
+        pause = self.mailbox.pause
+        while True:
+            self._greet()
+            self._hear()
+            if len(self.known) >= self.clients:
+                break
+            # a node whose app cannot be loaded will not become a client by waiting
+            hopeless = self.broken and len(self.known) + self.broken >= self.clients
+            if hopeless or self.mailbox.clock() >= self.end:
+                raise InputError(self._who_is_missing())
+            self.mailbox.sleep(min(pause, max(0.0, self.end - self.mailbox.clock())))
+            pause = min(1.25 * pause, max(LONGEST_PAUSE, self.mailbox.pause))
+        if len(self.greeted) > len(self.known):
+            log(WARNING, "\t%d nodes are connected: starting without the unknown ones", len(self.greeted))
+        return [self.known[k] for k in sorted(self.known)]
+
+    def _greet(self) -> None:
+        """Ask the nodes that have connected since who they are."""
+        new = sorted(self.mailbox.nodes() - self.greeted)
+        ttl = max(1.0, self.end - self.mailbox.clock()) + EXTRA_TTL
+        self.waiting |= self.mailbox.push(hello(node, self.batch, ttl) for node in new)
+        self.greeted |= set(new)
+
+    def _hear(self) -> None:
+        """Take in the answers so far."""
+        for node, reply in self.mailbox.pull(self.waiting):
+            if not reply.has_error():
+                client = FederatedClient.of(node, len(self.known), unwrap(reply.content, self.limit)[1])
+                if client.partition in self.known:
+                    raise InputError(f"two nodes claim to be partition {client.partition}; give each its own.")
+                self.known[client.partition] = client
                 continue
-            remote = FederatedClient.of(node, len(known), unwrap(reply.content, limit)[1])
-            if remote.partition in known:
-                raise InputError(f"two nodes claim to be partition {remote.partition}; give each its own.")
-            known[remote.partition] = remote
-        if len(known) >= clients:
-            if len(greeted) > len(known):
-                log(WARNING, "\t%d nodes are connected: starting without the unknown ones", len(greeted))
-            return [known[k] for k in sorted(known)]
-        if mailbox.clock() >= end or (broken and len(known) + broken >= clients):
-            have = ", ".join(known[k].name for k in sorted(known)) or "nobody"
-            missing = ", ".join(f"partition {k}" for k in range(clients) if k not in known)
-            if known and 0 not in known:  # partitions are not numbered from zero
-                missing = f"{clients - len(known)} more"
-            waited = wait - max(0.0, end - mailbox.clock())
-            count = f"have {len(known)} of {clients} clients after {waited:.0f} s ({have})"
-            raise InputError(f"{count}, missing {missing}{trouble}.")
-        mailbox.sleep(min(pause, max(0.0, end - mailbox.clock())))
-        pause = min(1.25 * pause, max(LONGEST_PAUSE, mailbox.pause))
+            self.trouble = f"; node {node} said: {last_line(reply) or reply.error.code}"
+            if reply.error.code in APP_ERRORS:
+                self.broken += 1
+            else:  # the app did not run: Flower's simulation loses actors under load, for example
+                self.greeted.discard(node)
+
+    def _who_is_missing(self) -> str:
+        have = ", ".join(self.known[k].name for k in sorted(self.known)) or "nobody"
+        missing = ", ".join(f"partition {k}" for k in range(self.clients) if k not in self.known)
+        if self.known and 0 not in self.known:  # partitions are not numbered from zero
+            missing = f"{self.clients - len(self.known)} more"
+        waited = self.wait - max(0.0, self.end - self.mailbox.clock())
+        count = f"have {len(self.known)} of {self.clients} clients after {waited:.0f} s ({have}), missing {missing}"
+        return f"{count}{self.trouble}; give wait= more seconds if they connect later."
 
 
 def last_line(reply: Message) -> str:

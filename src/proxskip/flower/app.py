@@ -1,0 +1,167 @@
+"""The ClientApp: load the memory, take one step of the protocol, save the memory, reply."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message
+from flwr.clientapp import ClientApp
+
+from proxskip import theory
+from proxskip.flower import messages
+from proxskip.flower.client import ClientNode, ClientState
+from proxskip.flower.envelope import HELLO, KEY, unwrap, wrap
+from proxskip.flower.noise import Noise
+from proxskip.flower.worker import Worker
+from proxskip.problems.oracles import knows_L, row_smoothness_of, rows_of
+from proxskip.results import checkpoint, description
+from proxskip.types import InputError, Oracle
+
+MODS_THAT_CHANGE_UPDATES = (
+    "fixedclipping_mod", "adaptiveclipping_mod", "LocalDpMod", "secagg_mod", "secaggplus_mod",
+)  # fmt: skip
+"""Flower mods that change updates after h is computed from them."""
+STYPE = "proxskip.vector"
+"""The serialization type of memory arrays in Flower."""
+MAX_ORACLES = 64
+"""Oracles that a process keeps in memory."""
+
+
+def client_app(
+    make_oracle: Callable[[Context], Oracle],
+    memory_folder: str | Path | None = None,
+    on_disk: bool = True,
+    mods: Sequence[Any] = (),
+    limit: int = messages.LIMIT,
+    noise: Noise | None = None,
+) -> ClientApp:
+    """A Flower ClientApp for every method of this library.
+
+    Args:
+        make_oracle: makes the client's function from the Context of its node (``node_config["partition-id"]``), by
+            ``from_arrays``, ``from_svmlight`` or ``from_torch``.
+        memory_folder: where h is stored; default: the node's setting ``memory``, or a folder in Flower's home.
+        on_disk: if False, h is kept in the node's process only; a restart then loses it, and the server repairs it.
+        mods: Flower mods that do not change what is sent.
+        limit: the largest message in bytes.
+        noise: clip what is sent and add noise to it, for differential privacy.
+    """
+    _check_mods(mods)
+    app = ClientApp(mods=list(mods))
+    ready: OrderedDict[tuple[int, int], Oracle] = OrderedDict()
+
+    def oracle_of(context: Context) -> Oracle:
+        key = (context.run_id, context.node_id)
+        if key not in ready:
+            ready[key] = make_oracle(context)
+            if len(ready) > MAX_ORACLES:
+                ready.popitem(last=False)
+        return ready[key]
+
+    @app.query(HELLO)
+    def hello(message: Message, context: Context) -> Message:
+        _, words = unwrap(message.content, limit)
+        about = _about(oracle_of(context), context, words.get("batch"), noise)
+        return Message(wrap(None, about), reply_to=message)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        raw, words = unwrap(message.content, limit)
+        if raw is None:
+            raise InputError("a train message has no content; run the same app on both sides.")
+        i, run = int(words["client"]), bytes.fromhex(words["run"])
+        method, _ = description.revive({**words, "cohort": {"everyone": None}})
+        # a new worker for every message: everything to remember is in the memory on disk
+        worker = Worker(oracle_of(context), i, int(words["seed"]), words["batch"])
+        client = ClientNode(method, worker, int(words["itemsize"]), limit, noise)
+        folder = _folder_of(context, memory_folder) if on_disk else None
+        before = _load(context, folder, run, i)
+        after, answers = client.step(before, raw)
+        if after is not before:
+            _save(context, folder, i, after)
+        info = {"client": i, "gradients": worker.gradients}
+        return Message(wrap(answers[0] if answers else None, info), reply_to=message)
+
+    return app
+
+
+def _about(oracle: Oracle, context: Context, batch: int | None, noise: Noise | None) -> dict[str, Any]:
+    """What the server must know about a client before the first round."""
+    worker = Worker(oracle, 0, 0, batch)  # refuses an unsuitable oracle
+    node, loss = context.node_config, getattr(oracle, "loss", None)
+    return {
+        "d": worker.d,
+        "N": worker.rows,
+        "L": _smoothness(oracle, batch),
+        "mu": None if oracle.mu is None else float(oracle.mu),
+        "partition": node.get("partition-id"),
+        "name": node.get("name"),
+        "kind": loss if isinstance(loss, str) else type(oracle).__name__,
+        "lambda": float(getattr(oracle, "l2", 0.0) or 0.0),
+        "noise": None if noise is None else [noise.clip, noise.std],
+    }
+
+
+def _smoothness(oracle: Oracle, batch: int | None) -> float | None:
+    """The L that limits step sizes (with minibatches, the A of expected smoothness); None if unknown."""
+    if not knows_L(oracle):
+        return None
+    rows = None if batch is None else row_smoothness_of(oracle)
+    if batch is None or rows is None:
+        return float(oracle.L)
+    A, _ = theory.expected_smoothness(rows_of(oracle), batch, float(oracle.L), rows, math.nan)
+    return float(A)
+
+
+def _check_mods(mods: Sequence[Any]) -> None:
+    """Refuse Flower mods that change what is sent."""
+    for mod in mods:
+        name = getattr(mod, "__name__", type(mod).__name__)
+        if name in MODS_THAT_CHANGE_UPDATES:
+            raise InputError(
+                f"{name} changes updates after h is computed, so sum_i w_i h_i would not stay zero; leave it out, or "
+                "use client_app(..., noise=Noise(clip, std)), which adds noise before h is computed."
+            )
+
+
+# -- memory: on the node's disk, or in Flower's Context ----------------------------------------------------------------
+def _folder_of(context: Context, folder: str | Path | None) -> Path:
+    """The memory folder: the argument, the node's setting ``memory``, or a folder in Flower's home."""
+    if named := folder or context.node_config.get("memory"):
+        return Path(str(named))
+    return Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr") / "proxskip"
+
+
+def _load(context: Context, folder: Path | None, run: bytes, i: int) -> ClientState:
+    """The client's state in this run; a fresh one if it is missing or damaged, which the server will notice."""
+    saved: tuple[Any, Any] | None = None
+    record, arrays = context.state.get(KEY), context.state.get(f"{KEY}.arrays")
+    if folder is not None and (folder / run.hex() / f"client-{i}").exists():
+        with suppress(checkpoint.CheckpointError):
+            file = checkpoint.load(folder / run.hex(), name=f"client-{i}")
+            saved = file.arrays, file.meta
+    elif folder is None and isinstance(record, ConfigRecord) and isinstance(arrays, ArrayRecord):
+        vectors = {k: np.frombuffer(v.data, v.dtype).copy() for k, v in arrays.items()}
+        saved = vectors, json.loads(str(record["meta"]))
+    state = ClientState.fresh(run) if saved is None else ClientState.of(*saved)
+    return state if state.run == run else ClientState.fresh(run)
+
+
+def _save(context: Context, folder: Path | None, i: int, state: ClientState) -> None:
+    """Save the state before anything is sent."""
+    arrays, meta = state.arrays(), state.meta()
+    if folder is not None:
+        checkpoint.save(folder / state.run.hex(), arrays, meta, name=f"client-{i}")
+        return
+
+    vectors = {k: Array(v.dtype.str, v.shape, STYPE, v.tobytes()) for k, v in arrays.items()}
+    context.state[f"{KEY}.arrays"] = ArrayRecord(vectors)
+    context.state[KEY] = ConfigRecord({"meta": json.dumps(meta)})
