@@ -20,11 +20,14 @@ import proxskip as ps
 from conftest import Terminal, bits
 from proxskip.cli import commands
 from proxskip.cli import flags as cli_flags
+from proxskip.experiments import flags as run_flags
 from proxskip.experiments import settings as cli_build
 from proxskip.experiments.paper_table import table1
+from proxskip.interfaces import flags as parameters_of
 from proxskip.loop import progress as cli_progress
+from proxskip.registry import METHODS
 
-EASY = ["--data", "digits", "--l2", "0.1", "--clients", "5"]
+EASY = ["--data", "digits", "--l2-relative", "0.1", "--clients", "5"]
 
 
 SUMMARY = """method data samples d clients split engine seed L L_kind mu kappa weights lambda gamma p K tau q cohort graph
@@ -99,18 +102,18 @@ def test_labels_are_mapped_and_reported(call, tiny):
         ("scaffnew --own-steps", lambda q: ps.Scaffnew.theory(q, own_steps=True)),
         ("scaffnew --cohort 0.5", lambda q: ps.Scaffnew.theory(q, cohort=0.5)),
         ("proxskip --psi elastic-net:0.01,0.1 --K 3", lambda q: ps.ProxSkip(1 / q.L, 1 / 3, 3)),
-        ("splitskip --psi l1:0.01 --l2 1", lambda q: ps.SplitSkip.theory(q)),
-        ("splitskip --psi l1:0.01 --D identity --l2 1 --K 2", lambda q: None),
+        ("splitskip --psi l1:0.01 --l2-relative 1", lambda q: ps.SplitSkip.theory(q)),
+        ("splitskip --psi l1:0.01 --D identity --l2-relative 1 --K 2", lambda q: None),
         ("scaffnew --loss softmax --split dirichlet --alpha 2", lambda q: ps.Scaffnew.theory(q)),
-        ("gd --no-l2-relative --intercept --dtype float32 --split contiguous", lambda q: ps.GD.theory(q)),
+        ("gd --l2 0.1 --intercept --dtype float32 --split contiguous", lambda q: ps.GD.theory(q)),
     ],
 )
 def test_flags_make_the_method_they_name(call, flags, expected):
     """And it runs: each line goes through the whole command for two rounds."""
     few = [] if flags.split()[0] in ("proxskip", "sproxskip", "splitskip") else ["--clients", "5"]
     argv = ["run", *flags.split(), "--data", "digits", *few, "--rounds", "2", "--quiet"]
-    if "--l2 " not in flags:
-        argv += ["--l2", "0.1"]
+    if "--l2" not in flags:
+        argv += ["--l2-relative", "0.1"]
     o = commands._parse(argv)
     problem, _ = cli_build.problem_of(cli_build.spec_of([o.method], o))
     made, wanted = cli_build.method_of(o.method, o, problem), expected(problem)
@@ -129,11 +132,11 @@ def test_flags_make_the_method_they_name(call, flags, expected):
         ("run gd --split group", lambda s: s["clients"] == 10),
         ("run scaffnew --p 0.1 --L global", lambda s: s["gamma"] == 1 / s["L_global"] > 1 / s["L_max"]),
         ("run scaffnew --clients 5 --own-steps --batch 8", lambda s: (len(s["gamma"]), s["warnings"]) == (5, [])),
-        ("compare gd local-gd scaffnew --K 3", lambda runs: [s["K"] for s in runs] == [None, 3, 3]),
+        ("sweep gd local-gd scaffnew --K 3", lambda runs: [s["K"] for s in runs] == [None, 3, 3]),
     ],
 )
 def test_what_flags_mean(call, argv, holds):
-    code, out, err = call(*argv.split(), "--data", "digits", "--l2", "0.1", "--rounds", "2", "--json")
+    code, out, err = call(*argv.split(), "--data", "digits", "--l2-relative", "0.1", "--rounds", "2", "--json")
     assert code == 0, err
     assert holds(json.loads(out))
 
@@ -157,7 +160,7 @@ def test_seeds_make_folders_a_table_and_a_band(call, tmp_path):
         ("scaffnew {} --tol 1e-6", 0, "CONVERGED"),
         ("scaffnew {} --tol 1e-12 --rounds 3", 3, "without reaching the tolerance"),
         ("scaffnew {} --target 1e-14 --rounds 3", 3, ""),
-        ("gd {} --loss squares --gamma 3 --allow-unsafe-step --rounds 500", 4, "DIVERGED"),
+        ("gd {} --loss squared --gamma 3 --allow-unsafe-step --rounds 500", 4, "DIVERGED"),
         ("local-gd {} --K 5 --gamma figure --tol 1e-10 --rounds 2000", 5, "STALLED"),
         ("5gcs {} --psi l1:0.001 --cohort 3 --rounds 2", 0, "tau_i from "),
     ],
@@ -171,7 +174,7 @@ def test_exit_codes(call, argv, code, part):
 
 def test_the_worst_run_of_a_comparison_counts(call):
     flags = (*EASY, "--K", "5", "--gamma", "figure", "--tol", "1e-4", "--rounds", "2000", "--quiet")
-    assert call("compare", "scaffnew", "local-gd", *flags)[0] == 5
+    assert call("sweep", "scaffnew", "local-gd", *flags)[0] == 5
     assert [commands.worst(codes) for codes in ([0, 3, 130, 4, 5], [0, 3, 4, 5], [0, 3])] == [130, 4, 3]
 
 
@@ -209,7 +212,19 @@ def test_exit_130_when_interrupted_and_then_it_resumes(call, tmp_path, monkeypat
 @pytest.mark.parametrize("flags", ["scaffnew --cohort 3", "scaffold --batch 2", "decentralized-scaffnew"])
 @pytest.mark.long
 def test_a_resumed_run_is_the_run_never_interrupted(call, tmp_path, tiny, flags):
-    argv = ("run", *flags.split(), "--l2", "0.1", "--clients", "4", "--split", "iid", "--quiet", "--data", tiny)
+    argv = (
+        "run",
+        *flags.split(),
+        "--l2-relative",
+        "0.1",
+        "--clients",
+        "4",
+        "--split",
+        "iid",
+        "--quiet",
+        "--data",
+        tiny,
+    )
     for rounds, name in (("140", "whole"), ("33", "cut")):
         assert call(*argv, "--rounds", rounds, "--out", tmp_path / name)[0] == 0
     assert call("resume", tmp_path / "cut", "--rounds", "140", "--quiet")[0] == 0
@@ -245,14 +260,14 @@ def test_resume_refuses_what_it_cannot_resume(call, refused, tmp_path, tiny):
     [
         ("run scafnew {easy} --rounds 3", "did you mean scaffnew?"),
         ("run scaffnew {easy} --rounds 3 --p half", "neither a number nor theory"),
-        ("run scaffnew {easy} --rounds 3 --gamma 1", "or pass --allow-unsafe-step."),
-        ("run gd {easy}", "No stopping rule: give --rounds, --iterations, --seconds, --tol or --target."),
-        ("run gd --data {d}/text.csv --clients 2 --rounds 1", "features must be numbers, choose them with --columns."),
-        ("run gd --data {d}/three.csv --clients 2 --rounds 1", "found 3; use --loss softmax."),
-        ("run gd --data {d}/numbers.csv --clients 2 --rounds 1", "not classes; use --loss squares."),
+        ("run scaffnew {easy} --rounds 3 --gamma 1", "or pass allow_unsafe_step=True."),
+        ("run gd {easy}", "there is no stopping rule: give --rounds, --iterations, --seconds, --tol or --target."),
+        ("run gd --data {d}/text.csv --clients 2 --rounds 1", "features must be numbers: choose them with columns="),
+        ("run gd --data {d}/three.csv --clients 2 --rounds 1", "found 3; use Softmax."),
+        ("run gd --data {d}/numbers.csv --clients 2 --rounds 1", "not classes; use LeastSquares."),
         ("run gd {easy} --rounds 3 --tau 1", "gd does not take --tau"),
-        ("compare gd accelerated {easy} --rounds 3 --K 3", "none of gd, accelerated takes --K"),
-        ("compare gd gd {easy} --rounds 3", "occurs twice"),
+        ("sweep gd accelerated {easy} --rounds 3 --K 3", "none of gd, accelerated takes --K"),
+        ("sweep gd gd {easy} --rounds 3", "occurs twice"),
         ("run scaffnew {easy} --rounds 3 --own-steps --gamma 0.1", "leave out --gamma"),
         ("run scaffnew {easy} --rounds many", "not a whole number"),
         ("run scaffnew {easy} --round 3", "did you mean --rounds?"),
@@ -264,10 +279,11 @@ def test_resume_refuses_what_it_cannot_resume(call, refused, tmp_path, tiny):
         ("run gd {easy} --rounds 3 --network mobile:deadlin=3", "a network has no number 'deadlin'"),
         ("run scaffnew --rounds 3", "required: --data"),
         ("run scaffnew {easy} --rounds 3 --cohort 1.5", "a probability below 1"),
-        ("run proxskip {easy} --rounds 3", "a single function"),
+        ("run proxskip {easy} --rounds 3", "unknown argument --clients"),
+        ("sweep proxskip gd {easy} --rounds 3", "a single function"),
         ("run splitskip --data digits --rounds 3", "needs --psi"),
-        ("run scaffnew --data digits --l2 0 --p 0.1 --target 1e-3", "needs the solution"),
-        ("run scaffnew --data breast-cancer --split group --rounds 3", "needs --group, one for each row"),
+        ("run scaffnew --data digits --l2-relative 0 --p 0.1 --target 1e-3", "needs the solution"),
+        ("run scaffnew --data breast-cancer --split group --rounds 3", "needs groups=, one for each row"),
         ("run scaffnew {easy} --rounds 3 --data-dir /no/such/folder --data w8a", "is not a folder"),
         ("data fetch digits", "nothing to fetch"),
         ("data fetch w8", "did you mean 'w8a'?"),
@@ -276,11 +292,14 @@ def test_resume_refuses_what_it_cannot_resume(call, refused, tmp_path, tiny):
         ("run gd {easy} --rounds 3 --network moon", "not known"),
         ("run gd {easy} --rounds 3 --network mobile:patience=1.5", "'1.5' is not a whole number"),
         ("run gd {easy} --rounds 3 --network mobile:deadline", "is not of the form key=value"),
-        ("compare gd scaffnew {easy} --rounds 3 --x sim_seconds", "--network"),
-        ("nonsense", "invalid choice"),
+        ("sweep gd scaffnew {easy} --rounds 3 --x sim_seconds", "--network"),
+        ("nonsense", "there is no command 'nonsense'"),
+        ("tun scaffnew", "there is no command 'tun'"),
+        ("run gd {easy} --l2 0.1 --rounds 3", "give one of the two"),
+        ("run gd --data runs/p=0.1/x.csv --rounds 1", "there is no file runs/p=0.1/x.csv; check the path."),
     ],
 )
-def test_bad_input_gets_one_sentence_that_speaks_of_flags(refused, tmp_path, argv, part):
+def test_bad_input_gets_one_sentence(refused, tmp_path, argv, part):
     (tmp_path / "text.csv").write_text("age,city,label\n1,paris,yes\n2,rome,no\n")
     (tmp_path / "three.csv").write_text("age,label\n1,0\n2,1\n3,2\n")
     (tmp_path / "numbers.csv").write_text("age,label\n" + "\n".join(f"{k},{k / 7}" for k in range(12)) + "\n")
@@ -292,7 +311,7 @@ def test_a_run_is_never_overwritten_without_force(call, refused, tmp_path):
     common = ("scaffnew", *EASY, "--quiet", "--out", out)
     assert call("run", *common, "--rounds", "2")[0] == 0
     x = (out / "x.npy").read_bytes()
-    for again in (("run", *common), ("run", *common, "--seeds", "2"), ("compare", "gd", *common)):
+    for again in (("run", *common), ("run", *common, "--seeds", "2"), ("sweep", "gd", *common)):
         assert re.search("already holds a run.* or --force to overwrite it", refused(*again, "--rounds", "4"))
     assert (out / "x.npy").read_bytes() == x
     for seeds in ("3", "2"):
@@ -315,11 +334,11 @@ def test_bad_input_leaves_nothing_behind_and_with_force_the_old_run(call, refuse
         assert (tmp_path / "a" / "x.npy").read_bytes() == before
 
 
-# -- compare, theory, data, plot ---------------------------------------------------------------------------------------
+# -- sweep, theory, data, plot -----------------------------------------------------------------------------------------
 @pytest.mark.long
-def test_compare_writes_its_files_and_a_table_and_they_are_plotted(call, tmp_path):
+def test_sweep_writes_its_files_and_a_table_and_they_are_plotted(call, tmp_path):
     out, figure = tmp_path / "c", tmp_path / "sub" / "figure.png"
-    code, text, _ = call("compare", "scaffnew", "gd", *EASY, "--rounds", "12", "--out", out)
+    code, text, _ = call("sweep", "scaffnew", "gd", *EASY, "--rounds", "12", "--out", out)
     assert code == 0
     assert {p.name for p in out.iterdir()} == {
         *("scaffnew", "gd", "sweep.json", "compare.json", "compare.png", "compare.pdf")
@@ -397,6 +416,44 @@ def test_bare_proxskip_prints_help_and_its_version(call):
     assert call("--version")[:2] == (0, f"proxskip {ps.__version__}\n")
 
 
+@pytest.mark.parametrize("name", list(METHODS))
+def test_the_help_of_a_method_is_short_and_has_its_flags_alone(call, monkeypatch, name):
+    monkeypatch.setenv("COLUMNS", "100")
+    code, out, _ = call("run", name, "--help")
+    assert code == 0
+    assert len(out.splitlines()) <= 60
+    shown = set(re.findall(r"^  (--[\w-]+)", out, re.MULTILINE))
+    kind = METHODS[name]
+    parameters = {flag.flag for flag in run_flags.all_parameters()}
+    assert shown & parameters == {"--" + flag.replace("_", "-") for flag in parameters_of(kind)}
+    for flag, what in (
+        ("--cohort", "cohort"),
+        ("--batch", "batch"),
+        ("--clients", "clients"),
+        ("--psi", "psi"),
+        ("--D", "D"),
+    ):
+        assert (flag in shown) == (what in kind.about.handles), flag
+    assert {"--data", "--rounds", "--tol", "--out", "--plugin"} < shown
+
+
+def test_every_flag_of_the_documentation_is_a_flag():
+    page = Path(__file__).parents[1] / "docs" / "command-line.md"
+    _, subcommands = cli_flags.parser(ps.__version__)
+    known = {flag for parser in subcommands.values() for flag in parser.flags()}
+    told = set(re.findall(r"`(--[\w-]+)", page.read_text("utf-8")))
+    assert told - known - {"--help"} == set()
+    assert len(told) > 60
+
+
+def test_lambda_is_given_or_a_share_of_the_smoothness(call):
+    base = ("run", "gd", "--data", "digits", "--clients", "5", "--rounds", "1", "--json")
+    A, b = ps.datasets.load("digits")
+    L0 = ps.Logistic(A, b).L
+    for flags, lam in (((), 1e-4 * L0), (("--l2", "0.3"), 0.3), (("--l2-relative", "0.3"), 0.3 * L0)):
+        assert json.loads(call(*base, *flags)[1])["lambda"] == pytest.approx(lam, rel=1e-12)
+
+
 def test_as_a_module_with_a_closed_pipe():
     env = os.environ | {"PYTHONPATH": str(Path(ps.__file__).parents[1])}
     command = [sys.executable, "-m", "proxskip", "data", "list"]
@@ -414,12 +471,12 @@ def test_no_escape_sequence_reaches_the_terminal(call):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("command", [("compare", "gd", "scaffnew"), ("run", "scaffnew", "--seeds", "2")], ids=str)
+@pytest.mark.parametrize("command", [("sweep", "gd", "scaffnew"), ("run", "scaffnew", "--seeds", "2")], ids=str)
 def test_an_interrupted_command_goes_on(call, tmp_path, command):
     argv = (*command, "--data", "digits", "--clients", "3", "--rounds", "6", "--json", "--out", tmp_path / "a")
     code, whole, _ = call(*argv)
     assert code == 0
-    shutil.rmtree(tmp_path / "a" / ("scaffnew" if command[0] == "compare" else "seed-1"))  # it never began
+    shutil.rmtree(tmp_path / "a" / ("scaffnew" if command[0] == "sweep" else "seed-1"))  # it never began
     code, again, _ = call(*argv, "--continue")
     assert code == 0
     kept = ("method", "seed", "rounds", "gap")

@@ -41,7 +41,7 @@ def test_a_second_writer_is_refused_with_the_number_of_the_first(tmp_path: Path)
     assert not (folder / NAME).exists()
 
 
-@pytest.mark.parametrize("command", ["run gd", "run gd --seeds 2", "compare gd scaffnew"])
+@pytest.mark.parametrize("command", ["run gd", "run gd --seeds 2", "sweep gd scaffnew"])
 def test_force_does_not_get_around_a_live_lock(command: str, tmp_path: Path, call: Any) -> None:
     with held(tmp_path):
         code, _, err = call(

@@ -168,7 +168,7 @@ def test_labels_and_groups_of_a_file_may_be_text(tmp_path: Path, capsys: Any) ->
     data = ps.datasets.load(table(tmp_path, TEXT_LABEL))
     assert data.b.tolist() == ["yes", "no", "yes", "no"]
     assert ps.Logistic(data.A, data.b).classes == ("no", "yes")
-    flags = f"--data {tmp_path}/data.csv --l2 0.1 --clients 2 --rounds 3 --json".split()
+    flags = f"--data {tmp_path}/data.csv --l2-relative 0.1 --clients 2 --rounds 3 --json".split()
     assert main(["run", "scaffnew", *flags]) == 0
     assert '"yes": 1' in capsys.readouterr().out
     data = ps.datasets.load(table(tmp_path, TEXT_LABEL), label="age", group="label")
@@ -205,8 +205,8 @@ def test_what_holds_already_is_said_and_not_divided_by(tmp_path: Path, capsys: A
     """x0 = 0 is optimal for labels that say nothing, or reaches a loose tolerance."""
     assert "nothing has to be run" in str(ps.plan(PROBLEM, tol=10.0))
     rows = "".join(f"{a},{b},{y}\n" for a, b in ((1, 2), (2, 1)) for y in "xy")
-    words = "--clients 2 --l2 0.1 --tol 1e-3 --network mobile --quiet"
-    assert main(["compare", "gd", "scaffnew", "--data", table(tmp_path, "a,b,label\n" + rows), *words.split()]) == 0
+    words = "--clients 2 --l2-relative 0.1 --tol 1e-3 --network mobile --quiet"
+    assert main(["sweep", "gd", "scaffnew", "--data", table(tmp_path, "a,b,label\n" + rows), *words.split()]) == 0
 
 
 def test_the_end_says_what_ended_it() -> None:

@@ -298,13 +298,13 @@ def test_cohorts_have_a_floor_whatever_p(problem: ps.Problem) -> None:
 
 
 # -- the command line --------------------------------------------------------------------------------------------------
-EASY = ["--data", "digits", "--clients", "8", "--l2", "1e-1"]
+EASY = ["--data", "digits", "--clients", "8", "--l2-relative", "1e-1"]
 
 
 @pytest.mark.slow
 def test_compare_over_a_network(tmp_path: Path, call: Any) -> None:
     flags = ["--rounds", "30", "--network", "cross-silo:gradient=0.1", "--tol", "1e-1", "--x", "sim_seconds"]
-    code, out, _ = call("compare", "gd", "scaffnew", *EASY, *flags, "--out", tmp_path / "a")
+    code, out, _ = call("sweep", "gd", "scaffnew", *EASY, *flags, "--out", tmp_path / "a")
     assert (code, "Fastest over the network cross-silo" in out) == (0, True)
     assert (tmp_path / "a" / "compare.png").is_file()
 

@@ -86,7 +86,7 @@ def test_a_gradient_is_measured_unless_the_network_says_its_seconds(problem: ps.
 
 
 def test_the_command_line_plans(capsys: pytest.CaptureFixture[str]) -> None:
-    data = ["--data", "digits", "--l2", "1e-2", "--clients", "3"]
+    data = ["--data", "digits", "--l2-relative", "1e-2", "--clients", "3"]
     flags = ["plan", *data, "--tol", "1e-3", "--latency", "0.5"]
     assert main([*flags, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("own_methods")
 
 CODE = code_of("authoring.md", 0)
 NAME, TITLE = "damped-scaffnew", "Damped Scaffnew"
-EASY = ["--data", "digits", "--l2", "0.1", "--clients", "5", "--rounds", "8"]
+EASY = ["--data", "digits", "--l2-relative", "0.1", "--clients", "5", "--rounds", "8"]
 PROBLEM = ps.Problem(quadratics(6, 5))
 Call = Callable[..., tuple[int, str, str]]
 
@@ -81,10 +81,20 @@ def test_a_file_makes_it_known_on_the_command_line(call: Call, file: Path) -> No
     assert (code, "damping = 0.5" in out, "K = 3" in out) == (0, True, True), err
     for argv in (["--plugin", file, "--help"], ["run", "--help", "--plugin", file]):
         assert NAME in call(*argv)[1]
-    text = call("compare", "--help", "--plugin", file)[1]
+    text = call("sweep", "--help", "--plugin", file)[1]
     assert re.search(rf"--damping DAMPING\s+parameter\s+of {NAME}", text)
     code, _, err = call("run", "gd", *EASY, "--damping", "0.5", "--plugin", file)
     assert (code, f"gd does not take --damping, which is for {NAME}." in err) == (2, True)
+
+
+def test_a_parameter_with_the_name_of_a_flag_is_refused(call: Call, file: Path) -> None:
+    file.write_text(CODE.replace("damping", "alpha"))
+    try:
+        code, _, err = call("run", NAME, *EASY, "--plugin", file)
+    finally:
+        forget()
+    assert code == 2
+    assert f"the parameter alpha of {NAME} clashes with a flag of the command line; rename it" in err
 
 
 @pytest.mark.usefixtures("quiet_steps")
@@ -220,10 +230,3 @@ def test_a_file_that_cannot_be_read_gets_one_sentence(call: Call, tmp_path: Path
     status, out, err = call("run", "gd", *EASY, "--plugin", path)
     assert (status, out, len(err.splitlines())) == (2, "", 1)
     assert says in err
-
-
-def test_a_parameter_with_the_name_of_another_flag_is_refused(call: Call, file: Path) -> None:
-    file.write_text(CODE.replace("damping", "alpha"))
-    status, out, err = call("run", NAME, *EASY, "--plugin", file)
-    assert (status, out) == (2, "")
-    assert f"the parameter alpha of {NAME} has the name of another flag; rename it." in err

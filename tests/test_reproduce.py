@@ -320,15 +320,15 @@ def test_a_decaying_step_is_the_formulas() -> None:
 
 def test_candidates_that_blow_up_are_cut(data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(tmp_path, data)
-    problem = bench.problem(loss="squares")
+    problem = bench.problem(loss="squared")
     tried = [("gd", Candidate(g, 1, {"gamma": g / problem.L_global})) for g in (1.0, 1e6)]
-    good, bad = bench.final_gaps({"loss": "squares"}, tried, 80)
+    good, bad = bench.final_gaps({"loss": "squared"}, tried, 80)
     assert bad is None
     assert good is not None
     method = bench.method("gd", problem, **tried[0][1].flags)
     assert good == pytest.approx(ps.run(method, problem, rounds=80).summary["gap"])
     monkeypatch.setattr(bench_module, "run_task", None)
-    assert bench.final_gaps({"loss": "squares"}, tried, 80) == [good, None]
+    assert bench.final_gaps({"loss": "squared"}, tried, 80) == [good, None]
 
 
 def test_a_gap_far_below_zero_has_not_arrived() -> None:
@@ -339,9 +339,9 @@ def test_a_gap_far_below_zero_has_not_arrived() -> None:
 
 def test_flags_default_as_on_the_command_line() -> None:
     top, _ = cli_flags.parser("0")
-    parsed = vars(top.parse_args(["run", "gd", "--data", "digits", "--rounds", "1"]))
-    defaults = {k: v for k, v in build.DEFAULTS.items() if k != "rounds"}
-    assert defaults == {k: parsed[k] for k in defaults}
+    parsed = build.with_lambda(top.parse_args(["run", "gd", "--data", "digits", "--rounds", "1"]))
+    flags = build.flags(data="digits", rounds=1)
+    assert vars(flags) == {k: vars(parsed)[k] for k in vars(flags)}
     with pytest.raises(ps.InputError, match="roundz is not a flag"):
         build.flags(roundz=3)
 

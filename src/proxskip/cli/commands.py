@@ -1,10 +1,9 @@
-"""The commands: run, compare, resume, plan, reproduce, demo, theory, data, plot, doctor, completion."""
+"""The commands: run, sweep, resume, plan, reproduce, demo, theory, data, plot, doctor, completion."""
 
 from __future__ import annotations
 
 import importlib
 import os
-import re
 import sys
 import traceback
 import warnings
@@ -17,9 +16,9 @@ from typing import Any
 
 from proxskip import many_runs, registry, theory
 from proxskip.cli import output
-from proxskip.cli.flags import check_parameters, parser, plugins
+from proxskip.cli.flags import Parser, parser, plugins
 from proxskip.data import datasets
-from proxskip.experiments import settings
+from proxskip.experiments import flags, settings
 from proxskip.experiments.paper_table import table1
 from proxskip.interfaces import Engine, Method
 from proxskip.links.network import Network
@@ -40,13 +39,6 @@ from proxskip.version import __version__
 DONE, UNEXPECTED, BAD_INPUT, NOT_REACHED, DIVERGED, STALLED, FAILED_CLAIM, INTERRUPTED = 0, 1, 2, 3, 4, 5, 6, 130
 CORRUPTED = 7
 _OF_A_RUN = ("cohort", "every", "force", "checkpoint_every", "allow_unsafe_step", "threads", "network")
-_NAMES = {"groups": "group", "by": "split"}
-"""Flags that have another name than the keyword of the library."""
-_PHRASES = {
-    "proxskip.authoring.register": "--plugin FILE",
-    "use Softmax": "use --loss softmax",
-    "use LeastSquares": "use --loss squares",
-}
 _WORST_FIRST = (INTERRUPTED, CORRUPTED, DIVERGED, STALLED, NOT_REACHED, DONE)
 
 
@@ -64,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as end:
         return output.fail(f"the code of a method ended the program (SystemExit: {end.code}).", UNEXPECTED)
     except InputError as error:
-        return output.fail(_in_flags(str(error)), BAD_INPUT)
+        return output.fail(str(error), BAD_INPUT)
     except EngineError as error:
         return output.fail(str(error), UNEXPECTED)
     except KeyboardInterrupt:
@@ -83,37 +75,37 @@ def _parse(argv: Sequence[str]) -> Namespace:
     # first, since the parser names the methods of plugins
     for path in plugins(argv):
         registry.load_plugin(path)
-    check_parameters()
-    top, commands = parser(__version__)
+    top, commands = parser(__version__, argv)
     if not argv:
         top.print_help()
         raise SystemExit(DONE)
     o, extra = top.parse_known_args(argv)
     if extra:
-        near = closest(extra[0].split("=")[0], commands[o.command].flags())
-        hint = f"did you mean {near[0]}?" if near else f"see `proxskip {o.command} --help`."
-        raise InputError(f"unknown argument {extra[0]}; {hint}")
-    return o
+        raise _unknown(extra[0], o, commands[o.command])
+    if o.command in ("run", "sweep"):  # the parser knew the flags of these methods alone
+        o = Namespace(**flags.defaults() | vars(o))
+    return settings.with_lambda(o) if "l2" in vars(o) else o
 
 
-def _in_flags(message: str) -> str:
-    """A sentence of the library with flags in place of its keywords, such as --force for ``force=True``."""
-    known = {flag for command in parser(__version__)[1].values() for flag in command.flags()}
-
-    def flag(keyword: re.Match[str]) -> str:
-        name = "--" + _NAMES.get(keyword[1], keyword[1]).replace("_", "-")
-        return name + (" " if keyword[2] else "") if name in known else keyword[0]
-
-    for words, flags in _PHRASES.items():
-        message = message.replace(words, flags)
-    return re.sub(r"\b([A-Za-z]\w*)=(?:True\b)?(?=([\w\"])?)", flag, message)
+def _unknown(word: str, o: Namespace, command: Parser) -> InputError:
+    """An argument that is no flag of the command, or of the methods that it names."""
+    flag = word.split("=")[0]
+    if o.command in ("run", "sweep"):
+        names = [o.method] if o.command == "run" else o.methods
+        takers = [name for name in METHODS if flag in [f.flag for f in flags.of_methods([METHODS[name]])["method"]]]
+        if takers:
+            who = f"{names[0]} does not take" if len(names) == 1 else f"none of {', '.join(names)} takes"
+            return InputError(f"{who} {flag}, which is for {', '.join(takers)}.")
+    near = closest(flag, command.flags())
+    hint = f"did you mean {near[0]}?" if near else f"see `proxskip {o.command} --help`."
+    return InputError(f"unknown argument {word}; {hint}")
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    print(f"warning: {printable(' '.join(_in_flags(str(message)).split()))}", file=sys.stderr)
+    print(f"warning: {printable(' '.join(str(message).split()))}", file=sys.stderr)
 
 
-# -- run and compare ---------------------------------------------------------------------------------------------------
+# -- run and sweep -----------------------------------------------------------------------------------------------------
 def _run(o: Namespace) -> int:
     summaries, _, labels, code = _execute([o.method], o)
     if o.json:
@@ -137,7 +129,7 @@ def _execute(methods: Sequence[str], o: Namespace) -> tuple[list[dict[str, Any]]
     tasks = tasks_of({name: settings.method_of(name, o, problem) for name in names}, out, o)
     with engine_for(o.engine, o) as engine:
         shared = {k: vars(o)[k] for k in (*settings.LIMITS, *_OF_A_RUN)} | {"engine": engine, "spec": spec}
-        several = o.seeds is not None or o.command == "compare"
+        several = o.seeds is not None or o.command == "sweep"
         many_runs.check(tasks, problem, shared, out if several else None)
         _solve(problem, o.quiet)
         if out is not None and not o.go_on:
@@ -149,7 +141,7 @@ def _execute(methods: Sequence[str], o: Namespace) -> tuple[list[dict[str, Any]]
     return summaries, problem, labels, worst([exit_code(r, has_tolerance) for r in results])
 
 
-def _compare(o: Namespace) -> int:
+def _sweep(o: Namespace) -> int:
     if o.x == "sim_seconds" and o.network is None:
         raise InputError("--x sim_seconds is the time over a network; give --network, such as --network mobile.")
     summaries, problem, labels, code = _execute(o.methods, o)
@@ -221,7 +213,7 @@ def tasks_of(methods: Mapping[str, Method], out: Path | None, o: Namespace) -> l
     tasks = []
     for k, (name, method) in enumerate(methods.items()):
         label = name if len(methods) == 1 else f"{k + 1}/{len(methods)} {name}"
-        path = out / name if out is not None and o.command == "compare" else out
+        path = out / name if out is not None and o.command == "sweep" else out
         if o.seeds is None:
             tasks.append(RunTask(label, method, o.seed, path))
         for seed in range(o.seed, o.seed + (o.seeds or 0)):
@@ -395,7 +387,7 @@ def _command_of(module: str) -> Callable[[Namespace], int]:
 
 _COMMANDS: dict[str, Callable[[Namespace], int]] = {
     "run": _run,
-    "compare": _compare,
+    "sweep": _sweep,
     "resume": _resume,
     "plan": _plan,
     "theory": _theory,

@@ -12,57 +12,28 @@ import numpy as np
 import scipy
 
 from proxskip.data import datasets
+from proxskip.experiments.flags import LOSSES, PROBLEM, STOPPING, defaults
 from proxskip.interfaces import Method
 from proxskip.interfaces import flags as parameters_of
 from proxskip.links.graphs import as_graph
 from proxskip.methods import Decaying
 from proxskip.problems.federated import Problem
-from proxskip.problems.glm import LeastSquares, Logistic, Softmax
+from proxskip.problems.glm import Logistic
 from proxskip.problems.personal import scafflix
 from proxskip.problems.split import split
 from proxskip.prox import parse as prox_text
 from proxskip.registry import METHODS, named
 from proxskip.types import InputError
 
-LOSSES: dict[str, Any] = {"logistic": Logistic, "squares": LeastSquares, "softmax": Softmax}
 CLIENTS = 20
 """As in the paper's experiments."""
-
-DEFAULTS: dict[str, Any] = {
-    **{"loss": "logistic", "l2": 1e-4, "l2_relative": True, "intercept": False, "psi": None, "D": None},
-    **{"dtype": "float64", "clients": None, "split": "label", "alpha": 0.5, "split_seed": 0, "weights": None},
-    **{"L": "max", "batch": None, "data_dir": None, "cohort": None, "allow_unsafe_step": False},
-    **{"gamma": None, "p": None, "K": None, "tau": None, "q": None, "eta_g": None, "option": None},
-    **{"own_steps": None, "graph": None, "decay": None, "personal": None, "s": None, "chi": None, "codec": None},
-    **{"label": None, "columns": None, "group": None},
-    **{"rounds": None, "iterations": None, "seconds": None, "tol": None, "target": None, "every": None},
-    "network": None,
-}
-"""The defaults of the flags."""
-LIMITS = ("rounds", "iterations", "seconds", "tol", "target")
+L2_RELATIVE = 1e-4
+"""Lambda as a share of the smoothness of the loss, where none is given."""
+LIMITS = tuple(flag.name for flag in STOPPING)
 """The flags that say when a run stops."""
-PROBLEM_FLAGS = (
-    *("data", "data_dir", "loss", "l2", "l2_relative", "intercept", "psi", "D", "dtype", "clients", "split", "alpha"),
-    *("split_seed", "weights", "L", "batch"),
-)
+PROBLEM_FLAGS = tuple(flag.name for flag in PROBLEM if flag.name not in ("personal", "label", "columns", "group"))
+"""The flags that every problem is made from; the others are kept where they were given."""
 _OF_A_TABLE = ("label", "columns", "group")
-_OF_A_METHOD = ("gamma", "p", "K", "tau", "q", "eta_g", "option", "own_steps", "graph", "D", "s", "chi", "codec")
-
-
-def own_flags() -> dict[str, str]:
-    """Parameters that have no flag of their own in ``DEFAULTS``, with the methods that take them."""
-    owners: dict[str, str] = {}
-    for name, kind in METHODS.items():
-        for flag in parameters_of(kind):
-            if flag not in DEFAULTS:
-                owners[flag] = f"{owners[flag]}, {name}" if flag in owners else name
-    return owners
-
-
-def flags_taken(name: str) -> tuple[str, ...]:
-    """The flags that a method takes."""
-    kind = METHODS[name]
-    return (*parameters_of(kind), "D") if "D" in kind.about.handles else parameters_of(kind)
 
 
 def flags(**values: Any) -> Namespace:
@@ -71,10 +42,16 @@ def flags(**values: Any) -> Namespace:
     >>> flags(data="digits", K=30).split
     'label'
     """
-    defaults = DEFAULTS | dict.fromkeys(own_flags())
-    if unknown := [name for name in values if name not in (*defaults, "data", "spread")]:
-        raise InputError(f"{unknown[0]} is not a flag of a run; the flags are {', '.join(defaults)}.")
-    return Namespace(**defaults | values)
+    known = defaults() | {"l2": L2_RELATIVE, "l2_relative": True}
+    if unknown := [name for name in values if name not in (*known, "data", "spread")]:
+        raise InputError(f"{unknown[0]} is not a flag of a run; the flags are {', '.join(known)}.")
+    return Namespace(**known | values)
+
+
+def flags_taken(name: str) -> tuple[str, ...]:
+    """The parameters that a method takes."""
+    kind = METHODS[name]
+    return (*parameters_of(kind), "D") if "D" in kind.about.handles else parameters_of(kind)
 
 
 # -- before any work ---------------------------------------------------------------------------------------------------
@@ -87,28 +64,33 @@ def method_names(written: Sequence[str]) -> list[str]:
 
 
 def check_flags(names: Sequence[str], o: Namespace) -> None:
-    """Refuse flags that none of the methods takes, instead of ignoring them."""
+    """Refuse flags that do not go together, before the data are read."""
     if all(vars(o)[k] is None for k in LIMITS):
-        raise InputError("No stopping rule: give rounds=, iterations=, seconds=, tol= or target=.")
+        raise InputError("there is no stopping rule: give --rounds, --iterations, --seconds, --tol or --target.")
     if o.go_on and (o.force or o.out is None):
-        raise InputError(
-            "continue= resumes the runs in out=, and force=True would overwrite them; give one of the two."
-        )
-    for flag in (*_OF_A_METHOD, *own_flags()):
-        if vars(o)[flag] is not None and not any(flag in flags_taken(name) for name in names):
-            takers = ", ".join(name for name in METHODS if flag in flags_taken(name))
-            who = f"{names[0]} does not take" if len(names) == 1 else f"none of {', '.join(names)} takes"
-            raise InputError(f"{who} {flag}=, which is for {takers}.")
-    if o.psi is None and (dual := [name for name in names if "D" in METHODS[name].about.handles]):
-        raise InputError(f"{dual[0]} solves f(x) + psi(D x) and needs psi=, for example psi=l1:0.01.")
+        raise InputError("--continue resumes the runs in --out, and --force would overwrite them; give one of the two.")
+    needs_psi = [name for name in names if "D" in METHODS[name].about.handles]
+    if o.psi is None and needs_psi:
+        raise InputError(f"{needs_psi[0]} solves f(x) + psi(D x) and needs --psi, for example --psi l1:0.01.")
     if o.own_steps and o.gamma is not None:
-        raise InputError("own_steps=True sets gamma_i = 1/L_i, so leave out gamma=.")
-    if o.clients is not None and o.clients > 1 and (alone := [name for name in names if _one_function(name)]):
-        raise InputError(f"{alone[0]} minimizes a single function; leave out clients=, or use scaffnew.")
+        raise InputError("--own-steps sets gamma_i = 1/L_i, so leave out --gamma.")
+    alone = [name for name in names if _one_function(name)]
+    if o.clients is not None and o.clients > 1 and alone:
+        raise InputError(f"{alone[0]} minimizes a single function; leave out --clients, or use scaffnew.")
     if o.group is not None and o.split != "group":
-        raise InputError("group= is the column of groups for split=group; give both, or leave out group=.")
+        raise InputError("--group is the column of groups for --split group; give both, or leave out --group.")
     if o.psi is not None:
-        prox_text.check(o.psi)  # before the data are read
+        prox_text.check(o.psi)
+
+
+def with_lambda(o: Namespace) -> Namespace:
+    """The flags of the command line, of which one at most says lambda, as ``l2`` and whether it is relative."""
+    if o.l2 is not None and o.l2_relative is not None:
+        raise InputError("--l2 is lambda, and --l2-relative makes it a share of the smoothness; give one of the two.")
+    if o.l2 is not None:
+        return Namespace(**vars(o) | {"l2_relative": False})
+    share = L2_RELATIVE if o.l2_relative is None else o.l2_relative
+    return Namespace(**vars(o) | {"l2": share, "l2_relative": True})
 
 
 def check_folder(path: Path) -> None:
