@@ -105,3 +105,13 @@ def test_a_decay_that_is_not_given_is_that_of_the_experiments() -> None:
     chosen = ps.Decaying(ps.LocalGD(0.1, 7)).complete(problem)
     assert chosen.decay == 7 * 0.1 / 2
     assert ps.run(ps.Decaying(ps.LocalGD(K=7)), problem, rounds=2).summary["decay"] == 7 * 0.1 / 2
+
+
+@pytest.mark.parametrize("kind", [ps.ProxSkip, ps.ProxGD, ps.Accelerated, ps.Fista, ps.APDA, ps.SplitSkip, ps.PDHG])
+def test_minimize_chooses_what_a_method_leaves_open(kind: Any) -> None:
+    f = ps.LeastSquares(np.vander(np.linspace(0.1, 1.0, 6), 4), np.ones(6), l2=0.1)
+    D = difference(4) if "D" in kind.about.handles else None
+    problem = ps.Problem([f]).with_psi(ps.prox.L1(0.01), D)
+    open_, chosen = (ps.minimize(f, ps.prox.L1(0.01), D=D, method=m, tol=1e-6) for m in (kind(), kind.theory(problem)))
+    assert open_.success
+    assert open_.x.tobytes() == chosen.x.tobytes()

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import proxskip as ps
-from conftest import code_of, quadratics
+from conftest import Machine, close, code_of, quadratics
 from proxskip import registry
 from proxskip.report import method_styles, plots
 
@@ -98,6 +98,23 @@ def test_a_parameter_with_the_name_of_a_flag_is_refused(call: Call, file: Path) 
 
 
 @pytest.mark.usefixtures("quiet_steps")
+def test_it_obeys_the_laws_of_a_row_of_the_table() -> None:
+    """As in the METHODS table: (x*, h*) is a fixed point, sum_i w_i h_i stays zero, it converges."""
+    kind = elsewhere()
+    weighted = ps.Problem(quadratics(4), [1.0, 2.0, 3.0, 4.0])
+    machine = Machine(kind.theory(weighted), weighted)
+    machine.put_solution()
+    for r in range(3):
+        machine.round(r)
+    s = weighted.solution
+    assert close(machine.x, np.tile(s.x, (4, 1)), 1e-12)
+    assert close(machine.memory["h"], s.h, 1e-11)
+    for cohort in (None, 3):
+        result = ps.run(kind(damping=0.9), PROBLEM, tol=1e-8, cohort=cohort)
+        assert result.success
+        assert result.trace["sum_h"].max() <= 1e-12
+
+
 def test_it_can_be_tuned_without_being_known() -> None:
     kind = elsewhere()
     for method, damping in ((kind, 1.0), (kind(0.1, damping=0.5), 0.5)):

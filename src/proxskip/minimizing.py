@@ -162,11 +162,11 @@ def minimize(
 def _maker(
     method: str | Method, task: Task, p: float | None, gamma: float | None, tau: float | None
 ) -> Callable[[Problem, Smooth], Method]:
-    """A function that makes the method once L is known; a method object is taken as it is."""
+    """A function that makes the method once L is known; a method object keeps the parameters that it was given."""
     if isinstance(method, str):
         return setup.method_maker(method, p=p, gamma=gamma, tau=tau)
     setup.check_method(method, task)
-    return lambda problem, smooth: method
+    return lambda problem, smooth: method.complete(problem)
 
 
 def _finish(run: Descent, name: str, stop: Stop, track: bool, callback: Any) -> Minimum:
