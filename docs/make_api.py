@@ -30,7 +30,6 @@ SECTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "run",
             "resume",
             "sweep",
-            "compare",
             "tune",
             "load",
             "plot",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import os
@@ -341,10 +342,11 @@ def test_sweep_writes_its_files_and_a_table_and_they_are_plotted(call, tmp_path)
     code, text, _ = call("sweep", "scaffnew", "gd", *EASY, "--rounds", "12", "--out", out)
     assert code == 0
     assert {p.name for p in out.iterdir()} == {
-        *("scaffnew", "gd", "sweep.json", "compare.json", "compare.png", "compare.pdf")
+        *("scaffnew", "gd", "sweep.json", "results.csv", "sweep.png", "sweep.pdf")
     }
-    assert [s["method"] for s in json.loads((out / "compare.json").read_text())] == ["scaffnew", "gd"]
-    parts = ("rounds", "exchanges", "floats", "passes", "seconds", "status", "compare.png")
+    with open(out / "results.csv", newline="") as file:
+        assert [row["method"] for row in csv.DictReader(file)] == ["scaffnew", "gd"]
+    parts = ("rounds", "exchanges", "floats", "passes", "seconds", "status", "sweep.png")
     assert [part for part in parts if part not in text] == []
     flags = ("--x", "local-steps", "--y", "grad_norm", "--title", "two", "--out", figure)
     code, text, _ = call("plot", out, *flags)

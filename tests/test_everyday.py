@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import os
 import re
@@ -154,12 +155,12 @@ def test_sweeps_and_comparisons_are_loaded_in_their_order(tmp_path: Path) -> Non
     assert isinstance(found, ps.Results)
     assert [r.summary["seed"] for r in found] == [2, 10] * 3
     assert all(same(a, b) for a, b in zip(swept, found, strict=True))
-    compared = ps.compare(["scaffnew", "fedlin", "gd"], logistic(), rounds=8, out=tmp_path / "compare")
-    assert [r.summary["method"] for r in ps.load(tmp_path / "compare")] == ["scaffnew", "fedlin", "gd"]  # type: ignore[union-attr]
+    compared = ps.sweep(["scaffnew", "fedlin", "gd"], logistic(), rounds=8, out=tmp_path / "methods")
+    assert [r.summary["method"] for r in ps.load(tmp_path / "methods")] == ["scaffnew", "fedlin", "gd"]  # type: ignore[union-attr]
     assert all(same(a, ps.run(a.summary["method"], logistic(), rounds=8)) for a in compared)
     with pytest.raises(InputError, match="belongs to another run: seed: saved 0, now 3"):
-        ps.compare(["gd"], logistic(), rounds=8, seeds=[3], out=tmp_path / "compare")
-    assert len(ps.compare(["gd"], logistic(), rounds=8, seeds=[3], out=tmp_path / "compare", force=True)) == 1
+        ps.sweep(["gd"], logistic(), rounds=8, seeds=[3], out=tmp_path / "methods")
+    assert len(ps.sweep(["gd"], logistic(), rounds=8, seeds=[3], out=tmp_path / "methods", force=True)) == 1
 
 
 def interrupt_in(run: int) -> Any:
@@ -280,7 +281,7 @@ def test_wrong_sweeps_are_refused_before_any_work(tmp_path: Path) -> None:
 
 def test_a_model_is_the_problem_of_one_client() -> None:
     model = ps.Logistic(A, LABELS, l2=0.1)
-    (result,) = ps.compare(["gd"], model, tol=1e-6)
+    (result,) = ps.sweep(["gd"], model, tol=1e-6)
     assert result.success
     assert result.summary["clients"] == 1
     assert ps.tune("gd", model, budget=100).method.name == "gd"
@@ -326,6 +327,52 @@ def test_tune_finds_a_step_that_beats_the_others_of_its_grid() -> None:
 def test_tune_keeps_the_other_parameters_of_a_method() -> None:
     found = ps.tune(ps.Scaffold(0.1, 5, option="I"), logistic(), budget=200, steps=[5])
     assert found.method.option == "I"  # type: ignore[attr-defined]
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+def test_a_sweep_prints_one_line_for_each_setting_with_what_differs() -> None:
+    methods = [ps.Scaffnew(0.5, 0.5), ps.Scaffnew(0.25, 0.5), "gd"]
+    swept = ps.sweep(methods, logistic(), rounds=20, seeds=3)
+    lines = repr(swept).splitlines()
+    assert lines[0] == "9 results"
+    assert [re.split(" {2,}", line)[0] for line in lines[2:]] == [
+        "Scaffnew, gamma = 0.5", "Scaffnew, gamma = 0.25", "gradient descent",
+    ]  # fmt: skip
+
+
+def test_a_table_counts_to_the_first_record_that_is_good_enough(tmp_path: Path) -> None:
+    swept = ps.sweep([ps.Scaffnew(0.5, 0.5), "gd"], logistic(), rounds=60, seeds=3, out=tmp_path)
+    table = swept.table(1e-3)
+    for row, runs in zip(table.rows, (swept[:3], swept[3:]), strict=True):
+        rounds = [
+            next(k for k, gap in enumerate(r.trace["gap"]) if gap <= 1e-3) for r in runs
+        ]  # every round is recorded
+        bits = [r.trace["bits_up"][k] + r.trace["bits_down"][k] for r, k in zip(runs, rounds, strict=True)]
+        assert (row["seeds"], row["reached"]) == (3, 3)
+        assert [row["rounds"], row["rounds min"], row["rounds max"]] == [np.median(rounds), min(rounds), max(rounds)]
+        assert [row["bits"], row["bits min"], row["bits max"]] == [np.median(bits), min(bits), max(bits)]
+    assert swept.table(1e-3).rows[1]["rounds min"] == swept.table(1e-3).rows[1]["rounds max"]  # GD draws nothing
+    never = swept.table(1e-300, y="grad_norm")
+    assert [row["reached"] for row in never.rows] == [0, 0]
+    assert repr(never).splitlines()[-1].split()[-3:] == ["-", "-", "-"]
+    latex = table.to_latex().splitlines()
+    assert len(latex) == 5 + len(table.rows) + 1
+    assert all(line.count("&") == 4 and line.endswith(r" \\") for line in (latex[2], *latex[4:6]))
+    assert ET.fromstring(table._repr_html_()) is not None
+    with open(tmp_path / "results.csv", newline="") as file:
+        kept = list(csv.DictReader(file))
+    assert [(row["method"], int(row["seed"]), float(row["f"])) for row in kept] == [
+        (r.summary["method"], r.summary["seed"], r.summary["f"]) for r in swept
+    ]
+
+
+def test_tables_are_frames_of_pandas(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    swept = ps.sweep(["scaffnew", "gd"], logistic(), rounds=30, seeds=2, out=tmp_path)
+    read = pandas.read_csv(tmp_path / "results.csv")
+    assert read["rounds"].tolist() == swept.to_frame()["rounds"].tolist() == [30] * 4
+    assert read["gap"].tolist() == [r.summary["gap"] for r in swept]
+    assert swept.table(1e-2).to_frame()["setting"].tolist() == ["Scaffnew", "gradient descent"]
 
 
 # -- plot --------------------------------------------------------------------------------------------------------------

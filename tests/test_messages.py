@@ -234,7 +234,7 @@ def test_what_users_write_is_taken() -> None:
     results = ps.sweep(["gd"], PROBLEM, rounds=1)
     assert results[0] in results
     assert "method" in repr(ps.Results([]))
-    assert pickle.loads(pickle.dumps(ps.compare)) is ps.compare
+    assert pickle.loads(pickle.dumps(ps.sweep)) is ps.sweep
 
 
 def test_a_folder_keeps_infinite_speeds_odd_names_and_the_engine(tmp_path: Path) -> None:

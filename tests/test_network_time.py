@@ -306,7 +306,7 @@ def test_compare_over_a_network(tmp_path: Path, call: Any) -> None:
     flags = ["--rounds", "30", "--network", "cross-silo:gradient=0.1", "--tol", "1e-1", "--x", "sim_seconds"]
     code, out, _ = call("sweep", "gd", "scaffnew", *EASY, *flags, "--out", tmp_path / "a")
     assert (code, "Fastest over the network cross-silo" in out) == (0, True)
-    assert (tmp_path / "a" / "compare.png").is_file()
+    assert (tmp_path / "a" / "sweep.png").is_file()
 
 
 def test_the_command_line(call: Any) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from proxskip.results.table import Results
     from proxskip.results.trace import Trace
     from proxskip.running import resume, run
-    from proxskip.sweeping import compare, sweep
+    from proxskip.sweeping import sweep
     from proxskip.tuning import Tuned, tune
     from proxskip.types import EngineError, InputError, NoTheoremWarning, UnsafeStepWarning
 
@@ -84,7 +84,7 @@ __all__ = [
     "Network", "NoTheoremWarning", "Plan", "Problem", "ProxGD", "ProxSkip", "ProxSkipVR", "Quadratic", "RandomGossip",
     "RayEngine", "Result", "Results", "RunResult", "SLocalGD", "SProxSkip", "Scaffnew", "ScaffnewVR", "Scaffold",
     "Softmax", "SplitSkip", "Spread", "Status", "Tamuna", "Trace", "Tuned", "UnsafeStepWarning", "authoring",
-    "callbacks", "codecs", "compare", "datasets", "graphs", "load", "minimize", "open_clients", "participation", "plan",
+    "callbacks", "codecs", "datasets", "graphs", "load", "minimize", "open_clients", "participation", "plan",
     "plot", "prox", "random_quadratics", "reproduce", "resume", "run", "scafflix", "split", "sweep", "theory", "tune",
     "write_clients",
 ]  # fmt: skip

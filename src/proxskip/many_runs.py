@@ -1,4 +1,4 @@
-"""Many runs of one problem, for ``sweep``, ``compare``, ``tune``, ``reproduce`` and the command line.
+"""Many runs of one problem, for ``sweep``, ``tune``, ``reproduce`` and the command line.
 
 A run with a folder is kept there. Repeating an interrupted call continues it: what is finished is read, what was
 interrupted is resumed, and the rest is run. A folder that holds another run is refused.

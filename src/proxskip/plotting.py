@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from proxskip.results.result import Result
 
+MOST_INSIDE = 8
+"""Lines whose legend is inside the axes."""
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -32,7 +35,7 @@ def plot(
     >>> matplotlib.use("Agg")
     >>> import proxskip as ps
     >>> problem = ps.Problem(ps.random_quadratics(4, 3))
-    >>> ax = ps.plot(ps.compare(["gd", "scaffnew"], problem, rounds=50))
+    >>> ax = ps.plot(ps.sweep(["gd", "scaffnew"], problem, rounds=50))
     >>> [text.get_text() for text in ax.get_legend().get_texts()]
     ['gradient descent', 'Scaffnew']
     """
@@ -45,5 +48,8 @@ def plot(
 
         ax = pyplot.figure(figsize=(6.4, 4.2), layout="constrained").add_subplot()
     plots.draw_panel(ax, panel)
-    ax.legend(**plots.LEGEND)
+    if len(panel.series) > MOST_INSIDE:
+        ax.legend(**plots.LEGEND, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    else:
+        ax.legend(**plots.LEGEND)
     return ax

@@ -13,7 +13,6 @@ from proxskip.interfaces import Method
 from proxskip.links.network import Network
 from proxskip.many_runs import RunTask, folder_of, run_many
 from proxskip.problems.federated import Problem
-from proxskip.results.atomic import atomic_write_json
 from proxskip.results.table import Results
 from proxskip.running import as_method, as_problem
 from proxskip.types import InputError, Oracle
@@ -50,8 +49,8 @@ def sweep(
         rounds, iterations, seconds, tol, target: when to stop, as in ``run``.
         engine, threads, cohort, network, x0, every, checkpoint_every, allow_unsafe_step, progress: as in ``run``.
         seeds: how many, from 0 on, as on the command line; or the seeds themselves.
-        out: a folder with a run folder of each run, such as ``out/scaffnew/seed-3``, and compare.json; ``load`` reads
-            it. The same call again goes on where an interrupted one stood.
+        out: a folder with a run folder of each run, such as ``out/scaffnew/seed-3``, and results.csv with a row for
+            each run; ``load`` reads it. Call it again to go on after an interruption.
         force: overwrite run folders that are there.
         jobs: processes; the threads are shared among them.
 
@@ -85,9 +84,5 @@ def sweep(
         tasks.append(RunTask(f"{number + 1}/{len(pairs)} {names[k]}, seed {seed}", made[k], seed, path))
     results = Results(run_many(tasks, problem, settings, jobs=jobs, out=out, progress=progress))
     if out is not None:
-        atomic_write_json(Path(out) / "compare.json", [dict(r.summary) for r in results])
+        results.to_csv(Path(out) / "results.csv")
     return results
-
-
-compare = sweep
-"""Another name for ``sweep``."""

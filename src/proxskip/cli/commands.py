@@ -30,8 +30,9 @@ from proxskip.prox import parse as prox_text
 from proxskip.registry import METHODS, closest
 from proxskip.report import plots
 from proxskip.results import fields, folder, lock, run_text
-from proxskip.results.atomic import atomic_write_json
+from proxskip.results.load import load
 from proxskip.results.result import RunResult, Status
+from proxskip.results.table import Results
 from proxskip.running import make_engine, resume
 from proxskip.types import EngineError, InputError, UnsafeStepWarning, printable
 from proxskip.version import __version__
@@ -162,13 +163,15 @@ def _sweep(o: Namespace) -> int:
 
 
 def _keep_comparison(groups: Sequence[fields.Group], out: Path, title: str, axes: Sequence[str]) -> list[Path]:
-    """Write compare.json, compare.png and compare.pdf."""
-    written = out / "compare.json"
-    atomic_write_json(written, [s for _, summaries in groups for s in summaries])
+    """Write results.csv, sweep.png and sweep.pdf."""
+    written = out / "results.csv"
+    kept = load(out)
+    assert isinstance(kept, Results)
+    kept.to_csv(written)
     curves = plots.curves_of([out / name for name, _ in groups])
     # where f* is unknown, the gap is nan
     y = "gap" if any(t["gap"][0] == t["gap"][0] for c in curves for t in c.traces) else "grad_norm"
-    return [written, *plots.save(plots.panel_figure(plots.curve_panels(curves, axes, y), title), out / "compare.png")]
+    return [written, *plots.save(plots.panel_figure(plots.curve_panels(curves, axes, y), title), out / "sweep.png")]
 
 
 def _print_files(files: Sequence[Path]) -> None:

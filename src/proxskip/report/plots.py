@@ -17,14 +17,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from proxskip.display import parameter
 from proxskip.display.palette import BLACK
 from proxskip.interfaces import Style
-from proxskip.registry import title
 from proxskip.report.figures import Panel, Series
 from proxskip.report.method_styles import CYCLE, style
 from proxskip.report.safe_html import GREEK
-from proxskip.results.fields import FIELDS
+from proxskip.results.groups import OF_A_PROBLEM, about, grouped
 from proxskip.results.load import load
 from proxskip.results.result import Result, Summary
 from proxskip.results.trace import Trace
@@ -63,12 +61,6 @@ Y_AXES = {
 _DASHES = ("-", "--", "-.", ":")
 MARKERS_PER_CURVE = 8
 LEGEND: dict[str, Any] = {"frameon": False, "fontsize": 9, "handlelength": 3.2}
-OF_A_PROBLEM = ("data", "data_sha256", "samples", "d", "clients", "split", "weights", "lambda", "loss", "psi")
-"""Fields of a summary that say which problem was solved."""
-_NOT_A_SETTING = FIELDS.keys() | {
-    *("seed", "rounds", "status", "success", "message", "warnings", "cluster", "versions", "f_star", "zeta", "delta"),
-    *("L", "L_max", "L_global", "mu", "kappa", "labels", "forecast"),
-}
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
@@ -93,25 +85,13 @@ def curves_of(results: Any, warn: bool = False) -> list[Curve]:
         groups = {str(label): _flat(runs) for label, runs in results.items()}
         if empty := [label for label, runs in groups.items() if not runs]:
             raise InputError(f'no results for "{empty[0]}".')
-        labels = list(groups)
     else:
-        groups = {}
-        for result in _flat(results):
-            groups.setdefault(repr(_setting(_about(result))), []).append(result)
+        groups = grouped(_flat(results))
         if not groups:
             raise InputError("no results to plot.")
-        labels = _labels([_about(runs[0]) for runs in groups.values()])
     if warn:
-        _warn_of_problems([_about(runs[0]) for runs in groups.values()])
-    return [
-        Curve(label, tuple(r.trace for r in runs), str(_about(runs[0])["method"]))
-        for label, runs in zip(labels, groups.values(), strict=True)
-    ]
-
-
-def _about(result: Result) -> Summary:
-    """The summary without the last record, whose metrics are no settings."""
-    return Summary({k: v for k, v in result.summary.items() if k not in result.trace})
+        _warn_of_problems([about(runs[0]) for runs in groups.values()])
+    return [Curve(label, tuple(r.trace for r in runs), str(about(runs[0])["method"])) for label, runs in groups.items()]
 
 
 def _flat(results: Any) -> list[Result]:
@@ -124,34 +104,16 @@ def _flat(results: Any) -> list[Result]:
     return [result for item in results for result in _flat(item)]
 
 
-def _setting(s: Summary) -> dict[str, Any]:
-    """All settings but the seed."""
-    return {k: v for k, v in s.items() if k not in _NOT_A_SETTING}
-
-
-def _labels(about: Sequence[Summary]) -> list[str]:
-    """Each method with the settings that differ among its runs, or among all problems."""
-    labels = []
-    named = [k for k in OF_A_PROBLEM if k != "data_sha256"]
-    for s in about:
-        same = [other for other in about if other["method"] == s["method"]]
-        own = [k for k in _setting(s) if k != "data_sha256" and any(other.get(k) != s[k] for other in same)]
-        own += [k for k in named if k not in own and any(other.get(k) != s.get(k) for other in about)]
-        words = [parameter(k, s[k]) for k in own if s.get(k) is not None]
-        labels.append(", ".join([title(str(s["method"])), *words]))
-    return labels
-
-
-def _warn_of_problems(about: Sequence[Summary]) -> None:
-    differ = [k for k in OF_A_PROBLEM if len({repr(s.get(k)) for s in about}) > 1]
-    stars = [s["f_star"] for s in about if s.get("f_star") is not None]
+def _warn_of_problems(summaries: Sequence[Summary]) -> None:
+    differ = [k for k in OF_A_PROBLEM if len({repr(s.get(k)) for s in summaries}) > 1]
+    stars = [s["f_star"] for s in summaries if s.get("f_star") is not None]
     if not differ and len(stars) > 1 and not np.allclose(stars, stars[0], rtol=1e-6, atol=1e-12):
         differ = ["f*"]
     if differ:
         warnings.warn(
             f"these runs solve different problems (they differ in {', '.join(differ)}): do not compare their curves.",
             UserWarning,
-            stacklevel=5,
+            stacklevel=4,
         )
 
 

@@ -15,9 +15,9 @@ from proxskip.types import InputError, Vectors
 
 
 def load(path: str | Path) -> RunResult | Results:
-    """The RunResult of a run folder; a list of them from the folder of a comparison or a sweep.
+    """The RunResult of a run folder; a list of them from the folder of a sweep.
 
-    The methods come in the order of the comparison or sweep, and the seeds of each method in theirs. Of a run that has
+    The methods come in the order of the sweep, and the seeds of each method in theirs. Of a run that has
     not ended it is the result at its last checkpoint, with the status INTERRUPTED.
 
     Args:
@@ -33,7 +33,7 @@ def load(path: str | Path) -> RunResult | Results:
     """
     path = Path(path)
     if not path.is_dir():
-        raise InputError(f"{path} is not a folder; give the folder of a run, a comparison or a sweep.")
+        raise InputError(f"{path} is not a folder; give the folder of a run or a sweep.")
     if folder.has_begun(path):
         return _result(path)
     runs = several.listed(path)

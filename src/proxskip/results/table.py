@@ -2,25 +2,148 @@
 
 from __future__ import annotations
 
+import csv
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
 from proxskip import display
 from proxskip.results import fields
+from proxskip.results.atomic import atomic_write_text
+from proxskip.results.groups import grouped
 from proxskip.results.result import RunResult
+from proxskip.results.trace import Trace
+from proxskip.types import InputError
+
+COSTS = {"rounds": ("round",), "gradients": ("grad_evals",), "bits": ("bits_up", "bits_down")}
+"""The costs of a table, and the columns of the trace that are added up for each."""
+_SPECIAL = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "^": r"\^{}"}
 
 
 class Results(list[RunResult]):
-    """A list of results that prints as a table; the seeds of a method follow each other.
+    """A list of results that prints as a table, one line for each setting: medians over its seeds.
 
     Args:
         iterable: the results.
     """
 
     def __repr__(self) -> str:
-        return "\n".join([f"{len(self)} results", *display.columns(*self._table())])
+        return "\n".join([f"{len(self)} results", *display.columns(*self._shown())])
 
     def _repr_html_(self) -> str:
-        return display.table(*self._table(), f"{len(self)} results")
+        return display.table(*self._shown(), f"{len(self)} results")
 
-    def _table(self) -> tuple[list[str], list[list[str]]]:
-        head, rows = fields.table([(str(r.summary["method"]), [r.summary]) for r in self])
-        seeds = [str(r.summary["seed"]) for r in self]
-        return ["method", "seed", *head[1:]], [[row[0], seed, *row[1:]] for row, seed in zip(rows, seeds, strict=True)]
+    def _shown(self) -> tuple[list[str], list[list[str]]]:
+        return fields.table([(label, [r.summary for r in runs]) for label, runs in grouped(self).items()])
+
+    def table(self, eps: float, y: str = "gap") -> Table:
+        """The costs of each setting until ``y`` is at most ``eps``: median and range over the seeds.
+
+        Args:
+            eps: the accuracy.
+            y: a column of the trace: gap, or grad_norm where f* is unknown.
+        """
+        rows = []
+        for label, runs in grouped(self).items():
+            counts = [_spent(run.trace, eps, y) for run in runs]
+            row: dict[str, Any] = {"setting": label, "seeds": len(runs)}
+            row["reached"] = sum(np.isfinite(count["rounds"]) for count in counts)
+            for cost in COSTS:
+                each = [count[cost] for count in counts]
+                row |= {cost: float(np.median(each)), f"{cost} min": min(each), f"{cost} max": max(each)}
+            rows.append(row)
+        return Table(eps, y, tuple(rows))
+
+    def to_frame(self) -> Any:
+        """All summaries as a pandas DataFrame, one row per run."""
+        return _frame([_flat(run) for run in self])
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write all summaries as a table, one row per run."""
+        rows = [_flat(run) for run in self]
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        text = io.StringIO()
+        writer = csv.DictWriter(text, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        atomic_write_text(Path(path), text.getvalue())
+
+
+@dataclass(frozen=True)
+class Table:
+    """What an accuracy costs in each setting, for the terminal, for LaTeX and for pandas.
+
+    Args:
+        eps: the accuracy.
+        y: the column of the trace that was to reach it.
+        rows: the setting, its seeds and how many of them reached it; of each cost the median and the range over all
+            seeds, infinite where a seed did not reach it.
+    """
+
+    eps: float
+    y: str
+    rows: tuple[dict[str, Any], ...]
+
+    def __repr__(self) -> str:
+        return "\n".join([self._title(), *display.columns(*self._shown())])
+
+    def _repr_html_(self) -> str:
+        return display.table(*self._shown(), self._title())
+
+    def to_frame(self) -> Any:
+        """The table as a pandas DataFrame."""
+        return _frame(list(self.rows))
+
+    def to_latex(self) -> str:
+        """The table for a paper that loads the package booktabs."""
+        head, rows = self._shown()
+        lines = [" & ".join(map(_latex, row)) + r" \\" for row in (head, *rows)]
+        begin = rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}"
+        return "\n".join([begin, r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule", r"\end{tabular}"])
+
+    def _title(self) -> str:
+        return f"to {fields.FIELDS[self.y].label if self.y in fields.FIELDS else self.y} <= {self.eps:g}"
+
+    def _shown(self) -> tuple[list[str], list[list[str]]]:
+        shown = [
+            [row["setting"], f"{row['reached']} of {row['seeds']}", *(_cell(row, cost) for cost in COSTS)]
+            for row in self.rows
+        ]
+        return ["setting", "reached", *COSTS], shown
+
+
+def _spent(trace: Trace, eps: float, y: str) -> dict[str, float]:
+    """The costs at the first record where y is at most eps; infinite if there is none."""
+    reached = np.flatnonzero(trace[y] <= eps)
+    if not len(reached):
+        return dict.fromkeys(COSTS, float("inf"))
+    return {cost: float(sum(trace[column][reached[0]] for column in columns)) for cost, columns in COSTS.items()}
+
+
+def _cell(row: dict[str, Any], cost: str) -> str:
+    """The median, and the range where there is one."""
+    if row["reached"] == 0:
+        return "-"
+    least, most = row[f"{cost} min"], row[f"{cost} max"]
+    middle = display.count(row[cost])
+    return middle if least == most else f"{middle} ({display.count(least)} to {display.count(most)})"
+
+
+def _latex(text: str) -> str:
+    return "".join(_SPECIAL.get(c, c) for c in text)
+
+
+def _flat(run: RunResult) -> dict[str, Any]:
+    """The summary's numbers and words; what is itself a list or a dict is left out."""
+    return {k: v for k, v in run.summary.items() if not isinstance(v, (dict, list, tuple))}
+
+
+def _frame(rows: list[dict[str, Any]]) -> Any:
+    try:
+        import pandas
+    except ImportError:
+        raise InputError("to_frame needs pandas; install it with pip install pandas.") from None
+    return pandas.DataFrame(rows)
