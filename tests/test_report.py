@@ -498,8 +498,34 @@ def test_the_headline_is_computed_from_the_run(report: ReproductionReport) -> No
     level = next(v for v in LEVELS if min(ours.y) <= v)
     first = next(x for x, y in zip(ours.x["rounds"], ours.y, strict=True) if y <= level)
     assert f"= {number(level)} after {number(first)} communication rounds" in told
+    best = min((s for s in panel.series if s.method not in ("", "scaffnew")), key=lambda s: s.y[-1])
+    assert f"; the best of the other methods, {best.label}, " in told
     told = headline(replace(report, experiments=[]))
     assert told == "Of 4 claims, 1 pass, 1 fail, 1 are reported, 1 are inconclusive."
+
+
+def test_a_page_without_claims_does_not_speak_of_them(report: ReproductionReport) -> None:
+    assert "#claims" in page(report)
+    bare = page(replace(report, claims=[]))
+    assert '<section id="claims">' not in bare
+    assert 'href="#claims"' not in bare
+
+
+@pytest.mark.long
+def test_the_name_of_a_curve_that_ends_early_lies_on_no_other(opened: Any, tmp_path: Path) -> None:
+    x = [float(k) for k in range(0, 101)]
+    short = Series("early", {"t": x[:31]}, [10.0 ** (-k / 50) for k in x[:31]])
+    # they pass to the right of its end, at its height and a little above
+    others = [Series(f"long {k}", {"t": x}, [10.0 ** (-0.6 - 0.02 * k)] * len(x)) for k in range(2)]
+    drawn = Panel("p", "", [short, *others], "t", {"t": "t"}, "value")
+    e = Experiment("e", "E", "", {}, "", [drawn])
+    (tmp_path / "index.html").write_text(page(ReproductionReport("R", {}, [], [e])), encoding="utf-8")
+    tab = opened(tmp_path / "index.html")
+    find = "(c, t) => [...document.querySelectorAll('figure.panel ' + c)].filter(n => !t || n.textContent === t)"
+    name = tab.js(f"(({find})('.end', 'early').map(n => n.getBBox())[0])['y']")
+    height = tab.js(f"(({find})('.end', 'early').map(n => n.getBBox())[0])['height']")
+    lines = tab.js(f"({find})('.line').slice(1).map(n => n.getBBox()['y'])")
+    assert not [y for y in lines if name < y < name + height]
 
 
 @pytest.mark.long

@@ -215,14 +215,23 @@ def add_results(options: ReproductionOptions, bench: Bench, new: Results, second
         before = read_json(options.out / RESULTS) or {"about": {}}
         kept = {**earlier(options), **new}
         chosen = [kept[name] for name in dict.fromkeys([*ALL, *kept]) if name in kept]
-        topic = "ProxSkip" if set(kept) - set(FAMILY) else "The family"
-        title = f"{topic} on {os.path.basename(options.data)}"
+        title = _title([e for e, _ in chosen], os.path.basename(options.data))
         facts = about(options, bench)
         spent = {"seconds": seconds + before["about"].get("seconds", 0.0), "jobs": options.jobs}
         claims = [claim for _, claims in chosen for claim in claims]
         results = ReproductionReport(title, facts | spent, claims, [e for e, _ in chosen])
         atomic_write_json(options.out / RESULTS, figures.to_json(results))
     return results
+
+
+def _title(shown: Sequence[Experiment], data: str) -> str:
+    """The title of the page; a single figure of the user's own keeps its title."""
+    own = [e for e in shown if e.id not in ALL]
+    if own and len(shown) == 1:
+        return own[0].title
+    if shown and len(own) == len(shown):
+        return f"{len(own)} figures on {data}"
+    return f"The family on {data}" if {e.id for e in shown} <= set(FAMILY) else f"ProxSkip on {data}"
 
 
 def about(options: ReproductionOptions, bench: Bench) -> dict[str, Any]:

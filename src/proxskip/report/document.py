@@ -123,28 +123,44 @@ def hero(experiments: Sequence[Experiment]) -> int | None:
 def headline(report: ReproductionReport) -> str:
     """One sentence: the race of Figure 1b, or the score of the claims without it."""
     at = hero(report.experiments)
-    curves = {} if at is None else {s.method: s for s in report.experiments[at].panels[0].series}
-    ours, other = curves.get("scaffnew"), curves.get("gd")
-    reached = [v for v in LEVELS if ours is not None and first_below(ours.x["rounds"], ours.y, v) is not None]
-    if ours is None or other is None or not reached:
-        counts = {words: sum(c.verdict == v for c in report.claims) for v, (_, _, words) in VERDICTS.items()}
-        score = ", ".join(f"{n} {words}" for words, n in counts.items() if n)
-        return f"Of {len(report.claims)} claims, {score}." if score else ""
-    mine, theirs = (first_below(s.x["rounds"], s.y, reached[0]) for s in (ours, other))
-    start = f"Scaffnew reaches f - f* = {number(reached[0])} after {number(mine or 0.0)} communication rounds"
-    if theirs is not None:
-        return f"{start}, gradient descent after {number(theirs)}."
-    left = plots.last_value(other)
-    return f"{start}; gradient descent is still at {number(left)} after {number(other.x['rounds'][-1])}."
+    race = "" if at is None else _race(report.experiments[at].panels[0].series)
+    if race or not report.claims:
+        return race
+    counts = {words: sum(c.verdict == v for c in report.claims) for v, (_, _, words) in VERDICTS.items()}
+    score = ", ".join(f"{n} {words}" for words, n in counts.items() if n)
+    return f"Of {len(report.claims)} claims, {score}."
+
+
+def _race(series: Sequence[Series]) -> str:
+    """The rounds of Scaffnew to the smallest of some levels that it reaches, and those of the best of the others."""
+    ours = next((s for s in series if s.method == "scaffnew"), None)
+    others = [s for s in series if s.method not in ("", "scaffnew")]
+    if ours is None or not others:
+        return ""
+    arrivals = {level: first_below(ours.x["rounds"], ours.y, level) for level in LEVELS}
+    reached = [level for level, rounds in arrivals.items() if rounds is not None]
+    if not reached:
+        return ""
+    level = reached[0]
+    start = f"Scaffnew reaches f - f* = {number(level)} after {number(arrivals[level] or 0.0)} communication rounds"
+    rivals = {s.label: first_below(s.x["rounds"], s.y, level) for s in others}
+    arrived = {label: rounds for label, rounds in rivals.items() if rounds is not None}
+    if arrived:
+        best = min(arrived, key=lambda label: arrived[label])
+        return f"{start}; the best of the other methods, {best}, after {number(arrived[best])}."
+    nearest = min(others, key=lambda s: np.nan_to_num(plots.last_value(s), nan=np.inf))
+    left, rounds = plots.last_value(nearest), nearest.x["rounds"][-1]
+    return f"{start}; the best of the other methods, {nearest.label}, is at {number(left)} after {number(rounds)}."
 
 
 # -- the top -----------------------------------------------------------------------------------------------------------
 def _bar(report: ReproductionReport, anchors: Sequence[str]) -> str:
     links = "".join(f'<a href="#{a}">{text(_short(e))}</a>' for a, e in zip(anchors, report.experiments, strict=True))
+    skip = '<a class="skip" href="#claims">Skip to the claims</a>' if report.claims else ""
+    claims = '<a href="#claims">Claims</a>' if report.claims else ""
     return (
-        '<a class="skip" href="#claims">Skip to the claims</a>'
-        '<header class="bar"><a class="brand" href="#top">proxskip</a>'
-        f'<nav aria-label="Contents"><a href="#claims">Claims</a>{links}</nav>'
+        f'{skip}<header class="bar"><a class="brand" href="#top">proxskip</a>'
+        f'<nav aria-label="Contents">{claims}{links}</nav>'
         '<button type="button" class="theme" hidden>Dark</button></header>'
     )
 
@@ -230,6 +246,8 @@ def _tally(report: ReproductionReport) -> str:
 
 def _claims(report: ReproductionReport, anchors: Sequence[str]) -> str:
     """The claims, folded by figure; groups with a failed claim are open."""
+    if not report.claims:
+        return ""
     where = {e.id: (a, e) for a, e in zip(anchors, report.experiments, strict=True)}
     head = "".join(f'<th scope="col">{h}</th>' for h in ("Verdict", "Claim", "Measured", "Where"))
     groups = []

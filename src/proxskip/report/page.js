@@ -250,10 +250,30 @@ class Chart {
       found.push({ u: last[0], v: Math.min(Math.max(last[1], TOP), height - BOTTOM), color: this.looks[k].color,
                    name: letters.length <= LONGEST_LABEL ? name : letters.slice(0, LONGEST_LABEL - 1).join("") + "\u2026" });
     }
+    // a curve may end in the middle of the others: its name goes to the nearest height where it lies on none of them
+    const taken = [];
+    for (const end of found) {
+      if (end.u + 8 > this.width - this.room) continue;
+      const free = (v) => v > TOP && v < height - BOTTOM && taken.every((other) => Math.abs(other - v) >= 14)
+        && !this.crosses(shown, end.u + 6, end.u + 8 + 7 * [...end.name].length, v - 7, v + 7);
+      const near = [0, 1, -1, 2, -2, 3, -3, 4, -4, 5, -5].map((steps) => end.v + 14 * steps);
+      taken.push(end.v = near.find(free) ?? end.v);
+    }
     found.sort((a, b) => a.v - b.v);
     found.forEach((end, k) => { if (k) end.v = Math.max(end.v, found[k - 1].v + 14); });
     found.reduceRight((limit, end) => { end.v = Math.min(end.v, limit); return end.v - 14; }, height - BOTTOM);
     return found.map(({ u, v, color, name }) => make("text", { class: "end", color, x: (u + 8).toFixed(1), y: (v + 4).toFixed(1) }, name));
+  }
+
+  // whether one of these curves passes through a rectangle
+  crosses(shown, left, right, top, bottom) {
+    return shown.some((k) => this.pieces(this.pixels[k]).some((piece) => piece.some(([u, v], i) => {
+      const [x, y] = piece[i + 1] || [u, v];
+      return [0, 0.25, 0.5, 0.75, 1].some((t) => {
+        const across = u + t * (x - u), down = v + t * (y - v);
+        return left < across && across < right && top < down && down < bottom;
+      });
+    })));
   }
 
   place(s, values) {

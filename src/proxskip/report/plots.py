@@ -205,16 +205,16 @@ def curve_styles(series: Sequence[Series], figure: Collection[str] = ()) -> list
         width = 2.4 if own is not None and own.highlighted and not alike else 1.6
         drawn.append(CurveStyle(base.color, dashes, base.marker, width, hollow))
         by_method.setdefault(s.method or s.label, drawn[-1])
-    # bounds without a curve of their own are black, told apart by their dashes
-    curves, loose = iter(drawn), (CurveStyle(BLACK, _DASHES[1 + k % 3], "", 1.1) for k in range(len(series)))
-    return [
-        next(curves)
-        if s.kind != "bound"
-        else replace(by_method[s.method], dashes="--", marker="", width=1.1)
-        if s.method in by_method
-        else next(loose)
-        for s in series
-    ]
+    styles, curves, loose = list[CurveStyle](), iter(drawn), 0
+    for s in series:
+        if s.kind != "bound":
+            styles.append(next(curves))
+        elif s.method in by_method:
+            styles.append(replace(by_method[s.method], dashes="--", marker="", width=1.1))
+        else:  # black, told apart by their dashes
+            styles.append(CurveStyle(BLACK, _DASHES[1 + loose % 3], "", 1.1))
+            loose += 1
+    return styles
 
 
 def _keys(measured: Sequence[Series]) -> list[str]:
