@@ -26,10 +26,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from joblib import Parallel, delayed
 from mnist import mnist
 from torch import Tensor, nn
 
-from proxskip.processes import Processes
 from proxskip.torch import split, train, training
 
 CLIENTS = 10
@@ -181,9 +181,7 @@ def everything(todo: list[Cell], out: Path, jobs: int) -> Iterator[dict[str, Any
     if jobs == 1:
         yield from map(kept, work)
         return
-    with Processes(jobs) as pool:
-        for _, result, _ in pool.each(kept, work[::-1]):  # which begins with the last
-            yield result
+    yield from Parallel(jobs, return_as="generator_unordered")(delayed(kept)(one) for one in work)
 
 
 def table(results: list[dict[str, Any]]) -> list[str]:

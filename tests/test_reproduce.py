@@ -669,6 +669,48 @@ def test_a_figure_is_a_function(data: str, tmp_path: Path, call: Any) -> None:
     assert ps.reproduce(str(mine), data=data, out=tmp_path / "q", quick=True).experiments[0].parameters["rounds"] == 10
 
 
+OWN = """
+from dataclasses import dataclass, replace
+from proxskip.authoring import About, register
+from proxskip import Scaffnew
+
+@register
+@dataclass(frozen=True, slots=True)
+class Damped{0}(Scaffnew):
+    about = replace(Scaffnew.about, name="damped-{0}", title="Damped {0}", other_names=())
+"""
+WITH_OWN = (
+    OWN.format("here")
+    + """
+from proxskip.experiments import claims, curve, figure, panel
+
+@figure("Methods of my own")
+def own(bench):
+    runs = bench.run(["gd", curve("damped-here", gamma=0.1, p=0.5), curve("damped-there", gamma=0.1, p=0.5)], rounds=6)
+    best, grid = bench.tune("grid", ["damped-here"], powers=[-1, 0], rungs=[[2, 1]], p=0.5, rounds=4)
+    yield panel("p", "both", runs + bench.run(best))
+    yield grid
+"""
+)
+
+
+def test_methods_of_ones_own_run_in_several_processes(data: str, tmp_path: Path) -> None:
+    """One is in the file of the figure, and one in a plugin."""
+    (tmp_path / "own.py").write_text(WITH_OWN)
+    (tmp_path / "there.py").write_text(OWN.format("there"))
+    words = ["--data", data, "--plugin", str(tmp_path / "there.py"), "--quiet"]
+    found = {}
+    for jobs in ("1", "2"):
+        out = tmp_path / jobs
+        call = [sys.executable, "-m", "proxskip", "reproduce", str(tmp_path / "own.py"), *words, "--jobs", jobs]
+        subprocess.run([*call, "--out", str(out)], check=True, timeout=300)
+        found[jobs] = without_times(results(out))
+    assert found["1"]["experiments"][0]["panels"] == found["2"]["experiments"][0]["panels"]
+    (e,) = results(tmp_path / "2")["experiments"]
+    assert f"--plugin {tmp_path / 'there.py'}" in e["command"]
+    assert results(tmp_path / "2")["title"] == "Methods of my own"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [

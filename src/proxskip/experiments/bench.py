@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from proxskip import theory
+from proxskip import parallel, theory
 from proxskip.cores import available_cores
 from proxskip.experiments import search, settings
 from proxskip.experiments.curves import AXES, Curve, Curves, curve, flags_of, of_runs
@@ -21,8 +21,9 @@ from proxskip.interfaces import Method
 from proxskip.links.cohorts import as_participation
 from proxskip.loop.stop import Stop
 from proxskip.many_runs import RunTask, check, run_task
+from proxskip.parallel import EndFile
 from proxskip.problems.federated import Problem
-from proxskip.registry import title
+from proxskip.registry import METHODS, register, title
 from proxskip.report.figures import Series, Table
 from proxskip.report.plots import X_AXES
 from proxskip.results import checkpoint, description, lock
@@ -30,9 +31,6 @@ from proxskip.results.atomic import atomic_write_json
 from proxskip.results.result import RunResult, Status
 from proxskip.tuning import Candidate, local_steps_flag, score, trial_settings
 from proxskip.types import InputError, UnsafeStepWarning
-
-if TYPE_CHECKING:
-    from proxskip.processes import Processes
 
 VERSION = 1
 """Version of the cached values; a folder of another version is refused."""
@@ -50,7 +48,8 @@ class Bench:
         base: the flags of the problem that come with the data, such as the number of clients.
         say: called with what is running.
         problems: the problems in memory, which all figures share.
-        pool: processes that share the work; None to work here.
+        jobs: processes that share the work.
+        end: set if they are to stop.
         lock: held while a problem is read, since several figures may need it.
     """
 
@@ -62,7 +61,8 @@ class Bench:
     threads: int | None = None
     say: Callable[[str], None] = field(default=lambda text: None, repr=False)
     problems: dict[str, Problem] = field(default_factory=dict, repr=False)
-    pool: Processes | None = field(default=None, repr=False)
+    jobs: int = 1
+    end: EndFile | None = field(default=None, repr=False)
     lock: Any = field(default_factory=threading.RLock, repr=False)
 
     # -- for figures ---------------------------------------------------------------------------------------------------
@@ -245,17 +245,28 @@ class Bench:
 
     def _each(self, function: Callable[..., Any], items: Sequence[Any], labels: Sequence[str]) -> list[Any]:
         texts = [f"{label} ({k + 1} of {len(items)})" for k, label in enumerate(labels)]
-        if self.pool is None:
+        if self.jobs == 1 or self.end is None:
             return [function(self, item, text) for item, text in zip(items, texts, strict=True)]
-        values: dict[int, Any] = {}
         # with fewer items than processes, each has more cores
-        threads = self.threads or max(1, available_cores() // max(1, min(self.pool.count, len(items))))
-        about = {"out": self.out, "data": self.data, "base": dict(self.base)}
-        about |= {"quick": self.quick, "engine": self.engine, "threads": threads}
-        for number, value in self.pool.each(_in_process, [(function, about, item) for item in items]):
-            values[number] = value
-            self.say(f"{labels[number]} ({len(values)} of {len(items)} done in {self.pool.count} processes)")
+        threads = self.threads or max(1, available_cores() // max(1, min(self.jobs, len(items))))
+        there = {**self._plain(), "threads": threads}
+        own = [kind for kind in METHODS.values() if not kind.__module__.startswith("proxskip.")]
+        # the last items begin first, since lists of parameters mostly run from the cheap to the expensive
+        last_first = range(len(items) - 1, -1, -1)
+        calls = [Call(own, function, there, items[k]) for k in last_first]
+        values: dict[int, Any] = {}
+        for number, value in parallel.each(_elsewhere, calls, self.jobs, self.end):
+            k = last_first[number]
+            values[k] = value
+            self.say(f"{labels[k]} ({len(values)} of {len(items)} done in {self.jobs} processes)")
+        if len(values) < len(items):
+            raise KeyboardInterrupt
         return [values[k] for k in range(len(items))]
+
+    def _plain(self) -> dict[str, Any]:
+        """What another process needs to make the same bench."""
+        names = ("out", "data", "base", "quick", "engine", "threads")
+        return {name: getattr(self, name) for name in names}
 
     def _content(self, name: str, parameters: Mapping[str, Any]) -> tuple[dict[str, Any], Path]:
         """What identifies a value, with the checksum of the data, and its file."""
@@ -315,14 +326,26 @@ class Rehearsal(Bench):
         return list(curves), search.grid_table(id, {}, {})
 
 
-# -- one piece of work, here or in a process of the pool ---------------------------------------------------------------
+# -- one piece of work, here or in another process ---------------------------------------------------------------------
 _PROBLEMS: dict[str, Problem] = {}
-"""In a process of a pool: the problems that it has read."""
+"""In another process: the problems that it has read."""
 
 
-def _in_process(work: tuple[Callable[..., Any], Mapping[str, Any], Any]) -> Any:
-    function, about, item = work
-    return function(Bench(**about, problems=_PROBLEMS), item, "")
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A piece of work for another process, with the methods that the user registered here."""
+
+    methods: Sequence[type[Method]]
+    function: Callable[[Bench, Any, str], Any]
+    bench: Mapping[str, Any]
+    item: Any
+
+
+def _elsewhere(call: Call) -> Any:
+    for kind in call.methods:
+        if METHODS.get(kind.about.name) is not kind:
+            register(kind)
+    return call.function(Bench(**call.bench, problems=_PROBLEMS), call.item, "")
 
 
 def _run(bench: Bench, c: Curve, text: str) -> RunResult:
@@ -341,13 +364,14 @@ def _run(bench: Bench, c: Curve, text: str) -> RunResult:
         return _quietly(task, problem, bench._arguments(c) | {"spec": spec}, [progress])
 
 
-def _compute(bench: Bench, work: tuple[str, Mapping[str, Any], Callable[..., Any]], text: str) -> None:
+def _compute(bench: Bench, work: tuple[str, Mapping[str, Any], Callable[..., Any]], text: str) -> Path:
     name, parameters, compute = work
     bench.say(text)
     content, path = bench._content(name, parameters)
     value = compute(bench, parameters)
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic_write_json(path, content | {"value": value})
+    return path
 
 
 def final_gap(bench: Bench, trial: Mapping[str, Any]) -> float | None:

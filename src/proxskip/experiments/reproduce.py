@@ -5,21 +5,22 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from proxskip import registry
 from proxskip.data import datasets
 from proxskip.experiments.bench import VERSION, Bench
 from proxskip.experiments.catalog import ALL, FAMILY, PAPER, experiment
 from proxskip.experiments.figures import Figure, figures_in
 from proxskip.experiments.settings import check_folder
-from proxskip.processes import Processes
+from proxskip.parallel import EndFile
 from proxskip.report import figures, plots
 from proxskip.report.document import page
 from proxskip.report.figures import Claim, Experiment, ReproductionReport
@@ -68,6 +69,8 @@ class ReproductionOptions:
         words += ["--quick"] if self.quick else []
         words += [] if self.engine == "cpu" else ["--engine", self.engine]
         words += [] if self.data_dir is None else ["--data-dir", str(self.data_dir)]
+        for path in registry.PLUGINS:
+            words += ["--plugin", str(path)]
         return shlex.join([*words, "--out", str(self.out)])
 
 
@@ -116,18 +119,21 @@ def reproduce(
     for made in chosen.values():
         made.rehearse(bench)
     write_stamp(options, sha256)
-    with Processes(options.jobs) if options.jobs > 1 else nullcontext() as pool:
-        own = {id: replace(bench, pool=pool, say=partial(say, id)) for id in chosen}
-        for id in _each(chosen, own, options):
+    with tempfile.TemporaryDirectory() as place:
+        end = EndFile(Path(place) / "end")
+        own = {id: replace(bench, jobs=options.jobs, end=end, say=partial(say, id)) for id in chosen}
+        for id in _each(chosen, own, options, end):
             finished.append(id)
-        report = add_results(options, bench, {}, time.monotonic() - began)
-        say("figures", "drawing")
-        draw(report, options.out, pool)
+    report = add_results(options, bench, {}, time.monotonic() - began)
+    say("figures", "drawing")
+    draw(report, options.out)
     atomic_write_text(options.out / PAGE, page(report, files_beside=True))
     return report
 
 
-def _each(chosen: Mapping[str, Figure], own: Mapping[str, Bench], options: ReproductionOptions) -> Iterator[str]:
+def _each(
+    chosen: Mapping[str, Figure], own: Mapping[str, Bench], options: ReproductionOptions, end: EndFile
+) -> Iterator[str]:
     """Run one experiment after the other; with processes all at once, in threads that wait for them."""
     if options.jobs == 1:
         for id, made in chosen.items():
@@ -141,9 +147,11 @@ def _each(chosen: Mapping[str, Figure], own: Mapping[str, Bench], options: Repro
         for ended in as_completed(waiting):
             ended.result()
             yield waiting[ended]
+    except BaseException:
+        end.set()  # the runs under way write their checkpoints
+        raise
     finally:
-        # after an interrupt the processes end, and with them these threads
-        threads.shutdown(wait=False, cancel_futures=True)
+        threads.shutdown(cancel_futures=True)
 
 
 def _one(made: Figure, options: ReproductionOptions, bench: Bench) -> None:
@@ -258,14 +266,9 @@ def about(options: ReproductionOptions, bench: Bench) -> dict[str, Any]:
     }
 
 
-def draw(results: ReproductionReport, out: Path, pool: Processes | None = None) -> None:
+def draw(results: ReproductionReport, out: Path) -> None:
     """Write the figures as PNG, PDF, SVG and CSV."""
-    work = [(out, e) for e in results.experiments if e.panels]
-    list(map(draw_one, work) if pool is None else pool.each(draw_one, work))
-
-
-def draw_one(work: tuple[Path, Experiment]) -> None:
-    """Write the figure of one experiment."""
-    out, e = work
-    plots.save(plots.panel_figure(e.panels, e.title), out / "figures" / f"{e.id}.png", svg=True)
-    atomic_write_text(out / "figures" / f"{e.id}.csv", figures.to_csv(e))
+    for e in results.experiments:
+        if e.panels:
+            plots.save(plots.panel_figure(e.panels, e.title), out / "figures" / f"{e.id}.png", svg=True)
+            atomic_write_text(out / "figures" / f"{e.id}.csv", figures.to_csv(e))
