@@ -259,6 +259,31 @@ def test_no_point_above_the_start_is_returned(method: str) -> None:
         assert found.fun <= f.value(start) + psi(D @ start)
 
 
+def test_the_time_of_computing_constants_counts(virtual_time: None) -> None:
+    class Dear:
+        d, mu, value, gradient = F.d, F.mu, F.value, F.gradient
+
+        @property
+        def L(self) -> float:
+            spend(100.0)
+            return F.L
+
+    whole = ps.minimize(Dear(), PSI, tol=1e-5)
+    assert whole.success
+    assert whole.seconds >= 100.0
+    assert ps.minimize(Dear(), PSI, tol=1e-5, seconds=50.0).status is ps.Status.LIMIT
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_auto_computes_no_smallest_eigenvalue_of_large_data(known: bool) -> None:
+    rng = np.random.default_rng(0)
+    f = ps.LeastSquares(rng.standard_normal((320, 260)), rng.standard_normal(320), l2=0.1)
+    if known:
+        assert f.L > 0
+    assert ps.minimize(f, ps.prox.L1(1e-2), tol=1e-6).success
+    assert "mu" not in vars(f)
+
+
 def stopped_early(seconds: float, steps: int = 5) -> Any:
     """The prox of TV1D by a few projected gradient steps on the dual, from zero."""
 
@@ -281,7 +306,7 @@ def stopped_early(seconds: float, steps: int = 5) -> Any:
 @pytest.mark.filterwarnings("ignore")
 def test_auto_returns_to_fista_where_an_inexact_prox_holds_apda_up(virtual_time: None) -> None:
     f = quadratic(1e3, 40)
-    alone = ps.minimize(f, stopped_early(5e-3), np.zeros(40), "fista-restart", tol=1e-6)
+    alone = ps.minimize(f, stopped_early(5e-3), np.zeros(40), method="fista-restart", tol=1e-6)
     found = ps.minimize(f, stopped_early(5e-3), np.zeros(40), tol=1e-6, max_prox=5000)
     assert [name for _, name in found.choices] == ["fista-restart", "apda", "fista-restart", "end"]
     assert found.status is alone.status is ps.Status.INEXACT

@@ -266,6 +266,24 @@ def test_with_minibatches_the_bound_of_proxgd_is_of_the_whole_gradient() -> None
     assert min(found.trace["certificate"]) > 1e-6
 
 
+ASKED: list[Any] = [
+    lambda client, exchange: client.descend(ZERO, 0.0, 0.1, 2, anchor=(ZERO, ZERO, 0.5)),
+    lambda client, exchange: client.descend(ZERO, 0.0, 0.1, 2, pull=(1.0, ZERO), until=0.1),
+    lambda client, exchange: client.send(ZERO, ps.codecs.RandK(2)),
+    lambda client, exchange: client.gradient(ZERO, where=True),
+    lambda client, exchange: exchange(lambda *_: ((), {}), ZERO, K=1, own={"asleep": np.zeros(1)}),
+]
+
+
+@pytest.mark.parametrize("ask", ASKED)
+def test_what_only_clients_have_is_refused(ask: Any) -> None:
+    task, start = prepare(F, L1, ZERO, "proxgd")
+    run = Descent(task, method_maker("proxgd"), start)
+    with pytest.raises(InputError, match="needs clients, which minimize does not have; give it to run"):
+        ask(run.client, run.solo)
+    run.close()
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [
@@ -274,7 +292,7 @@ def test_with_minibatches_the_bound_of_proxgd_is_of_the_whole_gradient() -> None
         (lambda: ps.minimize((F.value, F.gradient), prox.L1(1)), "x0"),
         (lambda: ps.minimize(F, prox.L1(1), np.zeros(4)), "30 unknowns"),
         (lambda: ps.minimize(F, prox.L1(1), np.full(30, np.nan)), "finite"),
-        (lambda: ps.minimize((F.value, F.gradient), prox.L1(1), ZERO, "proxskip", L=1.0), "mu is unknown.*give mu"),
+        (lambda: ps.minimize((F.value, F.gradient), prox.L1(1), ZERO, method="proxskip", L=1.0), "mu is unknown.*give mu"),
         (lambda: ps.minimize(F, prox.L1(1), ZERO, L=1.0, mu=2.0), "larger than L"),
         (lambda: ps.minimize(F, prox.L1(1), ZERO, p=1.5), r"\(0, 1\]"),
         (lambda: ps.minimize(F, prox.L1(1), ZERO, gamma=2.5), "diverge"),
@@ -286,7 +304,7 @@ def test_with_minibatches_the_bound_of_proxgd_is_of_the_whole_gradient() -> None
         (lambda: ps.minimize(F, prox.L1(1), ZERO, method="sproxskip", batch=2), "rows"),
         (lambda: ps.minimize(F, prox.L1(1), ZERO, method="splitskip"), "no D"),
         (lambda: ps.minimize(F, None, ZERO, D=np.eye(30), method="splitskip"), "without psi"),
-        (lambda: ps.minimize(F, prox.L1(1), ZERO, "fista", D=np.eye(30)), "cannot solve"),
+        (lambda: ps.minimize(F, prox.L1(1), ZERO, method="fista", D=np.eye(30)), "cannot solve"),
         (lambda: ps.minimize(F, prox.L1(1), ZERO, D=np.eye(4), method="papc"), "columns"),
         (lambda: ps.minimize(F, prox.L1(1), ZERO, D=1j * np.eye(30), method="papc"), "real"),
         (lambda: ps.minimize(F, prox.L1(1), ZERO, dual=np.ones(3)), "dual"),
@@ -294,23 +312,33 @@ def test_with_minibatches_the_bound_of_proxgd_is_of_the_whole_gradient() -> None
         (lambda: ps.minimize((F.value, lambda x: x[:3]), prox.L1(1), ZERO, L=1, mu=0.1), "shape"),
         (lambda: ps.minimize(F, OwnProx(lambda x, t: np.full_like(x, np.nan)), ZERO), "OwnProx gave numbers.*not finite"),
         (lambda: ps.minimize(ps.LeastSquares, prox.L1(0.1), ZERO), "is the class"),
+        (lambda: ps.minimize(ps.LeastSquares, prox.L1(0.1)), "is the class"),
+        (lambda: ps.minimize((lambda x: "a", F.gradient), prox.L1(0.1), ZERO), "value of f is 'a'"),
+        (lambda: ps.minimize((F.value, lambda x: ["a"] * 30), prox.L1(0.1), ZERO, max_iter=3), "it must be real numbers"),
+        (lambda: ps.minimize(F, OwnProx(L1.prox, lambda x: None), ZERO), "gave None where psi"),
+        (lambda: prox.L1("a"), "L1 needs a finite lam >= 0, not lam = a"),
+        (lambda: ps.Problem(None), "clients must be a list"),
+        (lambda: ps.Problem(3), "clients must be a list"),
+        (lambda: ps.Problem([ps.LeastSquares]), "client 0 is the class LeastSquares"),
+        (lambda: ps.Problem([F, F], "equal"), "weights must be 2 real numbers, not 'equal'"),
+        (lambda: ps.Problem([F, F], [1j, 1.0]), "weights must be 2 real numbers"),
         (lambda: ps.minimize((lambda x: 0.0, lambda x: 1 / x), prox.L1(1), ZERO, L=1.0, mu=1.0), "not finite; start else"),
         (lambda: ps.minimize((lambda x: 0.0, lambda x: np.add(x, 1, out=x)), prox.L1(1), ZERO.copy(), L=1), "changes the x"),
-        (lambda: ps.minimize(F, prox.L1(1), ZERO, "fista", p=0.5), "has no p"),
-        (lambda: ps.minimize(F, prox.L1(1), ZERO, ps.ProxSkip(0.5, 0.2), p=0.9), "has its own p"),
-        (lambda: ps.minimize(F, prox.L1(1), ZERO, ps.ProxSkip), "neither a name nor a method"),
+        (lambda: ps.minimize(F, prox.L1(1), ZERO, method="fista", p=0.5), "has no p"),
+        (lambda: ps.minimize(F, prox.L1(1), ZERO, method=ps.ProxSkip(0.5, 0.2), p=0.9), "has its own p"),
+        (lambda: ps.minimize(F, prox.L1(1), ZERO, method=ps.ProxSkip), "neither a name nor a method"),
         (lambda: ps.minimize(F, prox.L1(1), ZERO + 1j), "x0 must be real numbers"),
         (lambda: ps.minimize(F, prox.L1(1), "abc"), "x0 must be real numbers, not 'abc'"),
         (lambda: ps.minimize(F, prox.L1(1), scipy.sparse.csr_array(np.zeros((1, 30)))), "x0 is sparse"),
-        (lambda: ps.minimize(F, prox.L1(1), ZERO, "apda", dual="abc"), "dual must be real numbers"),
-        (lambda: ps.minimize(F, prox.L1(1), ZERO, "papc", D=np.zeros((3, 30))), "finite numbers, and not zeros"),
-        (lambda: ps.minimize(F, prox.L1(1), ZERO, ps.GD(0.1)), "has no prox step"),
+        (lambda: ps.minimize(F, prox.L1(1), ZERO, method="apda", dual="abc"), "dual must be real numbers"),
+        (lambda: ps.minimize(F, prox.L1(1), ZERO, method="papc", D=np.zeros((3, 30))), "finite numbers, and not zeros"),
+        (lambda: ps.minimize(F, prox.L1(1), ZERO, method=ps.GD(0.1)), "has no prox step"),
         (lambda: ps.minimize(LONG, None, method=ps.ProxSkipVR(0.1, 0.1, 0.1)), "needs clients.* give it to run"),
-        (lambda: ps.minimize(LONG, None, method=ps.ScaffnewVR(0.1, 0.1, 0.1), batch=2), "needs clients.* give it to run"),
-        (lambda: ps.minimize(F, prox.L1(1), ZERO, "papc", D=operator(None)), "no transpose"),
-        (lambda: ps.minimize(F, prox.L1(1), ZERO, "papc", D=operator(lambda v: 2 * v)), "is not the transpose"),
+        (lambda: ps.minimize(LONG, None, method=ps.ScaffnewVR(0.01, 0.1, 0.1), batch=2), "needs clients.* give it to run"),
+        (lambda: ps.minimize(F, prox.L1(1), ZERO, method="papc", D=operator(None)), "no transpose"),
+        (lambda: ps.minimize(F, prox.L1(1), ZERO, method="papc", D=operator(lambda v: 2 * v)), "is not the transpose"),
         (lambda: ps.LeastSquares(operator(lambda v: 2 * v), ZERO), "is not the transpose"),
-        (lambda: ps.minimize(F, prox.L1(1), ZERO, ps.Accelerated(0.1, 0.5), D=np.eye(30)), r"cannot solve psi\(D x\)"),
+        (lambda: ps.minimize(F, prox.L1(1), ZERO, method=ps.Accelerated(0.1, 0.5), D=np.eye(30)), r"cannot solve psi\(D x\)"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_sentence(call: Any, said: str) -> None:

@@ -198,7 +198,7 @@ L1 = prox.L1(0.1)
 def test_the_checks_take_few_values_and_every_gradient_and_prox_is_counted(method: str, psi: Any, sign: float) -> None:
     f = own(F.value, lambda x: sign * F.gradient(x), F.L)
     counted = None if psi is None else OwnProx(psi.prox, psi)
-    res = ps.minimize(f, counted, np.ones(8), method, max_iter=300)
+    res = ps.minimize(f, counted, np.ones(8), method=method, max_iter=300)
     assert f.value.call_count - 1 <= 5
     assert counted is None or counted.value.call_count - 1 <= 5
     assert f.gradient.call_count == res.ngrad
@@ -252,7 +252,7 @@ def test_rounding_between_close_iterates_is_no_curvature() -> None:
         b = 1e-3 * B @ rng.standard_normal(8) + Q[:, 8:] @ rng.standard_normal(52) * 10 ** rng.uniform(0, 4)
         f = ps.LeastSquares(B, b)
         for g in (f, own(f.value, f.gradient, f.L)):
-            assert ps.minimize(g, None, np.zeros(8), "proxgd", tol=1e-12, max_iter=1000).warnings == ()
+            assert ps.minimize(g, None, np.zeros(8), method="proxgd", tol=1e-12, max_iter=1000).warnings == ()
 
 
 # -- the gradient, in runs with clients --------------------------------------------------------------------------------
@@ -376,7 +376,7 @@ def test_the_certificate_of_an_inexact_prox_is_not_far_from_the_truth(steps: int
     tol = 1e-4
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        res = ps.minimize(f, few_steps(0.1, steps), np.zeros(30), method, tol=tol, max_prox=3000)
+        res = ps.minimize(f, few_steps(0.1, steps), np.zeros(30), method=method, tol=tol, max_prox=3000)
     true = float(np.linalg.norm(res.x - exact.prox(res.x - f.gradient(res.x) / f.L, 1 / f.L))) * f.L
     assert true <= 2 * res.certificate
     if res.success:
@@ -409,7 +409,7 @@ def test_an_own_dykstra_that_is_exact_enough_for_tol_is_not_doubted() -> None:
         for method in ("auto", "apda", "fista"):
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
-                assert ps.minimize(f, psi, np.zeros(20), method, tol=1e-7).success
+                assert ps.minimize(f, psi, np.zeros(20), method=method, tol=1e-7).success
 
 
 def bent(error: float) -> Any:
@@ -423,6 +423,6 @@ def test_a_violation_counts_by_what_it_does_to_the_certificate(error: float, L: 
     f = ps.Quadratic(np.full(3, L), np.full(3, L))
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        res = ps.minimize(f, bent(error), np.array([3.0, 2.0, 0.5]), "proxgd", gamma=0.6 / L, tol=1e-7)
+        res = ps.minimize(f, bent(error), np.array([3.0, 2.0, 0.5]), method="proxgd", gamma=0.6 / L, tol=1e-7)
     assert res.success == trusted
     assert any("firmly nonexpansive" in str(w.message) for w in seen) != trusted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -102,7 +103,7 @@ class Minimum(Result):
 
 
 def minimize(
-    f: Any, psi: Any = None, x0: Any = None, method: str | Method = "auto", tol: float = 1e-8, seed: int = 0, *,
+    f: Any, psi: Any = None, x0: Any = None, *, method: str | Method = "auto", tol: float = 1e-8, seed: int = 0,
     D: Any = None, p: float | None = None, gamma: float | None = None, tau: float | None = None,
     L: float | None = None, mu: float | None = None, batch: int | None = None,
     max_iter: int | None = None, max_grad: int | None = None, max_prox: int | None = None, seconds: float | None = None,
@@ -139,6 +140,7 @@ def minimize(
     >>> res.success, res.x.round(6).tolist()
     (True, [1.5, 0.125, 0.15625])
     """
+    began = time.perf_counter()
     stop = Stop.for_minimize(tol, max_iter, max_grad, max_prox, seconds)
     if method == "auto" and any(v is not None for v in (p, gamma, tau, batch)):
         method = "proxskip" if D is None else "splitskip"  # the method whose parameters these are
@@ -147,7 +149,7 @@ def minimize(
     task, start = setup.prepare(f, psi, x0, name, D=D, L=L, mu=mu, batch=batch, p=p)
     settings: dict[str, Any] = {
         "seed": theory.whole_seed(seed), "dual": setup.checked_dual(dual, task), "tol": float(tol),
-        "threads": threads, "insist": allow_unsafe_step,
+        "threads": threads, "insist": allow_unsafe_step, "began": began,
     }  # fmt: skip
     if name == "auto":
         run: Descent = AutoDescent(task, start, **settings)

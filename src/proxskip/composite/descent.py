@@ -92,6 +92,7 @@ class Descent:
         tol: float = 0.0,
         threads: int | None = None,
         insist: bool = False,
+        began: float | None = None,
     ) -> None:
         self.task, self.make, self.tol, self.insist = task, make, tol, insist
         f = task.f
@@ -130,6 +131,8 @@ class Descent:
         self.round = 0
         self.checked_rows = self.client.rows
         self.trace = Trace(COLUMNS)
+        if began is not None:  # what was computed before the first round takes time too
+            self.spent = time.perf_counter() - began
 
     def _allow_errors(self) -> None:
         """Let the checks of the prox pass what cannot move a certificate by tol."""

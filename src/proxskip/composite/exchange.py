@@ -32,7 +32,7 @@ from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.oracles import dtype_of
 from proxskip.randomness import minibatch, stream
-from proxskip.types import Array, Indices, InputError, Vectors
+from proxskip.types import Array, Indices, InputError, Vectors, is_sparse
 
 INNER_ERROR_SHARE = 0.25
 """The share of the certificate that an inexact prox may spoil."""
@@ -56,6 +56,10 @@ class Overflow(ArithmeticError):
     """The iterates are no longer finite."""
 
 
+def _needs_clients(what: str) -> InputError:
+    return InputError(f"this method {what}, so it needs clients, which minimize does not have; give it to run.")
+
+
 class SoloClient:
     """f as the only client; the last gradient is kept, and compared with the one before to check L."""
 
@@ -70,12 +74,15 @@ class SoloClient:
         self.enough: Callable[[], bool] = lambda: False
         """Whether a limit is reached; called now and then in long rounds."""
 
-    def gradient(self, x: Array, hold: bool = True) -> Array:
+    def gradient(self, x: Array, where: Any = None, hold: bool = True) -> Array:
         """The full gradient at x, once for the same x.
 
         Args:
+            where: as in ``interfaces.Client``; there is one client only.
             hold: whether a curvature above L counts in backtracking; otherwise it is only noted.
         """
+        if where is not None:
+            raise _needs_clients("takes gradients at some clients")
         if x is self.at:
             return self.g
         f, calls = self.f, self.calls + 1
@@ -89,9 +96,19 @@ class SoloClient:
         return g
 
     def descend(
-        self, x: Array, h: Array | float, gamma: Any, K: Any, *, pull: Pull | None = None, momentum: float = 0.0
-    ) -> Array:
+        self, x: Array, h: Array | float, gamma: Any, K: Any, *,
+        pull: Pull | None = None, momentum: float = 0.0, anchor: Any = None, until: Any = None,
+    ) -> Array:  # fmt: skip
         """K times  x <- x - gamma (g(x) - h), or with a pull and momentum as in ``interfaces.Client``."""
+        if anchor is not None:
+            raise _needs_clients("descends with an anchor")
+        if until is not None:
+            raise _needs_clients("ends its local steps early (until)")
+        return self._descend(x, h, gamma, K, pull, momentum)
+
+    def _descend(
+        self, x: Array, h: Array | float, gamma: Any, K: Any, pull: Pull | None = None, momentum: float = 0.0
+    ) -> Array:
         if self.batch is not None and pull is None:
             return self._sample(x, h, gamma, K)
         # y: the iterate; z: the point ahead of it, with its gradient g
@@ -138,6 +155,9 @@ class SoloClient:
             raise TooSteep
 
     def send(self, v: Array, codec: Any = None) -> Array:
+        """v itself: nothing is transmitted."""
+        if codec is not None:
+            raise _needs_clients("compresses what its clients send")
         return v
 
     def own(self, values: float | Sequence[float]) -> Any:
@@ -158,7 +178,7 @@ class CompiledClient(SoloClient):
         self.engine.open(Problem([f.of], batch=batch), {}, seed)
         self.one, self.rate, self.count = np.zeros(1, np.int64), np.zeros(1), np.zeros(1, np.int64)
         self.zero = np.zeros((1, f.d))
-        if batch is None:
+        if batch is None and is_sparse(f.of.A):  # numpy's own product with A' is as fast for dense data, if not faster
             self.f = replace(f, gradient=self._gradient)
 
     def _gradient(self, x: Array) -> Array:
@@ -170,11 +190,11 @@ class CompiledClient(SoloClient):
         self.rate[0], self.count[0] = gamma, K
         return np.asarray(self.engine.descend(self.one, x[None], H, self.rate, self.count, self.round)[0])
 
-    def descend(
-        self, x: Array, h: Array | float, gamma: Any, K: Any, *, pull: Pull | None = None, momentum: float = 0.0
+    def _descend(
+        self, x: Array, h: Array | float, gamma: Any, K: Any, pull: Pull | None = None, momentum: float = 0.0
     ) -> Array:
         if pull is not None or self.backtrack:  # gradients one by one, to compare them
-            return super().descend(x, h, gamma, K, pull=pull, momentum=momentum)
+            return super()._descend(x, h, gamma, K, pull, momentum)
         left = K
         if self.batch is None:
             x, left = _step(x, self.gradient(x), h, gamma)[0], K - 1
@@ -239,6 +259,8 @@ class SoloExchange:
     def __call__(
         self, half: ClientHalf, *down: Array, K: int | Sequence[int] = 0, own: Any = None, weights: Array | None = None
     ) -> tuple[Array, ...]:
+        if own is not None or np.ndim(K) > 0:
+            raise _needs_clients("has numbers of each client's own")
         self.start = down[0] if down and K == 1 else None  # for the bound of methods that take a prox at every step
         up, new = half(self.client, self.memory, K, *down)
         if new:

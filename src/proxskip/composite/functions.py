@@ -59,8 +59,6 @@ def as_smooth(
     Args:
         hurry: leave L to backtracking, and take a lower bound for mu, if computing them could take longer than the run.
     """
-    if isinstance(f, type):
-        raise InputError(f"f is the class {f.__name__}; give an object of it, with its data.")
     if isinstance(f, (tuple, list)) and len(f) == 2 and all(callable(part) for part in f):
         value, gradient = f
     else:
@@ -74,13 +72,14 @@ def as_smooth(
     # an f that knows its dimension takes flat vectors, any other one the shape of x0
     flat = len(shape) == 1 or known is not None
     slow = hurry and L is None and isinstance(f, LinearModel) and f.constants_are_costly
-    if L is None and mu is None and mu_needed and not slow and isinstance(f, LeastSquares):
+    slow_mu = slow or (hurry and isinstance(f, LeastSquares) and "mu" not in vars(f) and f.is_large)
+    if L is None and mu is None and mu_needed and not slow and not slow_mu and isinstance(f, LeastSquares):
         f.find_constants()
     if L is None and not slow:
         L = oracles.attribute(f, "L") if oracles.knows_L(f) else None
         L = 1.0 if L == 0 else L  # f is affine, as for data of zeros alone: any step is right
     if mu is None and mu_needed:
-        mu = float(f.reg.min()) if slow else oracles.attribute(f, "mu")
+        mu = float(f.reg.min()) if slow_mu else oracles.attribute(f, "mu")
     L = None if L is None else theory.positive("L", L)
     mu = None if mu is None or theory.nonnegative("mu", mu) == 0 else float(mu)
     if L is not None and mu is not None:
@@ -94,8 +93,8 @@ def as_smooth(
 def _value(value: Any, shape: tuple[int, ...], flat: bool) -> Callable[[Array], float]:
     def number(x: Array) -> float:
         v = value(x if flat else x.reshape(shape))
-        if np.size(v) != 1 or v is None:
-            raise InputError(f"the value of f is {v!r}; it must be one number.")
+        if np.size(v) != 1 or np.asarray(v).dtype.kind not in "biuf":
+            raise InputError(f"the value of f is {v!r:.40}; it must be one number.")
         return float(np.asarray(v, dtype=np.float64).item())
 
     return number
@@ -106,7 +105,10 @@ def _gradient(gradient: Any, shape: tuple[int, ...], flat: bool) -> Callable[...
     wanted = (math.prod(shape),) if flat else shape
 
     def checked(x: Array, *rows: Indices) -> Array:
-        g = np.array(gradient(x if flat else x.reshape(shape), *rows), np.float64)  # a copy: f may reuse its own
+        found = gradient(x if flat else x.reshape(shape), *rows)
+        if np.asarray(found).dtype.kind not in "biuf":
+            raise InputError(f"the gradient of f is {found!r:.40}; it must be real numbers.")
+        g = np.array(found, np.float64)  # a copy: f may reuse its own
         if g.shape != wanted:
             raise InputError(f"the gradient of f has shape {g.shape}; it must have shape {wanted}.")
         return g if flat else g.ravel()

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from proxskip import methods, theory
+from proxskip import theory
 from proxskip.composite import functions
 from proxskip.composite.descent import Task
 from proxskip.composite.functions import Linear, Smooth
@@ -35,8 +35,6 @@ METHODS = {
     "pdhg": {"psi(D x)", "tau", "dual", "mu"},
 }
 """What each method solves, which parameters it has, and whether it uses mu and minibatches."""
-NEED_CLIENTS = (methods.FiveGCS, methods.GradSkip, methods.LoCoDL, methods.ProxSkipVR, methods.ScaffnewVR)
-"""Methods that ask a client for more than steps and gradients: anchors, codecs, early ends."""
 
 
 # -- the problem -------------------------------------------------------------------------------------------------------
@@ -46,6 +44,8 @@ def prepare(
     """The problem and where to start; raises for all that can be refused without work."""
     if isinstance(f, Problem) and (f.psi is not None or f.batch is not None):
         raise InputError("minimize takes the smooth part alone; give psi, D and batch as arguments, or use run.")
+    if isinstance(f, type):
+        raise InputError(f"f is the class {f.__name__}; give an object of it, with its data.")
     psi = as_prox(psi)
     if name in METHODS:
         _check_name(name, psi, D, batch)
@@ -107,8 +107,6 @@ def check_arguments(method: Any, p: Any, gamma: Any, tau: Any, dual: Any) -> Non
 
 def check_method(method: Method, task: Task) -> None:
     """Refuse a method object that would leave out a part of the problem."""
-    if isinstance(method, NEED_CLIENTS):
-        raise InputError(f"{method.name} needs clients, which minimize does not have; give it to run.")
     check_parts(method, task.psi, task.D, task.batch)
     if task.D is None and "D" in method.handles:
         raise InputError(f"{method.name} is for psi(D x) and no D was given.")

@@ -130,6 +130,8 @@ def checked_dimension(clients: Clients, d: int) -> int:
     """The number of unknowns, from ``d`` if it is given; refuses clients that do not fit together."""
     classes = oracles.attribute(clients.distinct()[0], "classes")
     for i, f in enumerate(clients.distinct()):
+        if isinstance(f, type):
+            raise InputError(f"client {i} is the class {f.__name__}; give an object of it, with its data.")
         if not oracles.is_oracle(f):
             raise InputError(f"a {type(f).__name__} is not an oracle; it needs value(x), gradient(x), L and mu.")
         own = oracles.dimension_of(f)  # oracles of users need not know it

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar, Literal
@@ -65,6 +65,8 @@ class Problem:
         # The order matters: weights and d come from the clients, and D needs d.
         if not isinstance(self.clients, Clients) and oracles.is_oracle(self.clients):
             raise InputError("clients must be a list; for one function write Problem([f]).")
+        if not isinstance(self.clients, Iterable):
+            raise InputError(f"clients must be a list of functions, not {self.clients!r:.40}.")
         put("clients", self.clients if isinstance(self.clients, Clients) else Listed(self.clients))
         if not self.clients:
             raise InputError("a problem needs at least one client.")

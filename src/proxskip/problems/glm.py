@@ -128,7 +128,12 @@ class LinearModel:
     @property
     def constants_are_costly(self) -> bool:
         """Whether L is not known yet, and takes as long to compute as many gradients."""
-        return not {"L", "L0"} & vars(self).keys() and min(self.A.shape) > CHEAP_UP_TO
+        return not {"L", "L0"} & vars(self).keys() and self.is_large
+
+    @property
+    def is_large(self) -> bool:
+        """Whether an eigenvalue takes as long to compute as many gradients."""
+        return bool(min(self.A.shape) > CHEAP_UP_TO)
 
     @cached_property
     def mu(self) -> float:
@@ -440,8 +445,18 @@ class Softmax(LinearModel):
         return self._back(self.A, times(self.s, R)) + self.reg * v
 
     def hessian(self, x: Array) -> Array:
-        # symmetric, so that its columns are its rows
-        return np.stack([self.hessp(x, e) for e in np.eye(self.d)])
+        """The dense Hessian at x, block by block: classes a and b share  sum_j s_j p_ja (1[a = b] - p_jb) a_j a_j'."""
+        P: Array = scipy.special.softmax(self.margins(x), axis=1)
+        width = self.A.shape[1]
+        H = np.diag(self.reg)
+        for a in range(self.C):
+            rows = slice(a * width, (a + 1) * width)
+            H[rows, rows] += spectrum.gram(self.A, self.s * P[:, a] * (1.0 - P[:, a]))
+            for b in range(a):
+                columns = slice(b * width, (b + 1) * width)
+                H[rows, columns] = -spectrum.gram(self.A, self.s * P[:, a] * P[:, b])
+                H[columns, rows] = H[rows, columns].T
+        return H
 
     def accuracy(self, x: Array, A: Any, labels: npt.ArrayLike) -> float:
         """The share of held-out rows that are classified correctly."""
@@ -531,7 +546,10 @@ def label_values(labels: npt.NDArray[Any], classes: npt.ArrayLike | None) -> npt
 
 def shares(name: str, weights: npt.ArrayLike | None, n: int, zeros: bool) -> Array:
     """Weights scaled to sum to one, equal if not given; some of them may be zero only where ``zeros`` are allowed."""
-    w = np.ones(n) if weights is None else np.array(weights, dtype=np.float64)
+    given = np.ones(n) if weights is None else np.array(weights)
+    if given.dtype.kind not in "biuf":
+        raise InputError(f"{name} must be {n} real numbers, not {weights!r:.40}.")
+    w = given.astype(np.float64)
     if w.shape != (n,) or not np.isfinite(w).all() or w.min() < 0 or w.sum() <= 0 or not (zeros or w.all()):
         kind = "nonnegative finite numbers with a positive sum" if zeros else "positive finite numbers, one per client"
         raise InputError(f"{name} must be {n} {kind}.")

@@ -58,7 +58,8 @@ def _value(operator: Any, x: Array) -> float:
     value = operator(x)
     if isinstance(value, (bool, np.bool_)):
         return 0.0 if value else math.inf
-    if np.size(value) != 1 or (np.iscomplexobj(value) and max_abs(np.imag(value)) > 0):
+    is_number = np.size(value) == 1 and np.asarray(value).dtype.kind in "iufc"
+    if not is_number or (np.iscomplexobj(value) and max_abs(np.imag(value)) > 0):
         raise InputError(f"{type(operator).__name__} gave {value!r} where psi(x) is one real number.")
     return float(np.real(np.asarray(value)).item())
 

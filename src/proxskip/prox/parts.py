@@ -103,7 +103,8 @@ def check_sizes(psi: Operator, **values: float) -> None:
     """Refuse numbers that are negative or not finite, and those named in POSITIVE also if they are zero."""
     for name, value in values.items():
         sign = ">" if name in POSITIVE else ">="
-        if np.ndim(value) or not 0 <= value < math.inf or (value == 0 and sign == ">"):
+        is_number = np.ndim(value) == 0 and np.asarray(value).dtype.kind in "biuf"
+        if not is_number or not 0 <= value < math.inf or (value == 0 and sign == ">"):
             raise InputError(f"{type(psi).__name__} needs a finite {name} {sign} 0, not {name} = {value}.")
 
 

@@ -33,7 +33,7 @@ class ProxEstimator(SparseEstimator):
         self,
         penalty: Any = None,
         *,
-        l2: float = 1e-3,
+        l2: float = 0.0,
         fit_intercept: bool = True,
         method: str = "fista-restart",
         tol: float = 1e-6,
@@ -56,8 +56,8 @@ class ProxEstimator(SparseEstimator):
         slope = float(np.linalg.norm(model.gradient(np.zeros(model.d))))
         psi, start = self._penalty(rows, width - free, free), self._start(rows, width - free, free)
         result: Minimum = minimize(
-            model, psi, start, self.method, tol=self.tol * (slope or 1.0), seed=seed_of(self), max_iter=self.max_iter,
-            progress=False,
+            model, psi, start, method=self.method, tol=self.tol * (slope or 1.0), seed=seed_of(self),
+            max_iter=self.max_iter, progress=False,
         )  # fmt: skip
         self.result_ = result
         self.n_iter_ = max(1, result.nit)  # scikit-learn asks for at least one iteration
@@ -92,7 +92,8 @@ class ProxClassifier(LinearClassifier, ProxEstimator):
     Args:
         fit_intercept: whether to add an intercept.
         penalty: an operator of ``proxskip.prox`` or pyproximal, such as ``proxskip.prox.L1(0.01)``; None for none.
-        l2: the coefficient of the squared norm.
+        l2: the coefficient of the squared norm. Where the classes can be separated and there is no penalty, give one:
+            there is no minimum otherwise.
         method: of ``proxskip.minimize``; "auto" chooses by the clock, so that ``n_iter_`` may differ from fit to fit.
         tol: stop when the certificate is below tol times the gradient's norm at zero.
         max_iter: iterations.
@@ -138,26 +139,9 @@ class ProxRegressor(RegressorMixin, ProxEstimator):
     >>> from proxskip.prox import L1
     >>> from proxskip.sklearn import ProxRegressor
     >>> X, y = load_diabetes(return_X_y=True)
-    >>> bool(ProxRegressor(L1(0.1), l2=0.0).fit(X, y).score(X, y) > 0.45)
+    >>> bool(ProxRegressor(L1(0.1)).fit(X, y).score(X, y) > 0.45)
     True
     """
-
-    def __init__(
-        self,
-        penalty: Any = None,
-        *,
-        l2: float = 0.0,
-        fit_intercept: bool = True,
-        method: str = "fista-restart",
-        tol: float = 1e-6,
-        max_iter: int = 20_000,
-        warm_start: bool = False,
-        random_state: Any = None,
-    ) -> None:
-        super().__init__(
-            penalty, l2=l2, fit_intercept=fit_intercept, method=method, tol=tol, max_iter=max_iter,
-            warm_start=warm_start, random_state=random_state,
-        )  # fmt: skip
 
     def fit(self, X: Any, y: Any) -> ProxRegressor:
         """Fit the coefficients to the rows of X and their targets."""
