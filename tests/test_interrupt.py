@@ -18,7 +18,6 @@ from conftest import METHODS, NAMED, ON_CARD, RAY_WARNS, TORCH, Elsewhere, Row, 
 from proxskip.engines.cpu import engine as cpu
 from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.reference import ReferenceEngine
-from proxskip.interfaces import Engine
 from proxskip.results.result import Status
 from proxskip.types import InputError
 
@@ -91,7 +90,6 @@ class StuckEngine(Elsewhere, ReferenceEngine):
     """The server's vectors live elsewhere, and no round can be taken back."""
 
     name, rewinds = "far", False
-    mark, rewind = Engine.mark, Engine.rewind
 
 
 @pytest.mark.parametrize(("every", "saved"), [(2, None), (4, None), (100, 3)])

@@ -12,6 +12,7 @@ from proxskip.engines.reference import ReferenceEngine
 from proxskip.experiments import paper_table
 from proxskip.interfaces import Work
 from proxskip.links.cohorts import Everyone
+from proxskip.links.rows import Journal
 from proxskip.loop.ledger import Meter
 from proxskip.loop.metered_exchange import MeteredExchange
 
@@ -153,7 +154,9 @@ def test_gossip_costs_its_vectors_along_each_edge_both_ways(name: str, edges: in
 
 
 def test_weights_that_may_change_are_scaled_anew() -> None:
-    line = MeteredExchange(ReferenceEngine(), ps.Problem(quadratics(4)), 3, Everyone())
+    engine, problem = ReferenceEngine(), ps.Problem(quadratics(4))
+    engine.open(problem, {}, 3)
+    line = MeteredExchange(engine, problem, 3, Everyone())
     w = np.array([1.0, 2.0, 3.0, 4.0])
     assert line._shares(None)[0].tolist() == [0.25] * 4
     for _ in range(2):
@@ -164,13 +167,15 @@ def test_weights_that_may_change_are_scaled_anew() -> None:
 
 
 def test_a_round_that_does_not_count_leaves_no_trace_in_the_meter() -> None:
-    meter, x = Meter(4, 3), np.zeros(3)
+    journal, x = Journal(), np.zeros(3)
+    meter = Meter(4, 3, journal)
     meter.settled(slice(None), (x,))
     before = str(meter.state(np.asarray))
-    undo = meter.mark(slice(None))
-    meter.participated += 1
+    journal.begin()
+    meter.begin(slice(None))
     meter.count(slice(None), 4, 2, (x,), 0, Work((np.zeros((4, 3)),), 5))
     meter.settled(slice(None), (x + 1,))
     assert str(meter.state(np.asarray)) != before
-    undo()
+    journal.undo()
+    meter.undo()
     assert str(meter.state(np.asarray)) == before

@@ -151,3 +151,23 @@ def test_an_interrupt_leaves_no_helper_at_work() -> None:
     engine._spread(lambda lo, hi: done.append(lo), [(k, k + 1) for k in range(9)])
     engine.close()
     assert sorted(done) == list(range(9))
+
+
+def test_stacks_that_may_come_back_are_not_used_again_in_the_same_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxskip.engines.cpu.engine.LARGE", 1)
+    monkeypatch.setattr("proxskip.engines.cpu.engine.NUMBERS_PER_RANGE", 6)
+    problem = ps.Problem(ps.random_quadratics(8, 5, L=1.0, mu=0.05, seed=1))
+    engine, start = CpuEngine(2), np.arange(40.0).reshape(8, 5)
+    engine.open(problem, {"m": start}, 0)
+
+    def grown(client: Any, memory: Any, K: int) -> Any:
+        return (memory["m"],), {"m": memory["m"] + 1.0}
+
+    for _ in range(3):
+        engine.journal.begin()
+        for exchange in range(4):
+            engine.run(Request(grown, np.arange(8), 0, exchange=exchange))
+        assert np.array_equal(engine.memory()["m"], start + 4.0)
+        engine.journal.undo()
+        assert np.array_equal(engine.memory()["m"], start)
+    engine.close()

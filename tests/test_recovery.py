@@ -61,9 +61,6 @@ class Fragile(ReferenceEngine):
         self._answer()
         return [f.value(x) for f in clients], np.stack([f.gradient(x) for f in clients])
 
-    def keeps_rows(self) -> bool:
-        return False
-
     def report(self) -> Any:
         return {}, []
 

@@ -12,10 +12,6 @@ class ReferenceEngine(NearEngine):
     """Runs client halves one after another on ``(d,)`` vectors."""
 
     name = "reference"
-    atomic = True
-
-    def keeps_rows(self) -> bool:
-        return True
 
     def client(self, members: Indices, request: Request, place: int) -> OneClient:
         return OneClient(self.problem, int(members[0]), self.seed, request, place)

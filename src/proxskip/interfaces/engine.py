@@ -12,7 +12,7 @@ import numpy as np
 
 from proxskip.interfaces.exchange import ClientHalf, SettleHalf
 from proxskip.links.gossip import Mixer
-from proxskip.links.rows import RowStore
+from proxskip.links.rows import Journal
 from proxskip.links.sums import weighted_sum
 from proxskip.problems.federated import Problem
 from proxskip.types import Array, EngineError, Indices, Vectors
@@ -126,8 +126,10 @@ class Engine(ABC):
 
     name: str
     rewinds: ClassVar[bool] = False
-    """Whether ``mark`` and ``rewind`` can undo a round, as networks that lose clients need. Without it, an interrupted
-    run ends at its last record."""
+    """Whether memory is written through ``journal``, so that a round can be taken back, as networks that lose clients
+    need. Without it, an interrupted run ends at its last record."""
+    journal: Journal
+    """What the round under way has changed."""
 
     # -- a run ---------------------------------------------------------------------------------------------------------
     @abstractmethod
@@ -202,20 +204,3 @@ class Engine(ABC):
     def report(self) -> tuple[dict[str, Any] | None, list[str]]:
         """What happened to the machines: data for the result's summary, and sentences."""
         return None, []
-
-    # -- undoing a round, and sparse memory ----------------------------------------------------------------------------
-    def mark(self, several: bool) -> None:
-        """A round begins, perhaps with several exchanges; only called if ``rewinds``."""
-        return None
-
-    def rewind(self) -> None:
-        """Undo everything since ``mark``."""
-        return None
-
-    def keeps_rows(self) -> bool:
-        """Whether ``keep_rows`` may be called after ``open``."""
-        return False
-
-    def keep_rows(self, store: RowStore) -> None:
-        """Keep the clients' memory in this store; ``memory`` then returns its views."""
-        return None

@@ -46,7 +46,6 @@ class About:
         reference: authors, title, year, and where to find it.
         handles: what the method is right for, among ``HANDLES``; everything else is refused.
         remembers: the vectors that a client keeps between rounds; they start at zero, ``x`` at x0 and ``h`` at h0.
-        passing: those of them that only live within a round: each round writes them before it reads them.
         sends: client halves that send only the point their local steps reached (and what the server already knows), so
             that noise for privacy can be added to it.
         heals: with all clients it works from any h0, and repairs a sum of h that is not zero.
@@ -57,7 +56,6 @@ class About:
             is restored from the others.
         needs_whole_cohort: a federation's round only counts if the whole cohort answers, because codecs divide the
             coordinates among its clients, or their probabilities weigh what they send.
-        exchanges: the most exchanges in a round; memory is kept accordingly, so that a round can be undone.
     """
 
     name: str
@@ -72,8 +70,6 @@ class About:
     other_names: tuple[str, ...] = ()
     needs_whole_cohort: bool = False
     summed: str = "h"
-    passing: tuple[str, ...] = ()
-    exchanges: int = 1
 
 
 HANDLES = {

@@ -1,16 +1,14 @@
-"""Weighted sums over clients in client order,  x = sum_i w_i x_i,  with the same bytes on every engine."""
+"""Weighted sums over clients in client order,  x = sum_i w_i x_i."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from proxskip.links.rows import RowView
-from proxskip.types import Array, Indices, InputError
+from proxskip.links.rows import written_rows
+from proxskip.types import Array, InputError
 
 SUM_BLOCK = 256
 """Rows are summed in order in blocks of this size, and then the blocks in order."""
@@ -20,17 +18,18 @@ FEW_NUMBERS = 1 << 16
 
 
 def weighted_sum(w: npt.ArrayLike, U: Any) -> Array:
-    """``sum_i w_i U_i`` in client order: the same bytes for every memory layout, BLAS and engine.
+    """``sum_i w_i U_i`` in client order: the same bytes for every memory layout and BLAS.
 
     Args:
         w: the weights.
         U: one row per client.
     """
-    if isinstance(U, RowView):
-        return _sum_of_view(np.asarray(w, dtype=np.float64), U)
-    w, U = np.asarray(w, dtype=np.float64), np.asarray(U, dtype=np.float64)
+    w, some = np.asarray(w, dtype=np.float64), written_rows(U)
+    U = np.asarray(U, dtype=np.float64)
     if U.ndim != 2 or w.shape != U.shape[:1]:
         raise InputError(f"a weighted sum takes n weights and n rows, not shapes {w.shape} and {U.shape}.")
+    if some is not None:
+        w, U = w[some], U[some]
     return sum_in_order(_block_sums(w, U))
 
 
@@ -46,41 +45,11 @@ def _block_sums(w: Array, U: Array) -> Array:
     return blocks
 
 
-def _sum_of_view(w: Array, view: RowView) -> Array:
-    """The same bytes from the rows of those who took part: rows of zeros change no sum."""
-    for weights, total, _ in view.sums:
-        if weights is w:
-            return total
-    n, d = view.shape
-    if view.elsewhere.any():  # everybody counts
-        at_once = 32 * SUM_BLOCK
-        parts = (np.arange(lo, min(lo + at_once, n)) for lo in range(0, n, at_once))
-        return sum_in_order(np.concatenate([_block_sums(w[some], view.rows(some)) for some in parts]))
-    clients, largest = view.clients, 0.0
-    blocks = np.zeros((-(-n // SUM_BLOCK), d))
-    block = clients // SUM_BLOCK
-    first = np.searchsorted(block, np.arange(len(blocks)))
-    rank = np.arange(len(clients)) - first[block]  # among those of its block
-    for some in _by_rank(rank):
-        rows = view.rows(clients[some])
-        largest = float(np.maximum(largest, np.abs(rows).max(initial=0.0)))  # keeps NaN
-        blocks[block[some]] += w[clients[some], None] * rows
-    total = sum_in_order(blocks)
-    view.sums.append((w, total, largest))
-    return total
-
-
-def _by_rank(rank: Indices) -> Iterator[Indices]:
-    """The places of all 0, then of all 1, and so on."""
-    order = np.argsort(rank, kind="stable")
-    ends = np.searchsorted(rank[order], np.arange(int(rank.max(initial=-1)) + 2))
-    for lo, hi in pairwise(ends.tolist()):
-        yield order[lo:hi]
-
-
 def largest(U: Any) -> float:
-    """The largest absolute entry."""
-    return U.largest() if isinstance(U, RowView) else float(np.abs(U).max(initial=0.0))
+    """The largest absolute entry; NaN if one is."""
+    some = written_rows(U)
+    rows = np.asarray(U) if some is None else np.asarray(U)[some]
+    return float(np.abs(rows).max(initial=0.0))
 
 
 def sum_in_order(blocks: Array) -> Array:

@@ -16,7 +16,6 @@ import numpy as np
 
 from proxskip.interfaces import Method
 from proxskip.links.sums import largest
-from proxskip.problems.federated import Problem
 from proxskip.types import Array, Vectors
 
 TOLERANCE = 1e-12
@@ -53,7 +52,7 @@ class Audit:
     scale: float = 0.0
 
     def breach(
-        self, method: Method, problem: Problem, x: Array, server: Vectors, memory: Vectors, rounds: int,
+        self, method: Method, x: Array, server: Vectors, memory: Vectors, excess: float | None, rounds: int,
         unit: float = DOUBLE,
     ) -> tuple[float, float] | None:  # fmt: skip
         """(The excess, its limit) if the excess is too large; None if not, or if there is nothing to audit."""
@@ -64,5 +63,5 @@ class Audit:
         self.scale = max(self.scale, now) if math.isfinite(now) else self.scale
         if rounds == 0:  # the first round may repair h0
             return None
-        excess, most = method.excess(problem, x, server, memory), allowed(self.scale, rounds, unit)
+        most = allowed(self.scale, rounds, unit)
         return None if excess is None or not excess > most else (excess, most)

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from proxskip.interfaces import Method
-from proxskip.loop import sparse_memory
 from proxskip.problems.federated import Problem
 from proxskip.results.checkpoint import Checkpoint, CheckpointError
 from proxskip.results.folder import Folder
@@ -61,6 +60,6 @@ def rows_of(keep: Folder, method: Method, problem: Problem) -> RowsState | None:
     parts: dict[str, Any] | None = saved.meta.get("parts")
     if parts is None:
         return None
-    if parts["remembers"] != sparse_memory.lasting(method):
+    if parts["remembers"] != list(method.remembers):
         raise CheckpointError(f"the checkpoint is intact, but clients of {method.name} remember other vectors.")
     return read_rows(keep.path, parts, problem.n, saved.arrays["x0"])

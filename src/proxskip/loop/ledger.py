@@ -15,6 +15,7 @@ import numpy as np
 
 from proxskip.interfaces import Mixed, Work
 from proxskip.links.gossip import Mixer
+from proxskip.links.rows import Journal
 from proxskip.types import Array, Indices
 
 
@@ -45,8 +46,8 @@ class Ledger:
 class Meter:
     """Counts every exchange in the ledger, and tracks which outcome each client has yet to hear."""
 
-    def __init__(self, n: int, d: int) -> None:
-        self.d = d
+    def __init__(self, n: int, d: int, journal: Journal) -> None:
+        self.d, self.journal = d, journal
         self.ledger = Ledger()
         # a client hears an outcome with its next message, which is when it is counted
         self.owed = np.zeros(n, dtype=np.int64)
@@ -66,7 +67,7 @@ class Meter:
         self.ledger.floats_down += floats
         self.ledger.bytes_down += floats * 8
         self.ledger.bits_down += floats * 64
-        self.owed[whom] = 0
+        self.journal.write(self.owed, whom, 0)
         for k in range(len(work.up)):
             size = work.sizes[k] if work.sizes else None
             # a plain vector: d numbers of 64 bits
@@ -85,7 +86,7 @@ class Meter:
         """Note that these clients have yet to hear this outcome."""
         self.outcomes += 1
         self.outcome = outcome
-        self.owed[whom] = self.outcomes
+        self.journal.write(self.owed, whom, self.outcomes)
 
     def vectors_down(self, whom: Any, down: tuple[Any, ...]) -> Indices:
         """Vectors in the message to each of these clients: the exchange's, and an outcome not yet heard."""
@@ -116,16 +117,19 @@ class Meter:
         self.ledger.bits_up += bits
 
     # -- undoing a round, and checkpoints ------------------------------------------------------------------------------
-    def mark(self, cohort: Any) -> Callable[[], None]:
-        """Begin a round with these clients; the function returned undoes it."""
-        owed, participated = self.owed[cohort].copy(), self.participated[cohort].copy()
-        before, outcomes, outcome = vars(self.ledger).copy(), self.outcomes, self.outcome
+    def begin(self, whom: Any) -> None:
+        """A round with these clients begins."""
+        self.before = Ledger(**vars(self.ledger)), self.outcomes, self.outcome
+        self.journal.write(self.participated, whom, self.participated[whom] + 1)
 
-        def undo() -> None:
-            self.ledger, self.outcomes, self.outcome = Ledger(**before), outcomes, outcome
-            self.owed[cohort], self.participated[cohort] = owed, participated
+    def only(self, asked: Indices, counted: Indices) -> None:
+        """Of the clients that were asked, only these take part."""
+        self.journal.write(self.participated, asked, self.participated[asked] - 1)
+        self.journal.write(self.participated, counted, self.participated[counted] + 1)
 
-        return undo
+    def undo(self) -> None:
+        """Take back the totals of the round; its journal takes back the numbers of each client."""
+        self.ledger, self.outcomes, self.outcome = self.before
 
     def state(self, fetch: Callable[[Any], Array]) -> dict[str, Any]:
         """What a resumed run needs; ``fetch`` turns a server vector into a numpy array."""

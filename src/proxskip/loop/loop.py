@@ -18,7 +18,6 @@ import numpy as np
 
 from proxskip.interfaces import BrokenOff, Claims, Engine, EngineLost
 from proxskip.links.cohorts import Given
-from proxskip.links.rows import RowStore
 from proxskip.links.sums import weighted_sum
 from proxskip.loop import measure, sparse_memory, watch
 from proxskip.loop.audit import Audit
@@ -100,7 +99,7 @@ class Loop:
         self.stopped: str | None = None  # why a callback ended the run; may be empty
         self.unproved: set[int] = set()  # rounds of records at which rounding left the tolerance undecided
         self.keep: folder.Folder | None = None
-        self.store: RowStore | None = None
+        self.large = False  # most clients' memory is never written to, and too large to be treated as a whole
         self.seen: Snapshot | None = None  # at the last record or checkpoint
         self.saved = 0  # the round of the last checkpoint
         self.recoveries: list[dict[str, Any]] = []  # what an engine lost, and from where the run went on
@@ -119,7 +118,7 @@ class Loop:
             self.close()
             raise
 
-    def _open(self, memory: Vectors, store: RowStore | None) -> None:
+    def _open(self, memory: Vectors) -> None:
         """Open the engine for this run alone: two runs would overwrite each other's memory."""
         with _CLAIM:
             if id(self.engine) in _IN_USE:
@@ -127,13 +126,9 @@ class Loop:
             _IN_USE[id(self.engine)] = self.engine
         spec = self.spec
         self._open_engine(memory)
-        self.store = store
-        if store is not None:
-            self.engine.keep_rows(store)
+        if self.large:
             self.notes += sparse_memory.left_out(self.method, self.problem)
-        self.exchange = MeteredExchange(
-            self.engine, self.problem, spec.seed, spec.asked, self.clock, self.method.about.exchanges, self.interrupted
-        )
+        self.exchange = MeteredExchange(self.engine, self.problem, spec.seed, spec.asked, self.clock, self.interrupted)
 
     def _open_engine(self, memory: Vectors) -> None:
         """Open the engine; again if machines are lost meanwhile, but not for ever."""
@@ -147,8 +142,6 @@ class Loop:
     def keep_in(self, keep: folder.Folder) -> None:
         """Write checkpoints and results to this folder."""
         self.keep = keep
-        if self.store is not None:
-            self.store.folder = keep.path
         self._surviving(lambda: keep.begin(self.state()))
 
     def close(self) -> None:
@@ -163,9 +156,9 @@ class Loop:
     # -- start and restore ---------------------------------------------------------------------------------------------
     def start(self, x0: Array, h0: Array | None, dual: Vectors) -> None:
         """Set up the state before the first round; h0 = None means zeros."""
-        store = sparse_memory.store_of(self.spec, h0, x0)
-        memory = {} if store is not None else sparse_memory.all_rows(self.method, self.problem, x0, h0)
-        self._open(memory, store)
+        self.large = sparse_memory.is_large(self.spec, h0)
+        memory = sparse_memory.start_rows(self.spec, x0, h0)
+        self._open(memory)
         server = self.method.start(self.problem, x0) | dual
         self.server = {k: self.exchange.place(v) for k, v in server.items()}
         self.x0, self.h0 = x0, h0
@@ -180,10 +173,15 @@ class Loop:
         def part(name: str) -> dict[str, Any]:
             return {k[len(name) :]: v for k, v in saved.arrays.items() if k.startswith(name)}
 
-        memory = part("memory.")
-        self._open(memory, None if rows is None else rows.store)
+        self.x0, self.h0 = saved.arrays["x0"], saved.arrays.get("h0")
+        self.large, counts, remembered = rows is not None, part("line."), part("memory.")
+        if rows is not None:
+            counts, remembered = counts | dict(rows.numbers), dict(rows.memory)
+        took_part = np.flatnonzero(counts["participated"])
+        memory = sparse_memory.restored_rows(self.spec, self.x0, self.h0, remembered, took_part)
+        self._open(memory)
         server = part("server.")
-        self.exchange.meter.restore(part("line.") | ({} if rows is None else dict(rows.numbers)), saved.meta["line"])
+        self.exchange.meter.restore(counts, saved.meta["line"])
         self._place(server)
         if self.clock is not None:
             self.clock.restore(saved.meta["clock"])
@@ -197,7 +195,6 @@ class Loop:
             self.best = float(f), int(round), saved.arrays["best"]
         # as in the trace, a record that was only made because the run ended there does not count
         self.unproved = {r for r in saved.meta["unproved"] if self._is_recorded(r)}
-        self.x0, self.h0 = saved.arrays["x0"], saved.arrays.get("h0")
         if not self.engine.rewinds:
             self._saw(server, memory)
         self.x = self.good = self._answer()
@@ -226,12 +223,12 @@ class Loop:
         self.judged = self.engine.judge(self.problem)
         if self.problem.knows_L:
             residual0 = measure.residual(self.judged, self.x0, self.method.start(self.problem, self.x0))
-            start = watch.at_start(self.judged, self.x0, self.h0, in_blocks=self.store is not None)
+            start = watch.at_start(self.judged, self.x0, self.h0, in_blocks=self.large)
             self.watch = watch.RunWatch.of(self.method, self.judged, start, residual0)
         else:
             self.watch = watch.RunWatch.knowing_nothing()
         self.claims = self.method.claims(self.judged)
-        if self.store is not None:
+        if self.large:
             self.claims = replace(self.claims, lyapunov=Claims().lyapunov)
         # the theorem needs random cohorts, not those of a list or what a network leaves
         network = self.spec.network
@@ -447,7 +444,8 @@ class Loop:
         seen = self._see()
         server, memory = seen.server, seen.memory
         self.x = self._answer()
-        row = self._costs() | measure.measure(self.method, self.claims, self.judged, self.x, server, memory)
+        excess = self.method.excess(self.judged, self.x, server, memory)
+        row = self._costs() | measure.measure(self.claims, self.judged, self.x, server, memory, excess)
         # a resumed run keeps the value of its own start
         if self.psi0 is None and self.round == 0 and np.isfinite(row["lyapunov"]):
             self.psi0 = row["lyapunov"]
@@ -460,14 +458,14 @@ class Loop:
         lowest = np.inf if self.best is None else self.best[0]
         if not self.problem.knows_L and self._is_recorded(self.round) and row["f"] < lowest:
             self.best = row["f"], self.round, self.x.copy()
-        self._look_at_sum(server, memory)
+        self._look_at_sum(server, memory, excess)
         why = tell_record(callbacks, self.round, Record(row, self.x))
         self.stopped = why if self.stopped is None else self.stopped
 
-    def _look_at_sum(self, server: Vectors, memory: Vectors) -> None:
+    def _look_at_sum(self, server: Vectors, memory: Vectors, excess: float | None) -> None:
         """Audit: a wrong sum of h ends the run, or is noted if the method repairs it."""
         unit = self.engine.rounding()
-        breach = self.audit.breach(self.method, self.problem, self.x, server, memory, self.round, unit)
+        breach = self.audit.breach(self.method, self.x, server, memory, excess, self.round, unit)
         if breach is None:
             return
         what = "sum_i w_i h_i" if self.problem.psi is None else "the sum of the h_i plus a subgradient of psi"
@@ -497,8 +495,8 @@ class Loop:
         seen, rows = self._see(), None
         counts = dict(seen.counts["arrays"])
         arrays = {f"server.{k}": v for k, v in seen.server.items()}
-        if self.store is not None:
-            rows = RowsState(self.store, {k: counts.pop(k) for k in NUMBERS})
+        if self.large:
+            rows = RowsState(seen.memory, {k: counts.pop(k) for k in NUMBERS})
         else:
             arrays |= {f"memory.{k}": v for k, v in seen.memory.items()}
             arrays["h0"] = np.zeros((self.problem.n, self.problem.d)) if self.h0 is None else self.h0

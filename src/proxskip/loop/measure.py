@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from proxskip.interfaces import Claims, Method
+from proxskip.interfaces import Claims
 from proxskip.problems.federated import Problem
 from proxskip.prox import conjugate_prox
 from proxskip.types import Array, Vectors
@@ -30,14 +30,18 @@ def at_point(problem: Problem, x: Array) -> dict[str, float]:
 
 
 def measure(
-    method: Method, claims: Claims, problem: Problem, x: Array, server: Vectors, memory: Vectors
+    claims: Claims, problem: Problem, x: Array, server: Vectors, memory: Vectors, excess: float | None
 ) -> dict[str, float]:
-    """f, gap, gradient norm, sum of h and Lyapunov function at the communicated x."""
+    """f, gap, gradient norm, sum of h and Lyapunov function at the communicated x.
+
+    Args:
+        excess: ``Method.excess`` there.
+    """
     row = at_point(problem, x)
     if problem.D is not None:
         row["grad_norm"] = residual(problem, x, server)
     # with psi the sum tends to minus a subgradient of psi, and one client has no sum
-    if problem.psi is None and (excess := method.excess(problem, x, server, memory)) is not None:
+    if problem.psi is None and excess is not None:
         row["sum_h"] = excess
     psi = claims.lyapunov(x, server, memory)
     row["lyapunov"] = np.nan if psi is None else psi

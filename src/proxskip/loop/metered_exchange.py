@@ -17,6 +17,7 @@ import numpy as np
 from proxskip.interfaces import ClientHalf, Engine, Request, SettleHalf
 from proxskip.links.cohorts import Everyone, Participation
 from proxskip.links.gossip import Links, RandomLinks
+from proxskip.links.rows import Journal
 from proxskip.loop.closing import asked_in
 from proxskip.loop.ledger import Ledger, Meter
 from proxskip.loop.simulated_time import Clock
@@ -31,17 +32,18 @@ class MeteredExchange:
 
     Args:
         clock: the simulated time of a run over a network.
-        exchanges: the most exchanges in a round of the method.
         interrupted: set it to break off the round under way.
     """
 
     def __init__(
         self, engine: Engine, problem: Problem, seed: int, participation: Participation, clock: Clock | None = None,
-        exchanges: int = 1, interrupted: Event | None = None,
+        interrupted: Event | None = None,
     ) -> None:  # fmt: skip
         self.engine, self.problem, self.seed, self.participation = engine, problem, seed, participation
-        self.clock, self.declared, self.interrupted = clock, exchanges, interrupted
-        self.meter = Meter(problem.n, problem.d)
+        self.clock, self.interrupted = clock, interrupted
+        self.journal = engine.journal = Journal()
+        """What this round has changed, in the clients' memory and in the meter."""
+        self.meter = Meter(problem.n, problem.d, self.journal)
         self.everyone = isinstance(participation, Everyone)
         self.all = np.arange(problem.n)
         self.cohort: Indices = self.all
@@ -52,8 +54,6 @@ class MeteredExchange:
         # state of this round
         self.round = 0
         self.exchanges = 0
-        self.ran = False
-        """Whether any client has worked."""
         self.mixed: tuple[Array, ...] | None = None
         self.finite = True
         """Whether all gossiped vectors are finite, as far as that is known."""
@@ -69,22 +69,18 @@ class MeteredExchange:
 
     def begin(self, round: int) -> None:
         """Draw the cohort of this round and reset its generator."""
-        self.round, self.exchanges, self.ran, self.finite = round, 0, False, True
+        self.round, self.exchanges, self.finite = round, 0, True
         vars(self).pop("rng", None)
         if not self.everyone:
             self.cohort = asked_in(self.participation, self.seed, round, self.attempt, self.problem.n)
-        if self.interrupted is not None and self.engine.rewinds:
-            lossy = self.clock is not None and not self.clock.network.reliable
-            self.engine.mark(self.declared > 1 or lossy)
-            self.forget = self.meter.mark(self.whom)
-            self.time_before = None if self.clock is None else self.clock.state()
-        self.meter.participated[self.whom] += 1
+        self.journal.begin()
+        self.meter.begin(self.whom)
+        self.time_before = None if self.clock is None else self.clock.state()
 
     def undo(self, void: bool = False) -> None:
         """Undo the round under way, because it was broken off or is void; a void round still takes simulated time."""
-        if self.ran:
-            self.engine.rewind()
-        self.forget()
+        self.journal.undo()
+        self.meter.undo()
         if self.clock is not None and self.time_before is not None and not void:
             self.clock.restore(self.time_before)
         self.mixed = None
@@ -151,9 +147,8 @@ class MeteredExchange:
         sizes = self.meter.bytes_down(self.cohort, down, len(own))
         costs = clock.costs_of(half, down, own, self.cohort)
         answering = clock.ask(costs, self.cohort, steps, sizes, self.round, self.exchanges)
-        self.meter.participated[self.cohort] -= 1
+        self.meter.only(self.cohort, answering)
         self.cohort = answering
-        self.meter.participated[answering] += 1
 
     def _shares(self, weights: Array | None) -> tuple[Array, ...]:
         """The cohort's weights, scaled to sum to one."""
@@ -178,10 +173,10 @@ class MeteredExchange:
         steps: Any = K
         if not isinstance(K, int):
             steps = int(K) if np.ndim(K) == 0 else np.asarray(K, dtype=np.int64)[self.cohort]  # type: ignore[call-overload]
-        # changes before an exchange that the method does not declare cannot be undone
-        halt = self.interrupted if exchange < self.declared or not self.engine.rewinds else None
-        self.ran, self.exchanges = True, exchange + 1
-        return Request(half, self.cohort, self.round, steps, down, numbers, exchange, self.attempt, halt=halt)
+        self.exchanges = exchange + 1
+        return Request(
+            half, self.cohort, self.round, steps, down, numbers, exchange, self.attempt, halt=self.interrupted
+        )
 
     # -- what the loop uses --------------------------------------------------------------------------------------------
     def place(self, v: Array) -> Any:

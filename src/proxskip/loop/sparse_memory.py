@@ -1,4 +1,4 @@
-"""Runs that keep a row of memory only for clients that have taken part."""
+"""The clients' memory at the start of a run, and what runs with very many clients leave out."""
 
 from __future__ import annotations
 
@@ -6,41 +6,55 @@ import numpy as np
 
 from proxskip.interfaces import Claims, Method
 from proxskip.links.cohorts import Everyone
-from proxskip.links.rows import RowStore
+from proxskip.links.rows import Rows
 from proxskip.loop.run_spec import RunSpec
 from proxskip.problems.federated import Problem
-from proxskip.types import Array, Vectors
+from proxskip.types import Array, Indices, Vectors
 
 LARGEST_WHOLE = 1 << 28
-"""The most bytes of client memory that a run on cohorts keeps as full arrays."""
+"""The most bytes of client memory of a run on cohorts that is saved as whole arrays."""
 
 
-def store_of(spec: RunSpec, h0: Array | None, x0: Array) -> RowStore | None:
-    """The store of a run on cohorts of many clients; None if all rows are kept."""
-    method, problem, engine = spec.method, spec.problem, spec.engine
-    large = 8 * problem.n * problem.d * len(method.remembers) > LARGEST_WHOLE
-    if not large or h0 is not None or isinstance(spec.asked, Everyone) or engine is None or not engine.keeps_rows():
-        return None
-    return RowStore.of(lasting(method), problem.n, x0)
+def is_large(spec: RunSpec, h0: Array | None) -> bool:
+    """Whether the memory of most clients is never written to, and too large to be treated as a whole."""
+    numbers = spec.problem.n * spec.problem.d * len(spec.method.remembers)
+    return 8 * numbers > LARGEST_WHOLE and not isinstance(spec.asked, Everyone) and not _moves(h0)
 
 
-def lasting(method: Method) -> list[str]:
-    """The vectors that clients keep between rounds."""
-    return [k for k in method.remembers if k not in method.about.passing]
+def start_rows(spec: RunSpec, x0: Array, h0: Array | None) -> Vectors:
+    """What the clients remember at the start; on cohorts, rows that exist once they are written to."""
+    n, d = spec.problem.n, spec.problem.d
+    memory: Vectors = {}
+    for name in spec.method.remembers:
+        if name == "h" and h0 is not None and _moves(h0):
+            memory[name] = h0
+        elif name == "x" and _moves(x0):
+            memory[name] = np.tile(x0, (n, 1))
+        elif isinstance(spec.asked, Everyone):
+            memory[name] = np.zeros((n, d))
+        else:
+            memory[name] = Rows.zeros(n, d)
+    return memory
 
 
-def all_rows(method: Method, problem: Problem, x0: Array, h0: Array | None) -> Vectors:
-    """The memory of all clients at the start."""
-    memory = {k: np.zeros((problem.n, problem.d)) for k in method.remembers}
-    if "h" in memory and h0 is not None:
-        memory["h"] = h0
-    if "x" in memory:
-        memory["x"] = np.tile(x0, (problem.n, 1))
+def restored_rows(spec: RunSpec, x0: Array, h0: Array | None, saved: Vectors, took_part: Indices) -> Vectors:
+    """What the clients remember in a checkpoint, kept as from the start."""
+    memory = start_rows(spec, x0, h0)
+    for name, rows in memory.items():
+        if isinstance(rows, Rows):
+            rows.fill_rows(took_part, saved[name][took_part])
+        else:
+            memory[name] = np.asarray(saved[name])
     return memory
 
 
 def left_out(method: Method, problem: Problem) -> list[str]:
-    """Notes on what such a run does not compute."""
+    """Notes on what a large run does not compute."""
     if method.claims(problem).lyapunov is Claims().lyapunov:
         return []
     return ["the Lyapunov function is not computed: it needs the h_i of all clients at once."]
+
+
+def _moves(start: Array | None) -> bool:
+    """Whether a start is not zero."""
+    return start is not None and bool(start.any())

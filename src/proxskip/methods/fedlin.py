@@ -46,7 +46,6 @@ class FedLin(LocalMethod):
         handles=frozenset({"batch", "clients", "weights"}),
         remembers=("h", "x"),
         style=Style("#009E73", "-.", "X"),
-        exchanges=2,
     )
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
@@ -127,7 +126,6 @@ class SLocalGD(Method):
         handles=frozenset({"batch", "clients", "weights"}),
         remembers=("h", "x"),
         style=Style("#56B4E9", "--", "<"),
-        exchanges=2,
     )
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:

@@ -77,7 +77,6 @@ class Scaffnew(Method):
         "et al., TAMUNA, 2023, arXiv:2302.09832",
         handles=frozenset({"batch", "clients", "weights", "cohort", "psi"}),
         remembers=("h", "xhat"),
-        passing=("xhat",),
         sends=frozenset({"local", "local_in_cohort"}),
         heals=True,
         style=Style("#D55E00", "-", "o", highlighted=True),

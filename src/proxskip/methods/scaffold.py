@@ -47,7 +47,6 @@ class Scaffold(LocalMethod):
         reference="Karimireddy et al., SCAFFOLD, ICML 2020, arXiv:1910.06378",
         handles=frozenset({"batch", "clients", "weights", "cohort"}),
         remembers=("h", "x", "y"),
-        passing=("x", "y"),
         sends=frozenset({"local"}),
         style=Style("#0072B2", "--", "P"),
     )

@@ -48,7 +48,6 @@ class Tamuna(Method):
         reference="Condat, Agarsky, Malinovsky, Richtarik, TAMUNA, 2023, arXiv:2302.09832",
         handles=frozenset({"batch", "clients", "cohort"}),
         remembers=("h", "xhat", "q"),
-        passing=("xhat", "q"),
         style=Style("#CC79A7", "-", "*"),
         at_p_one="gd",
         other_names=("compressed-scaffnew",),

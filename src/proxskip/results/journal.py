@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.links.rows import RowStore
+from proxskip.links.rows import Rows
 from proxskip.results import checkpoint, sealed
 from proxskip.results.checkpoint import CheckpointError
 from proxskip.types import Array, Indices
@@ -29,41 +29,43 @@ PART_BYTES = 1 << 26
 
 @dataclass(frozen=True, slots=True)
 class RowsState:
-    """A store, and numbers of each of the n clients, of which only those of clients in the store may have changed."""
+    """What clients remember, and numbers of each of the n clients; only those of clients that took part are saved."""
 
-    store: RowStore
+    memory: Mapping[str, Array]
     numbers: Mapping[str, Indices]
 
 
 def write_rows(folder: Path, state: RowsState) -> dict[str, list[str]]:
-    """Write all rows; the list for the checkpoint."""
-    store = state.store
-    each = max(1, PART_BYTES // (8 * (store.d * len(store.arrays) + 1 + len(state.numbers))))
+    """Write the rows of the clients that took part; the list for the checkpoint."""
+    took_part = np.flatnonzero(state.numbers["participated"])
+    memory = {k: np.asarray(v) for k, v in state.memory.items()}
+    d = sum(v.shape[1] for v in memory.values())
+    each = max(1, PART_BYTES // (8 * (d + 1 + len(state.numbers))))
     first = 1 + max((int(p.name.removeprefix(PREFIX)) for p in _numbered(folder)), default=0)
     seals = {}
-    for number, lo in enumerate(range(0, store.used, each), first):
-        places = slice(lo, min(lo + each, store.used))
-        clients = store.clients[places]
-        arrays = {"clients": clients} | {f"memory.{k}": v[places] for k, v in store.arrays.items()}
+    for number, lo in enumerate(range(0, len(took_part), each), first):
+        clients = took_part[lo : lo + each]
+        arrays = {"clients": clients} | {f"memory.{k}": v[clients] for k, v in memory.items()}
         arrays |= {f"number.{k}": v[clients] for k, v in state.numbers.items()}
         name = f"{PREFIX}{number:08d}"
         seals[name] = checkpoint.write_part(folder / name, arrays)
-    return {"name": list(seals), "sha256": list(seals.values()), "remembers": list(store.arrays)}
+    return {"name": list(seals), "sha256": list(seals.values()), "remembers": list(memory)}
 
 
 def read_rows(folder: Path, parts: Mapping[str, Any], n: int, x0: Array) -> RowsState:
     """What a run of n clients from x0 saved in the parts that a checkpoint lists."""
-    store = RowStore.of(parts["remembers"], n, x0, folder)
+    memory = {str(k): Rows.zeros(n, len(x0)) for k in parts["remembers"]}
+    if "x" in memory and x0.any():
+        memory["x"].fill_rows(np.arange(n), x0)
     numbers = {k: np.zeros(n, dtype=np.int64) for k in NUMBERS}
     for name, sha256 in zip(parts["name"], parts["sha256"], strict=True):
         arrays = checkpoint.read_part(folder / checkpoint.safe_name(name), sha256)
-        clients = _checked(folder / name, arrays, store, numbers)
-        places = store.admit(clients)
-        for k in store.arrays:
-            store.arrays[k][places] = arrays[f"memory.{k}"]
+        clients = _checked(folder / name, arrays, memory, numbers)
+        for k, rows in memory.items():
+            rows.fill_rows(clients, arrays[f"memory.{k}"])
         for k, v in numbers.items():
             v[clients] = arrays[f"number.{k}"]
-    return RowsState(store, numbers)
+    return RowsState(memory, numbers)
 
 
 def remove_parts(folder: Path, listed: Collection[str] = ()) -> None:
@@ -83,15 +85,16 @@ def _numbered(folder: Path) -> list[Path]:
     return [p for p in folder.glob(f"{PREFIX}*") if p.name.removeprefix(PREFIX).isdecimal()]
 
 
-def _checked(path: Path, arrays: Mapping[str, Any], store: RowStore, numbers: Mapping[str, Any]) -> Any:
+def _checked(path: Path, arrays: Mapping[str, Any], memory: Mapping[str, Array], numbers: Mapping[str, Any]) -> Any:
     """The part's clients, if its arrays are those of this run."""
-    wanted = {"clients": ((), "i")} | {f"memory.{k}": ((store.d,), "f") for k in store.arrays}
+    n = len(numbers["participated"])
+    wanted = {"clients": ((), "i")} | {f"memory.{k}": (v.shape[1:], "f") for k, v in memory.items()}
     wanted |= {f"number.{k}": ((), "i") for k in numbers}
     clients = arrays.get("clients", np.zeros(0))
     fits = set(arrays) == set(wanted) and all(
         v.shape == (len(clients), *wanted[k][0]) and v.dtype.kind == wanted[k][1] and v.dtype.itemsize == 8
         for k, v in arrays.items()
     )
-    if not fits or len(np.unique(clients)) < len(clients) or np.any((clients < 0) | (clients >= store.n)):
+    if not fits or len(np.unique(clients)) < len(clients) or np.any((clients < 0) | (clients >= n)):
         raise CheckpointError(f"{path} is whole but no run of this problem wrote it.")
     return clients

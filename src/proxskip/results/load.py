@@ -64,7 +64,7 @@ def _result(path: Path) -> RunResult:
         about = Summary(checkpoint.meta["summary"])
         if "parts" in checkpoint.meta:
             rows = read_rows(path, checkpoint.meta["parts"], int(about["clients"]), arrays["x0"])
-            memory = {k: rows.store.view(k) for k in rows.store.arrays}  # type: ignore[misc]
+            memory = dict(rows.memory)
             participated = rows.numbers["participated"]
         assert participated is not None
         if checkpoint.note is not None:

@@ -50,7 +50,6 @@ class CpuEngine(NearEngine):
 
     name = "cpu"
     together = True
-    atomic = True
 
     def __init__(self, threads: int | None = None) -> None:
         self.threads = available_cores() if threads is None else theory.whole("threads", threads)
@@ -79,7 +78,7 @@ class CpuEngine(NearEngine):
 
     # -- halves --------------------------------------------------------------------------------------------------------
     def run(self, request: Request) -> Work:
-        cohort, at = request.cohort, self._places(request.cohort)
+        cohort = request.cohort
         ranges = self._ranges(cohort, request.K)
         clients: dict[int, Cohort] = {}
         sizes: dict[int, tuple[Size | None, ...]] = {}
@@ -88,29 +87,29 @@ class CpuEngine(NearEngine):
             part = part_of(request, lo, hi)
             client = self.client(part.cohort, part, threads=self._threads_in(ranges))
             own: Any = {name: v[:, None] for name, v in part.own.items()}
-            up, memory = request.half(client, self._of_range(at, lo, hi), part.K, *part.down, **own)
+            up, memory = request.half(client, self._of_range(cohort, lo, hi), part.K, *part.down, **own)
             clients[lo] = client
             sizes[lo] = client.sizes(up) if client.used_codec else ()
             return up, memory
 
-        up, memory = self._on_ranges(half, ranges, at)
+        up, memory = self._on_ranges(half, ranges, len(cohort))
         totals = tuple(map(Size.total, zip(*(sizes[lo] for lo, _ in ranges), strict=True)))
         taken = [clients[lo].taken for lo, _ in ranges]
         steps = None if taken[0] is None else np.concatenate(taken)
-        return Work(self._keep_all(at, up, memory), sum(c.gradients for c in clients.values()), totals, steps)
+        return Work(self._keep_all(cohort, up, memory), sum(c.gradients for c in clients.values()), totals, steps)
 
     def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Any, ...]) -> None:
-        at, ranges = self._places(cohort), self._ranges(cohort, 0)
+        ranges = self._ranges(cohort, 0)
         request = Request(half, cohort, 0)  # type: ignore[arg-type]
 
         def settle(lo: int, hi: int) -> tuple[Sequence[Any], Vectors]:
             part = part_of(request, lo, hi)
             client = self.client(part.cohort, part, threads=self._threads_in(ranges))
             mine = (v if v.ndim == 1 else v[lo:hi] for v in outcome)
-            return (), half(client, self._of_range(at, lo, hi), *mine)
+            return (), half(client, self._of_range(cohort, lo, hi), *mine)
 
-        _, memory = self._on_ranges(settle, ranges, at)
-        self._keep_all(at, (), memory)
+        _, memory = self._on_ranges(settle, ranges, len(cohort))
+        self._keep_all(cohort, (), memory)
 
     def _ranges(self, cohort: Indices, K: Any) -> list[tuple[int, int]]:
         """The ranges of a cohort on which a half with K local steps runs: all members at once, unless they are many.
@@ -132,13 +131,13 @@ class CpuEngine(NearEngine):
         return self.threads if len(ranges) == 1 else 1
 
     def _on_ranges(
-        self, half: Callable[[int, int], tuple[Sequence[Any], Vectors]], ranges: list[tuple[int, int]], at: Indices
+        self, half: Callable[[int, int], tuple[Sequence[Any], Vectors]], ranges: list[tuple[int, int]], c: int
     ) -> tuple[list[Any], Vectors]:
         """What a half returns, from its results on ranges; several ranges share the threads."""
         if len(ranges) == 1:
             up, memory = half(*ranges[0])
             return list(up), memory
-        shape, lock = (len(at), self.problem.d), threading.Lock()
+        shape, lock = (c, self.problem.d), threading.Lock()
         stacks: dict[int | str, Array] = {}
 
         def put(name: int | str, v: Any, lo: int, hi: int) -> None:
@@ -163,24 +162,23 @@ class CpuEngine(NearEngine):
     def _room_for(self, name: int | str, shape: tuple[int, int]) -> Array:
         """A large stack that is no longer used, or a new one, whose memory the system would have to clear."""
         old = self.used.pop(name, None)
-        return old if old is not None and old.shape == shape else np.empty(shape)
+        if old is None or old.shape != shape or self.journal.holds(old):
+            return np.empty(shape)
+        return old
 
-    def _keep_all(self, at: Indices, up: Sequence[Any], memory: Vectors) -> tuple[Any, ...]:
+    def _keep_all(self, cohort: Indices, up: Sequence[Any], memory: Vectors) -> tuple[Any, ...]:
         before = dict(self.kept)
-        sent = self._store(at, up, memory)
-        if len(at) * self.problem.d >= LARGE:
+        sent = self._store(cohort, up, memory)
+        if len(cohort) * self.problem.d >= LARGE:
             for name in memory.keys() & self.kept.keys():
                 self.used[name] = before[name] if self.kept[name] is memory[name] else memory[name]
         return sent
 
-    def _of_range(self, at: Indices, lo: int, hi: int) -> Vectors:
-        """The memory of members lo to hi-1."""
-        if lo == 0 and hi == len(at):
-            memory: Vectors = self._of(at)
-            return memory
-        whole = self._is_whole(at)
-        kept = {name: v[lo:hi] if whole else v[at[lo:hi]] for name, v in self.kept.items()}
-        return kept | {name: v[lo:hi] for name, v in self.handed.items()}
+    def _of_range(self, cohort: Indices, lo: int, hi: int) -> Vectors:
+        """The memory of the members lo to hi - 1 of the cohort."""
+        if self._is_everyone(cohort):
+            return {name: np.asarray(v)[lo:hi] for name, v in self.kept.items()}
+        return {name: np.asarray(v)[cohort[lo:hi]] for name, v in self.kept.items()}
 
     # -- local steps ---------------------------------------------------------------------------------------------------
     def descend(
@@ -388,9 +386,6 @@ class CpuEngine(NearEngine):
     def _threads_for(self, work: float) -> int:
         """The number of threads that is worthwhile for this many entries or numbers."""
         return max(1, min(self.threads, int(math.sqrt(work / ENTRIES_PER_START))))
-
-    def keeps_rows(self) -> bool:
-        return True
 
     def sum(self, w: Array, U: Array) -> Array:
         blocks = np.empty((-(-len(U) // SUM_BLOCK), U.shape[1]))
