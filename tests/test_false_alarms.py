@@ -71,7 +71,8 @@ def test_500_sound_runs_are_not_accused(part: int) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ps.NoTheoremWarning)
             warnings.simplefilter("ignore", ps.UnsafeStepWarning)
-            result = ps.run(method, problem, rounds=rounds, engine=engine, allow_unsafe_step=True, **given)
+            limits = {"rounds": rounds, "iterations": 20_000}
+            result = ps.run(method, problem, engine=engine, allow_unsafe_step=True, **limits, **given)
         if row.name in BIASED and result.status is ps.Status.STALLED:
             continue
         check(result, f"{what}, {engine}")

@@ -149,6 +149,8 @@ def table(folder: Path, text: str) -> str:
         (lambda d: ps.SplitSkip.theory(DUAL, tau=0.0), "tau = 0.0 must be positive and finite."),
         (lambda d: ps.DecentralizedScaffnew.theory(PROBLEM, tau=0.0), "tau = 0.0 must be positive and finite."),
         (lambda d: ps.RandomGossip(p_e=0), "p_e = 0 must lie in (0, 1]."),
+        (lambda d: ps.run(ps.FiveGCS(tau=(1.0, 2.0)), PROBLEM, rounds=1), "tau must be one positive number, or one for "
+         "each of the 3 clients."),
         (lambda d: ps.FiveGCS(tau=0), "tau = 0 must be positive and finite."),
         (lambda d: ps.Scaffnew(0.1, own_steps=True), "own_steps=True chooses gamma_i = 1/L_i; leave out gamma"),
         # names of methods

@@ -146,7 +146,7 @@ class FiveGCS(Method):
         by_theorem = self.gamma is None and self.tau is None and self.K is None and self.theta is None and not figure
         method = self._with_constants(problem, cohorts)
         mu, w, n = method.mu, problem.weights, problem.n
-        L = (problem.L_i if self.L is None else np.broadcast_to(np.asarray(self.L), (n,))) - mu
+        L = (problem.L_i if self.L is None else _each("L", self.L, n)) - mu
         pi = np.ones(n) if method.pi is None else np.asarray(method.pi)
         if self.gamma is None:
             if not mu:
@@ -160,8 +160,7 @@ class FiveGCS(Method):
             dual = theory.local_dual_steps(method.gamma, L, w, pi, method.rho, sigma)
             method = replace(method, tau=_one(dual), sigma=sigma)
         if self.beta is None:
-            tau = np.broadcast_to(np.asarray(method.tau), (n,))
-            method = replace(method, beta=_one(theory.local_momentum(L, tau)))
+            method = replace(method, beta=_one(theory.local_momentum(L, _each("tau", method.tau, n))))
         if not by_theorem:
             return replace(method, K=_either(self.K, 2))
         tau, smooth = np.asarray(method.tau), np.asarray(method.L) - mu
@@ -259,6 +258,14 @@ class FiveGCS(Method):
 def _either(given: T | None, default: T) -> T:
     """The value that was given, or the default."""
     return default if given is None else given
+
+
+def _each(name: str, values: float | tuple[float, ...], n: int) -> Array:
+    """One number for each of the n clients."""
+    numbers = np.atleast_1d(np.asarray(values, dtype=np.float64))
+    if len(numbers) not in (1, n):
+        raise InputError(f"{name} must be one positive number, or one for each of the {n} clients.")
+    return np.broadcast_to(numbers, (n,))
 
 
 def _one(values: Array) -> float | tuple[float, ...]:
