@@ -568,6 +568,13 @@ def test_a_figure_can_be_downloaded(report: ReproductionReport, source: str) -> 
     assert [float(r["floats"]) for r in ours] == series.x["floats"]
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"), [("1e-06 and 2.5e-04", "1e-6 and 2.5e-4"), ("1e+06", "1e+6"), ("1e-10, e-06", "1e-10, e-06")]
+)
+def test_exponents_are_written_in_one_way(text: str, shown: str) -> None:
+    assert sentence(text) == shown
+
+
 def test_letters_are_typeset() -> None:
     for words, told in {
         "with gamma = 1/L f - f* falls <b>, eps too.": "with \u03b3 = 1/L f - f\u22c6 falls <b>, \u03b5 too.",

@@ -298,6 +298,13 @@ def test_variants_of_a_problem_are_the_problems_of_their_flags(data: str, tmp_pa
             assert getattr(found, name) == pytest.approx(getattr(wanted, name), rel=1e-12), name
 
 
+def test_spread_is_refused_for_another_loss(data: str, tmp_path: Path) -> None:
+    bench = Bench(tmp_path, data)
+    assert np.ptp(bench.problem(spread=4.0).L_i) > 0
+    with pytest.raises(ps.InputError, match="spread= scales the clients of a logistic loss"):
+        bench.problem(spread=4.0, loss="squares")
+
+
 def test_a_decaying_step_is_the_formulas() -> None:
     """Round k has gamma_k in the steps and in the update of h, and a resumed run too."""
     problem = ps.Problem(ps.random_quadratics(3, 4, seed=1))

@@ -148,6 +148,8 @@ def problem_of(spec: Mapping[str, Any]) -> tuple[Problem, dict[str, int] | None]
 
 def _scaled(problem: Problem, spread: float) -> Problem:
     """The problem with the rows of each client scaled, so that the L_i fall from the largest to 1/spread of it."""
+    if not all(isinstance(f, Logistic) for f in problem.clients):
+        raise InputError("spread= scales the clients of a logistic loss; leave it out, or use loss=logistic.")
     parts: list[Any] = list(problem.clients)
     # L of a logistic loss without l2 grows with the square of its rows
     L = max(f.L0 for f in parts) * np.geomspace(1.0, 1.0 / spread, problem.n)

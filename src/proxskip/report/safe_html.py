@@ -14,6 +14,7 @@ _DIRECTION_MARKS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u
 
 GREEK = "alpha|gamma|delta|kappa|zeta|lambda|sigma|mu|eps|Psi|Phi"
 """Names of letters in sentences and labels, as a pattern."""
+_LONG_EXPONENT = re.compile(r"(\de[-+]?)0(\d)\b")
 _LETTER = re.compile(rf"(?<![\w&'-])({GREEK})(?![\w;'-])")
 
 
@@ -32,7 +33,8 @@ def attribute(value: str) -> str:
 
 
 def sentence(value: str) -> str:
-    """Escaped as by ``text``, with Greek letters and the star of f*."""
+    """Escaped as by ``text``, with Greek letters, the star of f*, and 1e-6 in place of Python's 1e-06."""
+    value = _LONG_EXPONENT.sub(r"\1\2", value)
     letters = _LETTER.sub(lambda m: f"&{'epsilon' if m[1] == 'eps' else m[1]};", text(value))
     return re.sub(r"\b([fhx])\*", r"\1&Star;", letters)
 
