@@ -167,7 +167,9 @@ class Bench:
         for c, run in zip(curves, first, strict=True):
             is_long = run.summary["iterations"] * (self._problem_of(c).N or 0) > LONG
             draws = local_steps_flag(c.method) == "p" or c.flags.get("batch") is not None
-            count = (long_seeds if is_long else seeds) if draws else 1
+            count = 1
+            if draws:
+                count = long_seeds if is_long else seeds
             rest.append([replace(c, seed=k) for k in range(1, count)])
         others = iter(self.runs([c for more in rest for c in more]))
         return [[run, *(next(others) for _ in more)] for run, more in zip(first, rest, strict=True)]

@@ -399,7 +399,10 @@ def with_findings(experiment: Experiment, claims: Sequence[Claim]) -> tuple[Expe
     is_open = any(c.verdict == "INCONCLUSIVE" for c in claims)
     first = next((c.measured for c in claims if c.verdict != "INCONCLUSIVE"), "")
     words = [] if wrong or is_open else [experiment.sentence]
-    words += [first] if first else ["The runs are too short to show anything."] if is_open else []
+    if first:
+        words.append(first)
+    elif is_open:
+        words.append("The runs are too short to show anything.")
     words += [f"This does not hold here: {c.text}" for c in wrong]
     return replace(experiment, sentence=" ".join(filter(None, words))), [_with_word(c) for c in claims]
 

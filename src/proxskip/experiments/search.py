@@ -145,4 +145,5 @@ def grid_table(id: str, tried: Mapping[str, Sequence[Candidate]], won: Mapping[s
 def _cell(c: Candidate, winner: bool) -> str:
     rounds = max(c.gaps)
     gap = c.gaps[rounds]
-    return (f"{gap:.1e}" if gap is not None else "diverged") + f" ({rounds})" + (" *" if winner else "")
+    reached = "diverged" if gap is None else f"{gap:.1e}"
+    return f"{reached} ({rounds}) *" if winner else f"{reached} ({rounds})"
