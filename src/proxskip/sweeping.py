@@ -60,16 +60,14 @@ def sweep(
     >>> [r.rounds for r in ps.sweep(methods, problem, rounds=20, seeds=[0, 1])]
     [20, 20, 20, 20]
     """
-    problem, jobs = as_problem(problem), theory.whole("jobs", jobs)
-    several: Any = seeds
-    numbers = several if np.ndim(several) else range(theory.whole("seeds", several))
-    methods = [methods] if isinstance(methods, (str, type, Method)) else methods
-    numbers = [theory.whole_seed(seed) for seed in numbers]
-    made = [as_method(m) for m in methods]
+    problem = as_problem(problem)
+    jobs = theory.whole("jobs", jobs)
+    if isinstance(methods, (str, type, Method)):
+        methods = [methods]
+    made = [as_method(method) for method in methods]
+    numbers = _seeds(seeds)
     if not made or not numbers:
         raise InputError("nothing to run; give at least one method and one seed.")
-    if len(set(numbers)) < len(numbers):
-        raise InputError("a seed occurs twice; its runs would be the same.")
     if jobs > 1 and engine == "gpu":
         raise InputError("runs on one GPU follow each other; use jobs=1.")
     settings = {
@@ -77,12 +75,25 @@ def sweep(
         **{"engine": engine, "cohort": cohort, "x0": x0, "every": every, "force": force, "threads": threads},
         **{"allow_unsafe_step": allow_unsafe_step, "network": network, "checkpoint_every": checkpoint_every},
     }
-    names, pairs = [m.name for m in made], [(k, seed) for k in range(len(made)) for seed in numbers]
-    tasks = []
-    for number, (k, seed) in enumerate(pairs):
-        path = None if out is None else folder_of(out, names, k, seed if len(numbers) > 1 else None)
-        tasks.append(RunTask(f"{number + 1}/{len(pairs)} {names[k]}, seed {seed}", made[k], seed, path))
+    names = [method.name for method in made]
+    tasks: list[RunTask] = []
+    for k, method in enumerate(made):
+        for seed in numbers:
+            label = f"{len(tasks) + 1}/{len(made) * len(numbers)} {names[k]}, seed {seed}"
+            path = None
+            if out is not None:
+                path = folder_of(out, names, k, seed if len(numbers) > 1 else None)
+            tasks.append(RunTask(label, method, seed, path))
     results = Results(run_many(tasks, problem, settings, jobs=jobs, out=out, progress=progress))
     if out is not None:
         results.to_csv(Path(out) / "results.csv")
     return results
+
+
+def _seeds(given: Any) -> list[int]:
+    """The seeds, or as many from 0 on; each once."""
+    numbers = given if np.ndim(given) else range(theory.whole("seeds", given))
+    seeds = [theory.whole_seed(seed) for seed in numbers]
+    if len(set(seeds)) < len(seeds):
+        raise InputError("a seed occurs twice; its runs would be the same.")
+    return seeds

@@ -163,7 +163,9 @@ def local_steps_flag(method: str | type[Method]) -> str | None:
 def local_steps(method: str | type[Method], K: int) -> dict[str, float]:
     """The flag for K local steps per round, on average if the method draws their number; none without local steps."""
     flag = local_steps_flag(method)
-    return {} if flag is None else {flag: 1 / K if flag == "p" else K}
+    if flag is None:
+        return {}
+    return {flag: 1 / K if flag == "p" else K}
 
 
 def grid(
@@ -244,5 +246,7 @@ def trial_settings(rounds: int, engine: str, threads: int | None = None) -> dict
 
 def score(result: RunResult) -> float | None:
     """f - f* at the end (f where f* is unknown); None if the run diverged."""
-    s = result.summary
-    return None if result.status is Status.DIVERGED else s["f"] if s["gap"] is None else s["gap"]
+    if result.status is Status.DIVERGED:
+        return None
+    gap: float | None = result.summary["gap"]
+    return result.summary["f"] if gap is None else gap

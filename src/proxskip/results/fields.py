@@ -20,7 +20,9 @@ class Field(NamedTuple):
 
     def plain(self, value: float) -> int | float | None:
         """A value for summary.json; None for what is not finite."""
-        return None if not math.isfinite(value) else int(value) if self.whole else float(value)
+        if not math.isfinite(value):
+            return None
+        return int(value) if self.whole else float(value)
 
 
 def _counts(*names: str) -> dict[str, Field]:
