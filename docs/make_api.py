@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ForwardRef
 
 import proxskip
-from proxskip.methods import BUILT_IN
+from proxskip.methods.built_in import BUILT_IN
 
 PAGE = Path(__file__).with_name("api.md")
 FOLDER = Path(__file__).with_name("api")

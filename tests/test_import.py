@@ -27,7 +27,7 @@ COMPILER = ["numba", "llvmlite"]
 PACKAGE = Path(proxskip.__file__).parent
 ALL_NAMES = "import proxskip; [getattr(proxskip, name) for name in proxskip.__all__]"
 CLOCK = "import time; t = time.process_time(); {}; print(time.process_time() - t)"
-ON_DEMAND = ("proxskip", "proxskip.flower", "proxskip.methods", "proxskip.prox")
+ON_DEMAND = ("proxskip", "proxskip.flower")
 
 
 def python(code: str, **env: str) -> str:
@@ -65,15 +65,11 @@ def test_names_on_demand_are_those_that_type_checkers_see(package: str) -> None:
     if package == "proxskip.flower":  # half of its names need nothing
         pytest.importorskip("flwr")
     module = importlib.import_module(package)
-    tree = ast.parse(Path(str(module.__file__)).read_text())
-    blocks = [n for n in tree.body if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
+    stub = ast.parse(Path(str(module.__file__)).with_suffix(".pyi").read_text())
     seen = {}
-    for line in (line for block in blocks for line in block.body):
+    for line in stub.body:
         if isinstance(line, ast.ImportFrom):
-            for a in line.names:
-                star = a.name == "*"
-                names = importlib.import_module(str(line.module)).__all__ if star else [a.asname or a.name]
-                seen |= {name: (line.module, name if star else a.name) for name in names}
+            seen |= {a.asname or a.name: (line.module, a.name) for a in line.names}
     if importlib.util.find_spec("torch") is None:
         seen.pop("torch", None)
     for name, (where, original) in seen.items():

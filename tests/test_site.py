@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 import chromium
-from proxskip.methods import BUILT_IN
+from proxskip.methods.built_in import BUILT_IN
 
 ROOT = Path(__file__).resolve().parents[1]
 SITE = ROOT / "docs" / "site"

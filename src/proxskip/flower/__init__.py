@@ -29,50 +29,19 @@ writes a state to disk before it sends the messages of that step.
 """
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from proxskip.lazy.names import lazy_names
+from proxskip.on_demand import attach_stub
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # flwr reads it at import
 
-if TYPE_CHECKING:
-    from proxskip.flower.app import client_app
-    from proxskip.flower.client import ClientNode, ClientState
-    from proxskip.flower.driver import FederationResult
-    from proxskip.flower.messages import Answer, Ask, WireError, decode, encode
-    from proxskip.flower.nodes import FederatedClient
-    from proxskip.flower.noise import Noise
-    from proxskip.flower.oracles import from_arrays, from_svmlight, from_torch
-    from proxskip.flower.server import Server
-    from proxskip.flower.strategy import Federated
-    from proxskip.flower.tickets import Counts, ServerState
-    from proxskip.flower.worker import Worker
-
 # a client's process needs none of the server's modules
-_lazily, __dir__ = lazy_names(__name__, {
-    "proxskip.flower.app": "client_app",
-    "proxskip.flower.client": "ClientNode ClientState",
-    "proxskip.flower.driver": "FederationResult",
-    "proxskip.flower.messages": "Answer Ask WireError decode encode",
-    "proxskip.flower.nodes": "FederatedClient",
-    "proxskip.flower.noise": "Noise",
-    "proxskip.flower.oracles": "from_arrays from_svmlight from_torch",
-    "proxskip.flower.server": "Server",
-    "proxskip.flower.strategy": "Federated",
-    "proxskip.flower.tickets": "Counts ServerState",
-    "proxskip.flower.worker": "Worker",
-})  # fmt: skip
-
-__all__ = [
-    "Answer", "Ask", "ClientNode", "ClientState", "Counts", "Federated", "FederatedClient", "FederationResult", "Noise",
-    "Server", "ServerState", "WireError", "Worker", "client_app", "decode", "encode", "from_arrays", "from_svmlight",
-    "from_torch",
-]  # fmt: skip
+_on_demand, __dir__, __all__ = attach_stub(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:
     try:
-        return _lazily(name)
+        return _on_demand(name)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] != "flwr":
             raise

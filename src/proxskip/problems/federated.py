@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from proxskip.problems.clients import Clients, Listed, checked_dimension
 from proxskip.problems.glm import LinearModel, shares
 from proxskip.problems.operators import as_operator
 from proxskip.prox import as_prox
+from proxskip.theory import minibatches
 from proxskip.types import Array, Indices, InputError, Oracle, Prox
 
 LKind = Literal["max", "global"]
@@ -55,8 +56,6 @@ class Problem:
     whole: Any = None
     d: int = 0
     info: Mapping[str, Any] = field(default_factory=dict)
-    layout: ClassVar[Any] = None
-    """The data as an engine laid them out, and for whom; kept for the next run, and not pickled."""
 
     def __post_init__(self) -> None:
         def put(name: str, value: Any) -> None:
@@ -84,9 +83,6 @@ class Problem:
             self._check_batch(self.batch)
         if self.whole is None:
             put("whole", self._clients.whole(self.weights))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k != "layout"}
 
     def _check_batch(self, batch: int) -> None:
         sizes = self._clients.sizes()
@@ -343,10 +339,8 @@ class Problem:
         # without x* the noise there is unknown, and so is C
         x = None if self.solution is None else self.solution.x
         spreads = np.full(self.n, np.nan) if x is None else self._clients.spreads(x)
-        m, b, L_b = self.rows_each, self.batch or 1, self.L_batch_i
-        # ``theory.expected_smoothness`` of each client, in the same arithmetic
-        sigma2 = np.where(m == b, 0.0, (m - b) / (b * np.maximum(m - 1, 1)) * spreads)
-        return np.where(sigma2 == 0, L_b, 2 * L_b), 2 * sigma2
+        variances = minibatches.variance_each(self.rows_each, self.batch or 1, spreads)
+        return minibatches.expected_smoothness_each(self.L_batch_i, variances)
 
     @cached_property
     def es_A_i(self) -> Array:
@@ -358,11 +352,8 @@ class Problem:
         """L_b of each client:  E |g_j(x) - g_j(x*)|^2 <= 2 L_b D_f(x, x*)  over minibatches j; L_i with all rows."""
         if self.batch is None:
             return self.L_i
-        m, b, L, L_max = self.rows_each, self.batch, self.L_i, self._clients.L_rows()
-        for i in np.flatnonzero(~((L > 0) & ((1 + 1e-6) * L_max >= L) & (L_max < np.inf)))[:1]:  # says what is wrong
-            theory.minibatch_smoothness(int(m[i]), b, float(L[i]), float(L_max[i]))
-        # the same of each client, in the same arithmetic
-        return np.where(m == b, L, (m * (b - 1) * L + (m - b) * L_max) / (b * np.maximum(m - 1, 1)))
+        smoothness: Array = minibatches.smoothness_each(self.rows_each, self.batch, self.L_i, self._clients.L_rows())
+        return smoothness
 
     @cached_property
     def es_A(self) -> float:

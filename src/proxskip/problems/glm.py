@@ -56,8 +56,7 @@ class LinearModel:
         self.dtype = np.dtype(dtype)
         if self.dtype not in (np.dtype(np.float64), np.dtype(np.float32)):
             raise InputError(f"dtype {self.dtype} is not supported; use float64 or float32.")
-        if isinstance(l2, bool) or not isinstance(l2, (int, float, np.number)) or not (np.isfinite(l2) and l2 >= 0):
-            raise InputError(f"l2 = {l2!r} must be a nonnegative number.")
+        check_l2(l2)
         self.A = _matrix(A, intercept, self.dtype)
         self.intercept = intercept
         N = self.A.shape[0]
@@ -71,10 +70,13 @@ class LinearModel:
     @classmethod
     def over(cls, A: Any, b: npt.ArrayLike, l2: float, classes: npt.ArrayLike | None) -> Self:
         """The model of rows in double precision that were checked before, and are not copied."""
-        empty = cls(scipy.sparse.csr_matrix((2, A.shape[1])), [0.0, 1.0], l2)  # checks l2
-        other = empty.reweighted(np.full(A.shape[0], 1.0 / A.shape[0]))
-        other.A, other.b = A, other._encode(_labels(b, A.shape[0]), classes)
-        return other
+        check_l2(l2)
+        N = A.shape[0]
+        model = cls.__new__(cls)
+        model.dtype, model.intercept, model.l2, model.l2_relative = np.dtype(np.float64), False, float(l2), False
+        model.A, model.s = A, np.full(N, 1.0 / N)
+        model.b = model._encode(_labels(b, N), classes)
+        return model
 
     def __repr__(self) -> str:
         features = f"{self.A.shape[1] - self.intercept:,} features{' and an intercept' if self.intercept else ''}"
@@ -507,6 +509,12 @@ def _rows_between(A: Any, lo: int, hi: int) -> Any:
     start, stop = A.indptr[lo], A.indptr[hi]
     parts = (A.data[start:stop], A.indices[start:stop], A.indptr[lo : hi + 1] - start)
     return scipy.sparse.csr_matrix(parts, shape=(hi - lo, A.shape[1]))
+
+
+def check_l2(l2: Any) -> None:
+    """Refuse a coefficient of the regularizer that is negative or no number."""
+    if isinstance(l2, bool) or not isinstance(l2, (int, float, np.number)) or not (np.isfinite(l2) and l2 >= 0):
+        raise InputError(f"l2 = {l2!r} must be a nonnegative number.")
 
 
 def _labels(b: npt.ArrayLike, N: int) -> npt.NDArray[Any]:

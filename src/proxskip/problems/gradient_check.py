@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from proxskip.problems import oracles
-from proxskip.problems.clients import checked_gradient
+from proxskip.problems.clients import Clients, checked_gradient
 from proxskip.randomness import generator
 from proxskip.types import Array
 
@@ -50,7 +50,9 @@ def is_trusted(f: object) -> bool:
 
 def of_clients(clients: Sequence[Any], x: Array) -> str | None:
     """The first contradiction of a client's gradient and value near x; None if there is none."""
-    for i, f in enumerate(clients):
+    # one function stands for all packed clients, which are the library's own
+    distinct = clients.distinct() if isinstance(clients, Clients) else clients
+    for i, f in enumerate(distinct):
         if is_trusted(f):
             continue
         gradient = partial(_gradient_of_client, f, i)

@@ -71,7 +71,7 @@ class Packed(Clients):
                 self._views.clear()
             self._views[k] = self.store.between(int(self.row0[k]), int(self.row0[k + 1]))
             if self._L is not None:
-                self._views[k].__dict__["L"] = float(self._L[k])  # a cached property
+                self._views[k].L = float(self._L[k])
         return self._views[k]
 
     # -- what they are -------------------------------------------------------------------------------------------------

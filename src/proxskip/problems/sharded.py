@@ -118,7 +118,7 @@ def matrix_parts(A: Any) -> tuple[Any, ...]:
 
 
 # -- the problem -------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Elsewhere(Problem):
     """A problem whose values and gradients are computed where its clients are."""
 
@@ -151,7 +151,7 @@ class Elsewhere(Problem):
         return self._at(x)[1]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Sharded(Elsewhere):
     """A problem whose data were never on this machine."""
 

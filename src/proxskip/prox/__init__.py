@@ -10,32 +10,15 @@ accuracy is requested, certified and recorded, since an inexact prox limits the 
 ``as_prox`` accepts operators of pyproximal, and any object with psi(x) and psi.prox(x, t).
 """
 
-from typing import TYPE_CHECKING
-
-from proxskip.lazy.names import lazy_names
-
-if TYPE_CHECKING:
-    from proxskip.prox.adapted import Adapted, as_prox
-    from proxskip.prox.blocks import Blocks, Sum, intersection
-    from proxskip.prox.contract import Checked, Inexact, Inner, Iterative, ProxWarning, accuracy_of, inner_state
-    from proxskip.prox.norms import L1, L2, ElasticNet, GroupL1, Huber, SquaredL2, Zero
-    from proxskip.prox.parts import INSIDE, Operator, conjugate_prox
-    from proxskip.prox.polyhedron import Polyhedron
-    from proxskip.prox.sets import Box, Consensus, L1Ball, L2Ball, NonNegative, Simplex, Singleton
-    from proxskip.prox.spectral import Eigenvalues, NuclearNorm, SingularValues, nuclear_ball, psd, spectral_ball
-    from proxskip.prox.tv import TV1D, TV2D
-
-__getattr__, __dir__ = lazy_names(__name__, {
-    "proxskip.prox.adapted": "Adapted as_prox",
-    "proxskip.prox.blocks": "Blocks Sum intersection",
-    "proxskip.prox.contract": "Checked Inexact Inner Iterative ProxWarning accuracy_of inner_state",
-    "proxskip.prox.norms": "L1 L2 ElasticNet GroupL1 Huber SquaredL2 Zero",
-    "proxskip.prox.parts": "INSIDE Operator conjugate_prox",
-    "proxskip.prox.polyhedron": "Polyhedron",
-    "proxskip.prox.sets": "Box Consensus L1Ball L2Ball NonNegative Simplex Singleton",
-    "proxskip.prox.spectral": "Eigenvalues NuclearNorm SingularValues nuclear_ball psd spectral_ball",
-    "proxskip.prox.tv": "TV1D TV2D",
-})  # fmt: skip
+from proxskip.prox.adapted import Adapted, as_prox
+from proxskip.prox.blocks import Blocks, Sum, intersection
+from proxskip.prox.contract import Checked, Inexact, Inner, Iterative, ProxWarning, accuracy_of, inner_state
+from proxskip.prox.norms import L1, L2, ElasticNet, GroupL1, Huber, SquaredL2, Zero
+from proxskip.prox.parts import INSIDE, Operator, conjugate_prox
+from proxskip.prox.polyhedron import Polyhedron
+from proxskip.prox.sets import Box, Consensus, L1Ball, L2Ball, NonNegative, Simplex, Singleton
+from proxskip.prox.spectral import Eigenvalues, NuclearNorm, SingularValues, nuclear_ball, psd, spectral_ball
+from proxskip.prox.tv import TV1D, TV2D
 
 __all__ = [
     "INSIDE", "L1", "L2", "TV1D", "TV2D", "Adapted", "Blocks", "Box", "Checked", "Consensus", "Eigenvalues",

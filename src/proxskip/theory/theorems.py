@@ -20,6 +20,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from proxskip.theory.minibatches import expected_smoothness_each, smoothness_each, variance_each
 from proxskip.theory.numbers import (
     ROUNDING,
     below_two_over_L,
@@ -144,11 +145,7 @@ def minibatch_smoothness(m: int, b: int, L: float, L_max: float) -> float:
     smoothness of the mean, L_max the largest of one sample. The step size of the paper's stochastic figures is 1/L_b.
     """
     _check_batch(m, b)
-    if L / L_max > 1 + 1e-6:
-        raise InputError(f"L = {L:g} is larger than L_max = {L_max:g}; a mean is never less smooth than every term.")
-    if b == m:
-        return L
-    return (m * (b - 1) * L + (m - b) * L_max) / (b * (m - 1))
+    return float(smoothness_each(m, b, L, L_max))
 
 
 @theorem
@@ -159,7 +156,7 @@ def minibatch_variance(m: int, b: int, spread: float) -> float:
     """
     _check_batch(m, b)
     known_spread = spread if math.isnan(spread) else nonnegative("spread", spread)
-    return 0.0 if b == m else (m - b) / (b * (m - 1)) * known_spread
+    return float(variance_each(m, b, known_spread))
 
 
 @theorem
@@ -174,7 +171,8 @@ def expected_smoothness(m: int, b: int, L: float, L_max: float, spread: float) -
         L, L_max: the smoothness of the mean, and the largest of a sample.
     """
     L_b, sigma2 = minibatch_smoothness(m, b, L, L_max), minibatch_variance(m, b, spread)
-    return ExpectedSmoothness(L_b, 0.0) if sigma2 == 0 else ExpectedSmoothness(2 * L_b, 2 * sigma2)
+    A, C = expected_smoothness_each(L_b, sigma2)
+    return ExpectedSmoothness(float(A), float(C))
 
 
 @theorem

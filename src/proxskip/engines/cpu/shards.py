@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from functools import partial
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import scipy
@@ -47,17 +48,20 @@ ENTRIES_PER_BLOCK = 1 << 20
 """About how many entries a block of ``Rows`` has; clients with several blocks may use several threads."""
 
 
+_packed_before: WeakKeyDictionary[Problem, tuple[int, Tiles | Rows | None]] = WeakKeyDictionary()
+"""The layouts of problems that are still in use, with the number of the first client."""
+
+
 def pack(problem: Problem, number0: int = 0) -> Tiles | Rows | None:
     """The layout for this problem, kept for its next run; None unless its clients are linear models of one kind.
 
     Args:
         number0: the number of its first client, where the problem is a part of one with more clients.
     """
-    known, shards = problem.layout or (None, None)
-    if known != number0:
+    if problem not in _packed_before or _packed_before[problem][0] != number0:
         shards = _packed(problem, number0) if _are_alike(problem) else None
-        problem.__dict__["layout"] = number0, shards
-    return shards
+        _packed_before[problem] = number0, shards
+    return _packed_before[problem][1]
 
 
 def _packed(problem: Problem, number0: int) -> Tiles | Rows:
