@@ -426,3 +426,42 @@ def test_a_violation_counts_by_what_it_does_to_the_certificate(error: float, L: 
         res = ps.minimize(f, bent(error), np.array([3.0, 2.0, 0.5]), method="proxgd", gamma=0.6 / L, tol=1e-7)
     assert res.success == trusted
     assert any("firmly nonexpansive" in str(w.message) for w in seen) != trusted
+
+
+EXACT = {
+    "L1": prox.L1(0.05),
+    "L2": prox.L2(0.1),
+    "ElasticNet": prox.ElasticNet(0.05, 0.1),
+    "GroupL1": prox.GroupL1(0.05, (4, 4, 4)),
+    "Huber": prox.Huber(0.1, 0.05),
+    "NuclearNorm": prox.NuclearNorm(0.05, (4, 3)),
+    "SingularValues": prox.SingularValues(prox.L1Ball(1.0), (4, 3)),
+    "TV1D": prox.TV1D(0.05, l1=0.01, lo=-1.0, hi=1.0),
+    "Box": prox.Box(-0.1, 0.2),
+    "NonNegative": prox.NonNegative(),
+    "Singleton": prox.Singleton(),
+    "Simplex": prox.Simplex(),
+    "L1Ball": prox.L1Ball(0.5),
+    "L2Ball": prox.L2Ball(0.5),
+    "spectral_ball": prox.spectral_ball(0.3, (4, 3)),
+    "Consensus": prox.Consensus(3),
+    "Blocks": prox.Blocks([prox.L1(0.05), prox.NonNegative(), prox.Simplex()], [4, 4, 4]),
+    "Polyhedron": prox.Polyhedron(G=np.random.default_rng(0).standard_normal((5, 12)), u=1.0),
+}
+
+
+@pytest.mark.parametrize("own_operator", [False, True])
+@pytest.mark.parametrize("name", EXACT)
+def test_an_exact_operator_converges_without_a_warning(name: str, own_operator: bool) -> None:
+    """Also as an operator of one's own, whose accuracy is measured."""
+    psi = OwnProx(EXACT[name].prox, EXACT[name]) if own_operator else EXACT[name]
+    rng = np.random.default_rng(0)
+    B, scale = rng.standard_normal((30, 12)), 10.0 ** rng.uniform(-2, 2)
+    f = ps.LeastSquares(scale * B, scale * B @ rng.standard_normal(12), l2=0.01 * scale**2)
+    slope = float(np.linalg.norm(f.gradient(np.zeros(12))))
+    for method in ("auto", "fista", "apda"):
+        for tol in (1e-4, 1e-8):
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                found = ps.minimize(f, psi, method=method, tol=tol * slope)
+            assert found.status is ps.Status.CONVERGED
