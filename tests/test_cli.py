@@ -289,7 +289,7 @@ def test_resume_refuses_what_it_cannot_resume(call, refused, tmp_path, tiny):
         ("data fetch digits", "nothing to fetch"),
         ("data fetch w8", "did you mean 'w8a'?"),
         ("plot one other", "several folders make one figure; say where it goes with --out FILE"),
-        ("plan {easy} --eps 1e-3 --psi l7:1", "not known"),
+        ("plan {easy} --tol 1e-3 --psi l7:1", "not known"),
         ("run gd {easy} --rounds 3 --network moon", "not known"),
         ("run gd {easy} --rounds 3 --network mobile:patience=1.5", "'1.5' is not a whole number"),
         ("run gd {easy} --rounds 3 --network mobile:deadline", "is not of the form key=value"),

@@ -17,7 +17,7 @@ CONTENTS: dict[str, tuple[str, ...]] = {
     "Reference": ("api", "command-line", "reliability"),
     "Measured": ("reproduction",),
     "Project": (
-        "decisions", "migrating", "project/changelog", "project/contributing", "project/security",
+        "decisions", "project/changelog", "project/contributing", "project/security",
         "project/benchmarks", "project/benchmarks-gpu",
     ),
 }  # fmt: skip
