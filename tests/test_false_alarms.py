@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import proxskip as ps
-from conftest import METHODS, Row
+from conftest import METHODS, Row, difference
 from proxskip.loop.watch import RunWatch
 from proxskip.results.trace import Trace
 
@@ -112,3 +112,10 @@ def test_a_residual_that_rests_for_a_window_has_not_stalled() -> None:
     assert not level(falling)
     for rest, stalled in ((150.0, False), (250.0, True)):
         assert level(np.exp(-np.minimum(t, t[-1] - rest) / 40.0)) is stalled
+
+
+def test_a_dual_residual_at_rounding_has_not_stalled() -> None:
+    # clients with small gradients: what rounding leaves is that of y, which is of the size of psi
+    f = ps.random_quadratics(1, 4, L=1e-6, mu=1e-6 / 30, seed=3)[0]
+    problem = ps.Problem([f]).with_psi(ps.prox.L1(100.0), difference(4))
+    check(ps.run("splitskip", problem, rounds=3000, engine="reference"), "splitskip")

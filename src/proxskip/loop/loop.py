@@ -379,7 +379,8 @@ class Loop:
             return verdict
         judged = (self.stop.has_tolerance or self.claimed is not None) and self.judges_level
         if fresh and judged and self.watch.is_level(self.trace):
-            if not self.watch.is_rounding(row["grad_norm"], self.x):
+            y = self.exchange.fetched(self.server).get("y") if self.problem.D is not None else None
+            if not self.watch.is_rounding(row["grad_norm"], self.x, y):
                 window = self.watch.window or 0.0
                 return Status.STALLED, (
                     f"the gradient norm {row['grad_norm']:.3g} did not decrease over the last {window:.0f} iterations, "

@@ -67,7 +67,7 @@ class RunWatch:
             blown_up=RUN_BLOWN_UP * yardstick if yardstick > 0 else np.inf,
             window=STALL_WINDOW / zeta if watched and zeta else None,
             noise=100 * eps * ((1.0 + amplification) * drift + size),
-            L=100 * eps * problem.L_max,
+            L=100 * eps * (problem.L_max + _norm_of_D(problem)),
         )
 
     @staticmethod
@@ -88,9 +88,10 @@ class RunWatch:
             return False
         return _is_level_over(trace, self.window) and _is_level_over(trace, 2 * self.window)
 
-    def is_rounding(self, residual: float, x: Array) -> bool:
-        """Whether a residual of this size may be rounding alone."""
-        return bool(residual <= self.noise + self.L * float(np.linalg.norm(x)))
+    def is_rounding(self, residual: float, x: Array, y: Array | None = None) -> bool:
+        """Whether a residual of this size may be rounding alone; with psi(D x) it is that of (x, y)."""
+        dual = 0.0 if y is None else 100 * float(np.finfo(np.float64).eps) * float(np.linalg.norm(y))
+        return bool(residual <= self.noise + self.L * float(np.linalg.norm(x)) + dual)
 
 
 def start_of(problem: Problem, gradients: Array, h0: Array | None) -> tuple[float, float]:
@@ -189,7 +190,12 @@ def _dual_share(problem: Problem) -> float:
     """
     if problem.D is None:
         return 1.0
-    return 1.0 + float(np.sqrt(operator_norm2(problem.D))) / (problem.mu or problem.L_max)
+    return 1.0 + _norm_of_D(problem) / (problem.mu or problem.L_max)
+
+
+def _norm_of_D(problem: Problem) -> float:
+    """|D|; zero without one."""
+    return 0.0 if problem.D is None else float(np.sqrt(operator_norm2(problem.D)))
 
 
 def _is_level_over(trace: Trace, window: float) -> bool:
