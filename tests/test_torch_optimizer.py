@@ -97,7 +97,7 @@ PLAIN, HEAVY, ADAMW = torch.optim.SGD(Q, 0.1), torch.optim.SGD(Q, 0.1, momentum=
         (PLAIN, {"period": float("nan")}, "a whole number"),
         (PLAIN, {"p": 0.1, "control": "steps"}, "is not known"),
         (PLAIN, {"p": 0.1, "chi": 2.0}, "between 0 and 1"),
-        (PLAIN, {"p": 0.1, "control": "gradient", "chi": 0.5}, "damps"),
+        (PLAIN, {"p": 0.1, "control": "none", "chi": 0.5}, "damps"),
         (PLAIN, {"p": 0.1, "codec": "int8"}, "is not known"),
         (PLAIN, {"p": 0.1, "seed": -1}, "a whole number from 0"),
         (PLAIN, {"p": 0.1, "outer": PLAIN}, "the local optimizer itself"),

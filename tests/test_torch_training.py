@@ -1,7 +1,12 @@
 """``proxskip.torch.train``: the steps of the optimizer under torchrun, for many clients in one process."""
 
 import functools
+import os
+import signal
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,8 +15,7 @@ import proxskip as ps
 
 torch = pytest.importorskip("torch")
 import torch_ranks  # noqa: E402
-from proxskip.torch import Model, plot_split, split, train  # noqa: E402
-from proxskip.torch.training import Training  # noqa: E402
+from proxskip.torch import Model, plot_split, recipe, recipes, resume, split, train  # noqa: E402
 from test_torch_model import accuracy  # noqa: E402
 from test_torch_optimizer import RANKS, on_ranks  # noqa: E402
 
@@ -54,16 +58,18 @@ def plain(q):
 
 
 @pytest.mark.parametrize("batch", [None, 4])
-@pytest.mark.parametrize(("control", "method"), [("step", ps.Scaffnew(0.1, 0.2, K=5)), ("anchor", ps.FedLin(0.1, 5))])
-def test_plain_steps_are_those_of_a_run(control, method, batch):
-    """Of Scaffnew and of FedLin, with their counts and the time that they take over a network."""
+def test_plain_steps_are_those_of_a_run(batch):
+    """Of Scaffnew, with its counts and the time that it takes over a network."""
+    method = ps.Scaffnew(0.1, 0.2, K=5)
     network = ps.Network(latency=0.1, bandwidth=(1e3, 2e3, 3e3), gradient=(0.5, 0.2, 0.1), server=4e3)
-    mine = trained({"optimizer": plain, "period": 5, "control": control, "batch": batch}, 3, 8, network=network)
+    mine = trained(
+        {"optimizer": plain, "period": 5, "control": "step", "chi": 1.0, "batch": batch}, 3, 8, network=network
+    )
     module = torch_ranks.virtual_module()
     problem = ps.Problem([Model(module, cross_entropy, X, y) for X, y in torch_ranks.virtual_data(3)])
     theirs = ps.run(method, problem.with_batch(batch), rounds=8, seed=7, engine="torch", network=network)
     assert np.abs(mine.x - theirs.x).max() <= 1e-12
-    assert control == "anchor" or np.abs(mine.h - theirs.h).max() <= 1e-10
+    assert np.abs(mine.h - theirs.h).max() <= 1e-10
     for column in ("f", "local_steps", "grad_evals", "sim_seconds"):
         assert mine.trace[column][-1] == pytest.approx(theirs.trace[column][-1], rel=1e-12), column
 
@@ -236,7 +242,7 @@ REFUSED = [
     ({"rounds": 2, "optimizer": lambda q: torch.optim.SGD(q[:1], 0.1)}, "over all the parameters"),
     ({"rounds": 2, "optimizer": lambda q: 3}, "must return a torch.optim.Optimizer"),
     ({"rounds": 2, "outer": torch.optim.LBFGS}, "LBFGS calls the loss itself"),
-    ({"rounds": 2, "batch": 100}, "batch"),
+    ({"rounds": 2, "batch": 0}, "batch"),
     ({"rounds": 2, "cohort": 9}, "9"),
     ({"rounds": 2, "network": "mobile"}, "every client answers in every round"),
     ({"rounds": 2, "network": "moon"}, 'network "moon" is not known'),
@@ -292,17 +298,89 @@ def test_optimizers_of_a_cohort_begin_anew_even_if_it_is_drawn_twice():
     assert np.abs(with_memory.x - without.x).max() < 1e-12
 
 
-def test_an_interrupt_records_the_round_it_returns(monkeypatch):
-    whole = Training.go_round
+class Stopping:
+    """Sends a signal to this process after a round."""
 
-    def interrupted(self, members):
-        if self.round == 5:
-            raise KeyboardInterrupt
-        return whole(self, members)
+    def __init__(self, after, number=signal.SIGINT):
+        self.after, self.number = after, number
 
-    monkeypatch.setattr(Training, "go_round", interrupted)
-    result = trained({"optimizer": plain, "period": 2}, 3, 9, every=4)
-    assert (result.status, result.rounds) == (ps.Status.INTERRUPTED, 5)
+    def on_record(self, step, metrics):
+        if step == self.after:
+            os.kill(os.getpid(), self.number)
+
+
+RESUMED = {
+    "adamw": {"optimizer": lambda q: torch.optim.AdamW(q, 0.01), "batch": 4},
+    "drawn periods": {"optimizer": plain, "p": 0.3, "period": None, "control": "step", "codec": "natural"},
+    "outer": {"optimizer": lambda q: torch.optim.Adagrad(q, 0.01), "outer": lambda q: torch.optim.SGD(q, 0.7, 0.9)},
+    "shared on cohorts": {
+        "optimizer": lambda q: torch.optim.AdamW(q, 0.01), "control": "none", "state": "shared", "cohort": 2,
+    },
+    "momentum": {"optimizer": plain, "control": "momentum", "mix": 0.5, "schedule": lambda r: 0.9**r},
+    "top-k": {"optimizer": plain, "control": "none", "codec": "top-k", "share": 0.2},
+    "client by client": {"optimizer": lambda q: torch.optim.SGD(q, 0.1, 0.9), "together": False},
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:the optimizer is not known")
+@pytest.mark.parametrize("name", list(RESUMED))
+def test_a_resumed_training_is_the_whole_one_bit_by_bit(name, tmp_path):
+    """After Ctrl-C, which lets the round end, and again after a limit."""
+    setting = {"period": 3, **RESUMED[name]}
+    module, data = torch_ranks.virtual_module(), torch_ranks.virtual_data(3)
+    whole = trained(setting, 3, 9, every=1)
+    first = trained(setting, 3, 9, every=1, out=tmp_path / "a", callbacks=[Stopping(3)])
+    assert (first.status, first.rounds) == (ps.Status.INTERRUPTED, 4)
+    again = {k: v for k, v in setting.items() if k in ("outer", "schedule", "cohort", "together")}
+    optimizer = setting["optimizer"]
+    assert resume(tmp_path / "a", module, cross_entropy, data, optimizer, rounds=6, device="cpu", **again).rounds == 6
+    last = resume(tmp_path / "a", module, cross_entropy, data, optimizer, rounds=9, device="cpu", **again)
+    assert last.x.tobytes() == whole.x.tobytes()
+    assert whole.h is None or last.h.tobytes() == whole.h.tobytes()
+    for column in ("round", "f", "bytes_up", "grad_evals"):
+        assert last.trace[column].tolist() == whole.trace[column].tolist()
+    assert ps.load(tmp_path / "a").x.tobytes() == whole.x.tobytes()
+
+
+KILLED = """
+import sys, torch_ranks, torch
+from test_torch_training import Stopping, plain, trained
+import proxskip.results.folder as folder
+folder.SECONDS_BETWEEN_CHECKPOINTS = folder.SHARE_OF_CHECKPOINTS = 0.0
+folder.Folder.due = lambda keep, round: True
+trained({"optimizer": plain, "period": 3}, 3, 9, every=1, out=sys.argv[1], callbacks=[Stopping(5, 9)])
+"""
+
+
+def test_a_killed_training_is_resumed_bit_by_bit(tmp_path):
+    here = Path(__file__).parent
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(here), *sys.path])}
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path / "a")], env=env, capture_output=True, timeout=300
+    )
+    assert done.returncode == -9, done.stderr.decode()[-2000:]
+    assert ps.load(tmp_path / "a").status is ps.Status.INTERRUPTED
+    module, data = torch_ranks.virtual_module(), torch_ranks.virtual_data(3)
+    with pytest.raises(ps.InputError, match=r"go on with proxskip\.torch\.resume"):
+        trained({"optimizer": plain, "period": 3}, 3, 9, out=tmp_path / "a")
+    last = resume(tmp_path / "a", module, cross_entropy, data, plain, rounds=9, device="cpu")
+    assert last.x.tobytes() == trained({"optimizer": plain, "period": 3}, 3, 9, every=1).x.tobytes()
+
+
+def test_another_training_is_not_resumed(tmp_path):
+    trained({"optimizer": plain, "period": 3}, 3, 2, out=tmp_path / "a")
+    module, data = torch_ranks.virtual_module(), torch_ranks.virtual_data(3)
+    for other, words in (
+        ((module, cross_entropy, data, lambda q: torch.optim.SGD(q, 0.2)), "optimizer: saved"),
+        ((module, cross_entropy, torch_ranks.virtual_data(4), plain), "data: saved"),
+    ):
+        with pytest.raises(ps.InputError, match=f"belongs to another training: .*{words}"):
+            resume(tmp_path / "a", *other, rounds=4, device="cpu")
+    ps.run("gd", ps.Problem(ps.random_quadratics(3, 2)), rounds=2, out=tmp_path / "b")
+    with pytest.raises(ps.InputError, match="holds no training"):
+        resume(tmp_path / "b", module, cross_entropy, data, plain, rounds=4, device="cpu")
+    with pytest.raises(ps.InputError, match="not a run folder"):
+        resume(tmp_path / "c", module, cross_entropy, data, plain, rounds=4, device="cpu")
 
 
 class Noted(torch.nn.Linear):
@@ -357,3 +435,43 @@ def test_what_is_wrong_with_the_data_or_a_layer_is_said():
     before = letters[0].weight.detach().clone()
     Model(letters, cross_entropy, torch.randint(0, 7, (12, 2)), y)
     assert torch.equal(before, letters[0].weight)
+
+
+@pytest.fixture(scope="module")
+def readme():
+    """The problem of the README: 20 clients with one or two digits each."""
+    from sklearn.datasets import load_digits
+
+    X, y = load_digits(return_X_y=True)
+    X, y = torch.tensor(X / 16, dtype=torch.float32), torch.tensor(y)
+    test = torch.arange(len(y)) % 5 == 0
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+    return module, split(X[~test], y[~test], clients=20, by="label"), (X[test], y[test])
+
+
+MUON = ("local-muon", "fedmuon", "muloco")
+
+
+@pytest.mark.filterwarnings("ignore:the optimizer is not known")
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in MUON or n != "fedavg")) for n in recipes()]
+)
+def test_recipes_train_the_problem_of_the_readme_without_settings(name, readme):
+    """To 85 % within 30 rounds; Muon, which steps client by client, within 10."""
+    module, clients, test = readme
+    rounds = 10 if name in MUON else 30
+    result = train(
+        module, cross_entropy, clients, **recipe(name), period=10, batch=20, rounds=rounds, device="cpu", test=test,
+        metrics={"accuracy": accuracy},
+    )  # fmt: skip
+    assert result.trace["accuracy"].max() >= 0.85
+
+
+def test_recipes_take_their_own_settings():
+    assert recipe("fedprox", mu=0.2)["pull"] == 0.2
+    assert len(recipes()) == 16
+    with pytest.raises(ps.InputError, match='there is no recipe "fedfast"'):
+        recipe("fedfast")
+    with pytest.raises(ps.InputError, match="fedavg has no setting mu; it has lr, momentum"):
+        recipe("fedavg", mu=0.1)

@@ -286,20 +286,20 @@ def virtual_data(n, dtype=torch.float64):
 
 
 VIRTUAL = {
-    "step": {"optimizer": lambda q: SGD(q, 0.1), "period": 4, "control": "step", "batch": 4},
+    "step": {"optimizer": lambda q: SGD(q, 0.1), "period": 4, "control": "step", "chi": 1.0, "batch": 4},
     "drawn": {"optimizer": lambda q: SGD(q, 0.1), "p": 0.3, "control": "step", "chi": 0.5, "batch": 5},
     "groups": {
         "optimizer": lambda q: SGD([{"params": q[2:]}, {"params": q[:2], "lr": 0.03}], 0.1),
         "period": 3, "control": "step", "codec": "natural",
     },
-    "momentum": {"optimizer": lambda q: SGD(q, 0.05, momentum=0.9), "period": 4, "control": "gradient", "batch": 4},
-    "adamw": {"optimizer": lambda q: ADAMW(q, 0.01), "period": 5, "control": "gradient", "batch": 6},
+    "momentum": {"optimizer": lambda q: SGD(q, 0.05, momentum=0.9), "period": 4, "control": "gradient", "chi": 0.3, "batch": 4},
+    "adamw": {"optimizer": lambda q: ADAMW(q, 0.01), "period": 5, "control": "gradient", "chi": 1.0, "batch": 6},
     "diloco": {
         "optimizer": lambda q: ADAMW(q, 0.01), "p": 0.4, "control": "none", "batch": 6,
         "outer": lambda q: SGD(q, 0.7, momentum=0.9, nesterov=True),
     },
     "outer": {
-        "optimizer": lambda q: ADAMW(q, 0.01), "period": 3, "control": "gradient", "batch": 6,
+        "optimizer": lambda q: ADAMW(q, 0.01), "period": 3, "control": "gradient", "chi": 1.0, "batch": 6,
         "outer": lambda q: SGD(q, 0.7, momentum=0.9, nesterov=True),
     },
     "natural": {"optimizer": lambda q: ADAMW(q, 0.01), "period": 3, "control": "gradient", "codec": "natural"},

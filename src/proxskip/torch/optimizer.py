@@ -21,6 +21,7 @@ from proxskip.torch.flat_parameters import (
     local_steps,
     shard_of,
 )
+from proxskip.torch.rule import learn, to_send
 from proxskip.torch.wire import SynchronizationError, Wire
 from proxskip.types import InputError
 
@@ -41,7 +42,7 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         then, after K of them,
         average      x+  = x + mean (y - x),  or  ``outer`` applied to the gradient  x - mean y
         "step"       h  += chi (p/lr) (mean y - y)         one vector; for plain SGD, with p = 1/K where K is fixed
-        "gradient"   h   = c - mean c,  c the mean of g    two vectors; for any optimizer
+        "gradient"   h  += chi (c - mean c - h),  c the mean of g    two vectors; for any optimizer
         "none"       h   = 0                               LocalSGD or, with ``outer``, DiLoCo: for comparison
 
     The sum of h over the ranks stays zero. Call ``step()`` once per local step, on every rank; it communicates by
@@ -54,7 +55,8 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         control: how h is learned.
         outer: an optimizer over the same parameters, for the outer step of DiLoCo (Douillard et al., 2023,
             arXiv:2311.08105).
-        chi: damps the update of h, for networks; 1 is the paper's. Only for ``control="step"``.
+        chi: damps the update of h: 1 is the paper's, and right with full gradients; with minibatches, whose noise h
+            repeats, smaller ones such as 0.3 (the default of ``train``) are more stable.
         seed: the same on all ranks.
         group: the process group to average over; all ranks if not given.
         codec: "float32" (or float64 for such parameters), "bfloat16" (2 bytes) or "natural" (9 bits), for what is sent:
@@ -181,9 +183,7 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
     def _average(self) -> None:
         """Communicate; nothing is changed before the last check."""
         f = self.flat
-        vectors = [f.flat() - f.x]
-        if self.control == "gradient":
-            vectors.append(f.c / max(f.taken, 1) - f.h)  # h sums to zero, so this has the mean of c
+        vectors = to_send(self.control, f.flat() - f.x, f.c / max(f.taken, 1), f.h)
         self._compare_rates()
         if _trainable(self.optim) - {id(q) for q in f.params}:
             raise InputError("parameters were unfrozen after creation; create the optimizer again to average them too.")
@@ -194,11 +194,8 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
                 "smaller learning rate or chi."
             )
         buffers = self._mean_buffers()
-        if self.control == "gradient":
-            f.h += sents[1] - means[1]
-        elif self.control == "step":
-            rate = self.chi * (1.0 / f.local_step if self.p is None else self.p)
-            f.h += rate * f.over_lr(means[0] - sents[0])
+        over_steps = f.over_lr(torch.ones_like(f.x)) * (self.p or 1.0 / f.local_step)
+        learn(self.control, f.h, sents, means, self.chi, over_steps, 0.0)
         for v, mean in zip(self.buffers, buffers, strict=True):
             v.copy_(mean)
         self._move(means[0])
@@ -368,33 +365,30 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         self._met, self._loaded = False, True
 
 
-def check_settings(
-    optim: Any,
-    p: float | None,
-    period: int | None,
-    control: str,
-    chi: float,
-    seed: int,
-    controls: tuple[str, ...] = CONTROLS,
-) -> None:
-    """Refuse settings that cannot work."""
+def check_local(optim: Any) -> None:
+    """Refuse what cannot take local steps."""
     if not isinstance(optim, Optimizer) or isinstance(optim, (ScaffnewOptimizer, torch.optim.LBFGS)):
         raise InputError(f"{type(optim).__name__} cannot be the local optimizer; use one that takes single steps.")
+
+
+def check_settings(optim: Any, p: float | None, period: int | None, control: str, chi: float, seed: int) -> None:
+    """Refuse settings that cannot work."""
+    check_local(optim)
     if (p is None) == (period is None):
         raise InputError("pass either p=, the probability of communicating, or period=, the number of local steps.")
     if p is not None:
         theory.probability("p", p)
     if period is not None:
         theory.whole("period", period)
-    if control not in controls:
-        raise InputError(f'control = "{control}" is not known; use {", ".join(controls)}.')
+    if control not in CONTROLS:
+        raise InputError(f'control = "{control}" is not known; use {", ".join(CONTROLS)}.')
     if theory.nonnegative("chi", chi) > 1:
         raise InputError(f"chi = {chi} must be between 0 and 1.")
     theory.whole_seed(seed)
     if control == "step":
         _check_plain(optim)
-    if control != "step" and chi != 1.0:
-        raise InputError('chi damps control="step" only; leave it out.')
+    if control == "none" and chi != 1.0:
+        raise InputError("chi damps h, and without control there is none; leave it out.")
 
 
 def _check_plain(optim: Any) -> None:

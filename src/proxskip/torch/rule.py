@@ -36,4 +36,4 @@ def learn(
     elif control == "dual":
         h.sub_(sent[0], alpha=chi * pull)
     elif control == "momentum":  # h is the one vector of all clients: the last step of the server, as a gradient
-        h.add_(mean[0].mul(over_steps).add_(h), alpha=-chi)
+        h.add_(h + mean[0] * over_steps, alpha=-chi)

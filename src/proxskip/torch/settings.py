@@ -96,6 +96,12 @@ class Settings:
         if whole and not everybody:
             raise InputError('state="kept" needs all clients in every round; use "reset" or "shared" with cohort=.')
 
+    def rule_of(self, name: str) -> str:
+        """What becomes of the memory of this name after a round."""
+        if isinstance(self.state, Mapping):
+            return self.state.get(name, "kept")
+        return self.state or "kept"
+
     def damping(self, minibatches: bool) -> float:
         """chi, or its default."""
         if self.chi is not None:

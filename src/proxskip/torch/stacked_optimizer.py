@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -146,7 +146,7 @@ class StackedOptimizer:
             f"{name}.{i}.{k}.{what}": v for i, k, _, state in self.states() for what, v in state.items()
         }  # fmt: skip
 
-    def load(self, name: str, saved: dict[str, Any]) -> None:
+    def load(self, name: str, saved: Mapping[str, Any]) -> None:
         """Remember what ``saved`` gave."""
         for key, v in saved.items():
             if not key.startswith(f"{name}."):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import hashlib
 import io
 import time
 import warnings
@@ -11,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -19,29 +22,30 @@ from torch import Tensor
 
 from proxskip import theory
 from proxskip.engines.torch.engine import TorchEngine
-from proxskip.engines.torch.network_objective import weighted_losses
-from proxskip.engines.torch.stacked_functions import Networks, Parts, portions
-from proxskip.engines.torch.stacked_steps import StackedSteps, repeatable
 from proxskip.links.cohorts import as_participation
 from proxskip.links.network import Network
 from proxskip.loop.listen import Record, check_callbacks, listening, tell_end, tell_record
+from proxskip.loop.loop import signals_caught
 from proxskip.loop.progress import shown
 from proxskip.problems.federated import Problem
 from proxskip.problems.torch_model import Model
 from proxskip.randomness import stream
-from proxskip.results import folder
+from proxskip.results import folder as folders
 from proxskip.results.atomic import atomic_write
-from proxskip.results.checkpoint import in_words
+from proxskip.results.checkpoint import differences, in_words
 from proxskip.results.result import Result, Status, Summary
 from proxskip.results.trace import Trace
-from proxskip.torch.flat_parameters import local_steps
-from proxskip.torch.optimizer import check_settings
-from proxskip.torch.stacked_optimizer import Make, StackedOptimizer, acts_by_entry, optimizers_of
-from proxskip.torch.wire import check_codec, decode, encode
+from proxskip.torch.optimizer import check_local
+from proxskip.torch.settings import Schedule, Settings, State, rate_at
+from proxskip.torch.stacked_optimizer import Make, optimizers_of
+from proxskip.torch.trainer import Training
 from proxskip.types import Array, Indices, InputError
 
 Clients = Sequence[tuple[Tensor, Tensor]]
+Metrics = Mapping[str, Callable[..., Any]]
 COLUMNS = ("round", "local_steps", "grad_evals", "floats_up", "floats_down", "bytes_up", "bytes_down", "seconds", "f")
+ENDS = ("status", "success", "message", "warnings", "rounds")
+METHOD = "proxskip.torch.train"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -54,7 +58,7 @@ class Trained(Result):
         status, message: how it ended.
         trace: a record after every round, or every ``every`` rounds: costs, ``f`` (the mean loss of the clients on all
             their rows) and the metrics.
-        h: the control variates, one row for each client.
+        h: the control variates, one row for each client; None where there are none.
         warnings: sentences about the run.
         settings: what ``train`` was called with, as far as it is plain.
     """
@@ -64,7 +68,7 @@ class Trained(Result):
     status: Status
     message: str
     trace: Trace
-    h: Array = field(repr=False)
+    h: Array | None = field(repr=False)
     warnings: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
     axes = ("rounds", "f")
@@ -83,32 +87,53 @@ class Trained(Result):
 
 def train(
     module: torch.nn.Module, loss: Callable[..., Any], clients: Clients, optimizer: Make, *, p: float | None = None,
-    period: int | None = None, control: str = "gradient", batch: int | None = None, outer: Make | None = None,
-    chi: float = 1.0, codec: str = "float32", seed: int = 0, cohort: Any = None, rounds: int | None = None,
+    period: int | None = None, batch: int | None = None, control: str = "gradient", correct: str = "inside",
+    chi: float | None = None, mix: float | None = None, pull: float = 0.0, state: State | None = None,
+    schedule: Schedule | None = None, outer: Make | None = None, codec: str = "float32", share: float | None = None,
+    weights: str = "equal", seed: int = 0, cohort: Any = None, rounds: int | None = None,
     seconds: float | None = None, every: int = 1, test: tuple[Any, Any] | None = None,
-    metrics: Mapping[str, Callable[..., Any]] | None = None, device: str | torch.device | None = None,
+    metrics: Metrics | None = None, device: str | torch.device | None = None,
     clients_at_once: int | None = None, together: bool | None = None, callbacks: Sequence[Any] = (),
     progress: bool | None = None, network: Network | str | None = None, out: str | Path | None = None,
 ) -> Trained:  # fmt: skip
     """Train a module on virtual clients, all of them at once on one device.
 
-    It takes the steps that ``proxskip.torch.Scaffnew`` takes on as many processes under torchrun: local steps of an
-    optimizer with the gradient g - h, then an average, and the new h.
+    In a round every client takes K local steps from the common point x, and x moves to the mean of where they end:
+
+        local step   y <- one step of ``optimizer`` with the gradient  g - h + pull (y - x)
+        average      x <- x + mean (y - x),  or ``outer`` applied to the gradient  x - mean y
+        then         h is learned as ``control`` says
+
+    ``proxskip.torch.recipe`` has the settings of published methods by name.
 
     Args:
-        module: any module without batch normalization, of which a copy is trained; see ``Model``.
+        module: any module whose buffers stay as they are, of which a copy is trained; see ``Model``.
         loss: ``loss(outputs, targets)``, a mean over the rows.
         clients: (inputs, targets) of each client, as from ``split``.
         optimizer: a function of parameters that returns the local optimizer, such as
             ``lambda params: torch.optim.AdamW(params, lr=3e-3)``; it may return several that share the parameters.
         p, period: communicate after each step with probability p, or after every ``period`` steps.
-        control: how h is learned: "gradient" (two vectors a round; any optimizer), "step" (one vector; SGD without
-            momentum), "anchor" (as FedLin, from full gradients at the common point; two vectors) or "none".
-        batch: rows of a minibatch; all rows if not given.
+        batch: rows of a minibatch, or all of a client that has fewer; all rows if not given.
+        control: how h is learned, c being the mean of a client's gradients in a round: "gradient" (h = c - mean c; any
+            optimizer, two vectors a round), "step" (the same read off y - x; one vector), "dual" (h -= pull (y - x) and
+            x -= mean h / pull), "momentum" (h is the same for all: the gradient becomes (1 - mix) g + mix m, with m the
+            last global step over K lr) or "none".
+        correct: where h acts: "inside" the gradient, or "after" the optimizer's step, as y += lr h (with momentum
+            y -= lr mix m), for "step" and "momentum". Inside, these two need SGD without momentum.
+        chi: damps what h learns. By default 1 with full gradients, and 0.3 with minibatches, whose noise h repeats.
+        mix: see ``control``.
+        pull: see above; 0 for none.
+        state: what becomes of the local optimizers' memory (momentum, moments) after a round: "kept" by each client,
+            "reset", or "shared" (averaged over the clients, which is sent and counted); or a dict of these by the names
+            that PyTorch has, such as {"exp_avg": "reset", "exp_avg_sq": "shared"}. By default it is kept where
+            everybody takes part, and reset on cohorts.
+        schedule: a function of the round, from 0 on, that returns a factor of the local learning rates.
         outer: a function of parameters that returns the optimizer of the outer step, as in DiLoCo.
-        chi, codec: see ``Scaffnew``.
+        codec: "float32", "bfloat16", "natural", or "top-k": the ``share`` of the entries that are largest, of all that
+            was not sent yet (error feedback).
+        weights: "equal", or "rows": clients weigh as much as they have rows, in every mean and in ``f``.
         seed: of everything that is drawn.
-        cohort: who takes part in a round, as in ``proxskip.run``; their optimizers then begin anew in every round.
+        cohort: who takes part in a round, as in ``proxskip.run``.
         rounds, seconds: when to stop.
         every: rounds between records.
         test: (inputs, targets) for the metrics, which need it.
@@ -121,85 +146,155 @@ def train(
         callbacks, progress: as in ``proxskip.run``.
         network: a Network without losses, or the name of one: the trace gains ``sim_seconds``, the time over it.
         out: a new folder for the trace, the summary and the weights (``weights.npz``, an array for each name of the
-            module's state). ``proxskip.load`` and ``proxskip.plot`` read it. A training that was broken off is not
-            resumed: begin it again, in another folder.
+            module's state), which ``proxskip.load`` and ``proxskip.plot`` read. ``resume`` goes on from it.
     """
-    if rounds is None and seconds is None:
-        raise InputError("No stopping rule: pass rounds= or seconds=.")
-    rounds = None if rounds is None else theory.whole("rounds", rounds)
-    seconds = None if seconds is None else theory.positive("seconds", seconds)
+    settings = Settings(
+        p, period, control, correct, chi, mix, pull, state, batch, weights, codec, share, theory.whole_seed(seed)
+    )
+    limits = Limits(rounds, seconds)
     theory.whole("every", every)
     check_callbacks(callbacks)
-    check_codec(codec)
+    run = _built(
+        module, loss, clients, optimizer, settings, outer, schedule, cohort, test, metrics, device, clients_at_once,
+        together, network, every,
+    )  # fmt: skip
+    if out is not None and folders.has_begun(Path(out)):
+        raise InputError(f"{out} already holds a run; choose another folder, or go on with proxskip.torch.resume.")
+    keep = None if out is None else folders.create(out, run.config, False, None)
+    with closing(keep) if keep else nullcontext():
+        return run.go(limits, callbacks, progress, keep)
+
+
+def resume(
+    folder: str | Path, module: torch.nn.Module, loss: Callable[..., Any], clients: Clients, optimizer: Make, *,
+    rounds: int | None = None, seconds: float | None = None, schedule: Schedule | None = None,
+    outer: Make | None = None, cohort: Any = None, test: tuple[Any, Any] | None = None,
+    metrics: Metrics | None = None, device: str | torch.device | None = None,
+    clients_at_once: int | None = None, together: bool | None = None, callbacks: Sequence[Any] = (),
+    progress: bool | None = None, network: Network | str | None = None,
+) -> Trained:  # fmt: skip
+    """Go on with a training from its folder, on a CPU bit by bit, also after it was killed.
+
+    Args:
+        folder: what ``train`` got as ``out``. Numbers and words that ``train`` got are read from it.
+        module, loss, clients, optimizer, schedule, outer, cohort, test, metrics, network: as ``train`` got them, since
+            functions and objects are not in the folder.
+        rounds, seconds: when to stop, counted from the beginning.
+        device, clients_at_once, together, callbacks, progress: as in ``train``.
+    """
+    limits = Limits(rounds, seconds)
+    check_callbacks(callbacks)
+    with closing(folders.reopen(Path(folder))) as keep:
+        saved = keep.config
+        if saved.get("method") != METHOD:
+            raise InputError(f"{folder} holds no training but a run of {saved.get('method')}; use proxskip.resume.")
+        run = _built(
+            module, loss, clients, optimizer, Settings(**saved["settings"]), outer, schedule, cohort, test, metrics,
+            device, clients_at_once, together, network, int(saved["every"]),
+        )  # fmt: skip
+        changes = differences(saved, run.config)
+        if changes:
+            raise InputError("this folder belongs to another training: " + "; ".join(changes) + ".")
+        run.load(keep)
+        return run.go(limits, callbacks, progress, keep)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to stop."""
+
+    rounds: int | None
+    seconds: float | None
+
+    def __post_init__(self) -> None:
+        if self.rounds is None and self.seconds is None:
+            raise InputError("No stopping rule: pass rounds= or seconds=.")
+        if self.rounds is not None:
+            theory.whole("rounds", self.rounds)
+        if self.seconds is not None:
+            theory.positive("seconds", self.seconds)
+
+    def reached(self, round: int, seconds: float) -> str | None:
+        """The limit that is reached, in a sentence."""
+        if self.rounds is not None and round >= self.rounds:
+            return f"reached the limit of {self.rounds} rounds."
+        if self.seconds is not None and seconds >= self.seconds:
+            return f"reached the limit of {self.seconds:g} seconds."
+        return None
+
+
+# -- check and build ---------------------------------------------------------------------------------------------------
+def _built(
+    module: torch.nn.Module, loss: Callable[..., Any], clients: Clients, optimizer: Make, settings: Settings,
+    outer: Make | None, schedule: Schedule | None, cohort: Any, test: Any, metrics: Any, device: Any,
+    clients_at_once: int | None, together: bool | None, network: Network | str | None, every: int,
+) -> Run:  # fmt: skip
+    """Check all that was given, and make a run of it that has not begun."""
     if not isinstance(module, torch.nn.Module):
         raise InputError("module must be a torch.nn.Module.")
     if metrics and (test is None or not isinstance(metrics, Mapping) or not all(map(callable, metrics.values()))):
         raise InputError('metrics need test=(inputs, targets), and are a dict of functions such as {"accuracy": f}.')
     place = TorchEngine(device, clients_at_once).device
     module = copy.deepcopy(module).to(place)
-    problem = _problem(module, loss, clients, batch, test, metrics, place)
+    problem = _problem(module, loss, clients, settings.weights, test, metrics, place)
     weights = [q for q in module.parameters() if q.requires_grad]
-    for local in optimizers_of(optimizer, weights):
-        check_settings(local, p, period, control, chi, seed, ("step", "gradient", "none", "anchor"))
-    if outer is not None:
-        optimizers_of(outer, weights)
+    locals = optimizers_of(optimizer, weights)
+    for local in locals:
+        check_local(local)
+    settings.check_optimizers(locals)
+    if outer is not None and settings.control == "dual":
+        raise InputError('control="dual" has a step of its own at the server; leave outer= out.')
     participation = as_participation(cohort)
     participation.check(problem.n)
+    settings.check_cohort(cohort is None)
+    rate_at(schedule, 0)
     network = Network.named(network) if isinstance(network, str) else network
     if network is not None:
         network.check(problem.n)
         if not network.reliable:
             raise InputError("train takes a network on which every client answers in every round; use proxskip.run.")
-    state = Training(problem, optimizer, p, period, control, outer, chi, codec, seed, place, clients_at_once, together)
-    settings: dict[str, Any] = {"method": _optimizer_names(optimizer, weights), "control": control}
-    settings |= {"p": p} if period is None else {"period": period}
-    rates = [float(group["lr"]) for local in optimizers_of(optimizer, weights) for group in local.param_groups]
-    settings |= {"lr": rates[0] if len(set(rates)) == 1 else rates, "d": problem.d}
-    settings |= {"batch": batch, "clients": problem.n, "chi": chi, "codec": codec}
-    settings |= {"cohort": None if cohort is None else str(cohort), "seed": seed}
-    settings |= {
-        "outer": outer and _optimizer_names(outer, weights),
+    training = Training(problem, optimizer, settings, outer, schedule, place, clients_at_once, together)
+    about = {
+        "data": hashlib.sha256(b"".join(f.fingerprint() for f in problem.clients)).hexdigest(),  # type: ignore[attr-defined]
+        "optimizer": _described(locals),
+        "outer": None if outer is None else _described(optimizers_of(outer, weights)),
+        "schedule": None if schedule is None else [rate_at(schedule, round) for round in range(4)],
+        "cohort": None if cohort is None else str(cohort),
         "network": network and (network.name or "a Network"),
+        "metrics": sorted(metrics or ()),
     }
-    taken = {*COLUMNS, *settings, "sim_seconds", "status", "success", "message", "warnings", "rounds"} & {
-        *(metrics or ())
-    }
+    taken = {*COLUMNS, *ENDS, "sim_seconds", *_summary(settings, about, locals, problem)} & {*(metrics or ())}
     if taken:
         raise InputError(f"the metric {min(taken)} has the name of a trace column or of a setting; rename it.")
-    config = {"stop": {"rounds": rounds, "seconds": seconds}, **settings}
-    # under a name that no method has, so that nobody resumes it
-    described = config | {"method": "proxskip.torch.train", "parameters": {}, "optimizer": settings["method"]}
-    if out is not None and folder.has_begun(Path(out)):
-        raise InputError(f"{out} already holds a run; choose another folder.")
-    keep = None if out is None else folder.create(out, described, False, None)
-    with closing(keep) if keep else nullcontext(), shown("train", progress) as bars:
-        result = _Run(state, participation, rounds, seconds, every, (*callbacks, *bars), config, network).go()
-        if keep is not None:
-            _write(keep, result, state)
-    return result
+    config = {"method": METHOD, "parameters": {}, "every": every, "settings": dataclasses.asdict(settings), **about}
+    return Run(training, participation, network, config, _summary(settings, about, locals, problem))
 
 
-def _write(keep: folder.Folder, result: Trained, state: Training) -> None:
-    """The run folder of a training; the weights come first, since the summary says that all is there."""
-    buffer = io.BytesIO()
-    # a module may add other objects to its state
-    named = {k: v for k, v in result.module.state_dict().items() if isinstance(v, Tensor)}
-    arrays = {k: v.detach().cpu() for k, v in named.items()}
-    # numpy has no bfloat16
-    plain = {k: (v.float() if v.dtype == torch.bfloat16 else v).numpy() for k, v in arrays.items()}
-    with zipfile.ZipFile(buffer, "w") as archive:  # np.savez refuses the name "file"
-        for name, v in plain.items():
-            with archive.open(f"{name}.npy", "w") as entry:
-                np.lib.format.write_array(entry, v, allow_pickle=False)
-    with in_words(keep.path):
-        atomic_write(keep.path / "weights.npz", buffer.getvalue())
-    vectors: dict[str, Any] = {"x0": np.asarray(state.model.start()), "server.x": result.x, "memory.h": result.h}
-    vectors |= {"line.participated": state.participated} | result.trace.to_arrays("trace.")
-    keep.finish(result.trace, folder.State(result.x, result.summary, vectors, {"round": result.rounds}))
+def _summary(settings: Settings, about: dict[str, Any], locals: list[Any], problem: Problem) -> dict[str, Any]:
+    """The settings as a summary shows them, without those that say nothing."""
+    rates = [float(group["lr"]) for local in locals for group in local.param_groups]
+    given = {name: v for name, v in dataclasses.asdict(settings).items() if v is not None}
+    return {
+        "method": " + ".join(type(local).__name__ for local in locals),
+        "lr": rates[0] if len(set(rates)) == 1 else rates,
+        "d": problem.d,
+        "clients": problem.n,
+        **given,
+        **{name: about[name] for name in ("outer", "cohort", "network")},
+    }
+
+
+def _described(optimizers: list[torch.optim.Optimizer]) -> str:
+    """Optimizers by their classes and numbers."""
+    return "; ".join(
+        f"{type(o).__name__}({', '.join(f'{k}={v}' for k, v in group.items() if k != 'params')})"
+        for o in optimizers
+        for group in o.param_groups
+    )
 
 
 def _problem(
-    module: Any, loss: Any, clients: Clients, batch: int | None, test: Any, metrics: Any, device: torch.device
+    module: Any, loss: Any, clients: Clients, weights: str, test: Any, metrics: Any, device: torch.device
 ) -> Problem:
     """The clients as oracles, on the device; refused where they cannot be trained."""
     if not isinstance(clients, Sequence) or not clients or not all(map(_is_pair, clients)):
@@ -213,281 +308,187 @@ def _problem(
     for pair in clients:
         inputs, targets = (torch.as_tensor(v).to(device) for v in pair)
         models.append(Model(module, loss, inputs, targets, metrics=metrics, test=moved))
-    problem = Problem(models)
-    return problem if batch is None else problem.with_batch(batch)
+    rows = np.array([f.N for f in models], dtype=np.float64)
+    return Problem(models, rows if weights == "rows" else np.ones(len(models)))
 
 
 def _is_pair(values: Any) -> bool:
     return isinstance(values, (tuple, list)) and len(values) == 2
 
 
-def _optimizer_names(make: Make, params: list[Any]) -> str:
-    return " + ".join(type(optimizer).__name__ for optimizer in optimizers_of(make, params))
-
-
-class Training:
-    """The state of a training between rounds: x, h, the parameters of all clients and their optimizers."""
-
-    def __init__(
-        self, problem: Problem, optimizer: Make, p: float | None, period: int | None, control: str, outer: Make | None,
-        chi: float, codec: str, seed: int, device: torch.device, at_once: int | None, together: bool | None = None,
-    ) -> None:  # fmt: skip
-        self.problem, self.make, self.p, self.period, self.control = problem, optimizer, p, period, control
-        self.chi, self.codec, self.seed, self.device = float(chi), codec, int(seed), device
-        self.family = Networks(problem, device)
-        self.model: Model = self.family.model
-        self.dtype = self.model.torch_dtype
-        self.steps = StackedSteps(self.family, self.seed, problem.batch, device, device.type == "cuda")
-        self.x = torch.as_tensor(self.model.start()).to(device, self.family.dtype)
-        self.h = torch.zeros((problem.n, problem.d), dtype=self.family.dtype, device=device)
-        self.at_once = at_once or problem.n
-        self.outer = None if outer is None else StackedOptimizer(outer, self._copies(1), False)
-        weights = [torch.nn.Parameter(v[0]) for v in self._copies(1)]
-        self.by_entry = acts_by_entry(optimizer, weights) if together is None else together
-        self.members: Indices = np.zeros(0, dtype=np.int64)
-        self.y: Parts = []
-        self.round = self.local_steps = self.grad_evals = self.vectors = self.bytes_up = 0
-        self.participated = np.zeros(problem.n, dtype=np.int64)
-
-    def _copies(self, c: int) -> Parts:
-        """The parameters of c clients that stand at x."""
-        return [v.to(self.dtype) for v in self.family.parts(self.x.expand(c, -1))]
-
-    def _join(self, members: Indices) -> None:
-        """Let these clients take part, at x; their optimizers go on only where everybody takes part."""
-        # a view of everybody's rows where all take part
-        self.mine: Any = slice(None) if len(members) == self.problem.n else torch.as_tensor(members).to(self.device)
-        if len(members) == self.problem.n == len(self.members):
-            for v, x in zip(self.y, self.family.views(self.x), strict=True):
-                v.copy_(x.expand_as(v))
-        else:
-            self.members, self.y = members, self._copies(len(members))
-            self.optimizer = StackedOptimizer(self.make, self.y, self.by_entry)
-            self.shift = self.family.parts(self.h[self.mine])
-            self.raw = [torch.zeros_like(h) for h in self.shift] if self.control == "gradient" else []
-            self.steps.forget()
-        self._load_shift()
-        for c in self.raw:
-            c.zero_()
-
-    def _load_shift(self) -> None:
-        for v, h in zip(self.shift, self.family.views(self.h[self.mine]), strict=True):
-            v.copy_(h)
-
-    @torch.no_grad()  # type: ignore[untyped-decorator]
-    def go_round(self, members: Indices) -> bool:
-        """A round of these clients; False where the average is not finite, and nothing was changed."""
-        K = local_steps(self.seed, self.round, self.p, self.period)
-        self._join(members)
-        if self.control == "anchor":
-            self._anchor()
-        key = "train" if len(members) == self.problem.n and self.by_entry else None
-        self.steps.repeat(self._step, key, K, members, self.round, 0)
-        vectors = [self.family.stack(self.y).to(self.x.dtype).sub_(self.x)]
-        if self.control == "gradient":
-            vectors.append(self.family.stack(self.raw).div_(K).sub_(self.h[self.mine]))
-        sent = self._sent(vectors)
-        means = [v.mean(0) for v in sent]
-        if not all(bool(torch.isfinite(m).all()) for m in means):
-            return False
-        if self.control == "gradient":
-            self.h[self.mine] += sent[1].sub_(means[1])
-        elif self.control == "step":
-            rate = self.chi * (1.0 / K if self.p is None else self.p)
-            self.h[self.mine] -= sent[0].sub_(means[0]).mul_(rate * self._over_lr())
-        self._move(means[0])
-        rows = self.problem.batch * len(members) if self.problem.batch else int(self.family.sizes[members].sum())
-        self.round, self.local_steps = self.round + 1, self.local_steps + K * len(members)
-        self.grad_evals += rows * K
-        self.vectors += len(members) * (len(vectors) + (self.control == "anchor"))
-        self.participated[members] += 1
-        return True
-
-    def _step(self, batch: Any) -> None:
-        """A local step of all members."""
-        gradients = self._gradient(batch)
-        for c, g in zip(self.raw, gradients, strict=False):
-            c.add_(g)
-        if self.control != "none":
-            gradients = [g - h.to(g.dtype) for g, h in zip(gradients, self.shift, strict=True)]
-        self.optimizer.step(gradients)
-
-    def _gradient(self, batch: Any) -> Parts:
-        """With fewer clients at once as long as the device's memory is too small."""
-        parts = [v.detach() for v in self.y]
-        while True:
-            try:
-                return self.family.gradient(parts, portions(batch, self.at_once))
-            except torch.OutOfMemoryError:
-                if self.at_once == 1:
-                    raise
-                self.at_once = -(-min(self.at_once, len(self.members)) // 2)
-
-    def _anchor(self) -> None:
-        """FedLin's h: the full gradients at x, less their mean."""
-        batch = self.family.batch(torch.as_tensor(self.members).to(self.device), None, None)
-        with repeatable():
-            G = self.family.stack(self._gradient(batch)).to(self.x.dtype)
-        self.h[self.mine] = G - G.mean(0)
-        self._load_shift()
-        self.grad_evals += int(self.family.sizes[self.members].sum())
-        self.bytes_up += G.numel() * G.element_size()
-
-    def _sent(self, vectors: list[Tensor]) -> list[Tensor]:
-        """What the server reads of each member's vectors."""
-        if self.codec == "float32":
-            self.bytes_up += sum(v.numel() * v.element_size() for v in vectors)
-            return vectors
-        order = self._columns()
-        joined = torch.cat([v[:, order] for v in vectors], dim=1)
-        read = torch.empty_like(joined)
-        for row, i in enumerate(self.members.tolist()):
-            payload = encode(joined[row], self.codec, self.seed, i, self.round)
-            read[row] = decode(payload, self.codec, joined[row])
-            self.bytes_up += payload.numel()
-        back = torch.argsort(order)
-        return [v[:, back] for v in read.split(self.problem.d, dim=1)]
-
-    def _columns(self) -> Tensor:
-        """The unknowns in the order in which the optimizer has its parameters."""
-        columns = torch.arange(self.problem.d, device=self.device).split(self.family.numels)
-        return torch.cat([columns[k] for k in self.optimizer.order()])
-
-    def _over_lr(self) -> Tensor:
-        """1 / lr of each unknown; 0 where that is 0: nothing moved there."""
-        rates = [1.0 / lr if lr else 0.0 for lr in self.optimizer.learning_rates()]
-        sizes = torch.tensor(self.family.numels, device=self.device)
-        return torch.tensor(rates, dtype=self.x.dtype, device=self.device).repeat_interleave(sizes)
-
-    def _move(self, mean: Tensor) -> None:
-        if self.outer is None:
-            self.x = self.x + mean
-            return
-        for v, x in zip(self.outer.parts, self.family.views(self.x[None]), strict=True):
-            v.copy_(x)
-        self.outer.step([g.to(self.dtype) for g in self.family.parts(-mean[None])])
-        self.x = self.family.stack(self.outer.parts)[0].to(self.x.dtype)
-
-    # -- records -------------------------------------------------------------------------------------------------------
-    def vector(self) -> Array:
-        """x, here."""
-        x: Array = self.x.to("cpu", torch.float64, copy=True).numpy()
-        return x
-
-    @torch.no_grad()  # type: ignore[untyped-decorator]
-    def measured(self) -> dict[str, float]:
-        """The numbers of a record, without the time."""
-        f = sum(float(part) for part in weighted_losses(self.family, self.x, self.problem.weights, self.at_once))
-        floats = float(self.vectors * self.problem.d)
-        costs: dict[str, float] = {"round": self.round, "local_steps": self.local_steps, "grad_evals": self.grad_evals}
-        costs |= {"floats_up": floats, "floats_down": floats}
-        costs |= {"bytes_up": self.bytes_up, "bytes_down": floats * self.x.element_size()}
-        return {**costs, "f": f, **self.model.measure(self.vector())}
-
-
-class _Run:
+# -- run and write -----------------------------------------------------------------------------------------------------
+class Run:
     """Rounds, records and the end of a training."""
 
     def __init__(
-        self, state: Training, participation: Any, rounds: int | None, seconds: float | None, every: int,
-        callbacks: Sequence[Any], config: dict[str, Any], network: Network | None,
+        self, training: Training, participation: Any, network: Network | None, config: dict[str, Any],
+        settings: dict[str, Any],
     ) -> None:  # fmt: skip
-        self.state, self.participation, self.rounds, self.seconds, self.every = (
-            state, participation, rounds, seconds, every
-        )  # fmt: skip
-        self.callbacks, self.config, self.spent, self.network, self.simulated = callbacks, config, 0.0, network, 0.0
+        self.training, self.participation, self.network = training, participation, network
+        self.config, self.settings = config, settings
         more = () if network is None else ("sim_seconds",)
-        self.trace = Trace(COLUMNS + more + tuple(state.model.metrics))
-        self.best: tuple[float, int, Array] = (np.inf, 0, state.vector())
+        self.trace = Trace(COLUMNS + more + tuple(training.model.metrics))
+        self.spent = self.simulated = 0.0
+        self.best_f, self.best_round, self.best_x = np.inf, 0, training.vector()
         self.notes: list[str] = []
-        if not state.by_entry:
-            self.notes.append(
+        if not training.by_entry:
+            self._note(
                 "the optimizer is not known to act entry by entry, so it steps client by client; pass together=True if "
                 "it does."
             )
-            warnings.warn(self.notes[0], stacklevel=4)
+        if training.family.apart:
+            self._note("PyTorch cannot batch this module, so that gradients are computed client by client.")
 
-    def go(self) -> Trained:
-        """Until a limit, a divergence, a callback or the user ends it."""
-        with listening(self.callbacks, self.config):
-            end = self._record()
-            try:
+    def _note(self, sentence: str) -> None:
+        self.notes.append(sentence)
+        warnings.warn(sentence, stacklevel=5)
+
+    def go(
+        self, limits: Limits, callbacks: Sequence[Any], progress: bool | None, keep: folders.Folder | None
+    ) -> Trained:
+        """Until a limit, a divergence, a callback or the user ends it; the first Ctrl-C lets the round end."""
+        interrupted, config = Event(), {"stop": dataclasses.asdict(limits), **self.settings}
+        with shown("train", progress) as bars, signals_caught(interrupted):
+            heard = (*callbacks, *bars)
+            with listening(heard, config):
+                end = self._record(heard) if not len(self.trace) else None
+                if keep is not None:
+                    keep.begin(self._snapshot(Status.INTERRUPTED, "not finished."))
+                reached = limits.reached(self.training.round, self.spent)
+                if end is None and reached:
+                    end = Status.LIMIT, reached
                 while end is None:
-                    end = self._round()
-            except KeyboardInterrupt:
-                end = Status.INTERRUPTED, f"interrupted in round {self.state.round + 1}."
-                if self.trace["round"][-1] < self.state.round:
-                    self._record()
-            result = self._result(*end)
-        tell_end(self.callbacks, result)
+                    end = self._round(limits, heard, interrupted, keep)
+                result = self._result(*end)
+                if keep is not None:
+                    _write_weights(keep.path, result.module)
+                    keep.finish(self.trace, self._snapshot(*end))
+            tell_end(heard, result)
         return result
 
-    def _round(self) -> tuple[Status, str] | None:
-        state, began = self.state, time.perf_counter()
-        members = self.participation.draw(stream(state.seed, state.round, "cohort"), state.problem.n, state.round)
-        before = state.local_steps, state.bytes_up
-        finite = state.go_round(members)
-        if state.device.type == "cuda":
-            torch.cuda.synchronize(state.device)
+    def _round(
+        self, limits: Limits, heard: Sequence[Any], interrupted: Event, keep: folders.Folder | None
+    ) -> tuple[Status, str] | None:
+        training, began = self.training, time.perf_counter()
+        seed = training.settings.seed
+        members = self.participation.draw(stream(seed, training.round, "cohort"), training.problem.n, training.round)
+        before = training.local_steps, training.bytes_up
+        finite = training.go_round(members)
+        if training.device.type == "cuda":
+            torch.cuda.synchronize(training.device)
         self.spent += time.perf_counter() - began
         if not finite:
-            return Status.DIVERGED, self._advice(state.round + 1)
-        K = (state.local_steps - before[0]) // len(members)
-        self._go_over_network(members, K, (state.bytes_up - before[1]) / len(members))
-        end = None
-        if self.rounds is not None and state.round >= self.rounds:
-            end = Status.LIMIT, f"reached the limit of {self.rounds} rounds."
-        elif self.seconds is not None and self.spent >= self.seconds:
-            end = Status.LIMIT, f"reached the limit of {self.seconds:g} seconds."
-        recorded = self._record() if end is not None or state.round % self.every == 0 else None
-        return recorded or end
+            return Status.DIVERGED, self._advice(training.round + 1)
+        K = (training.local_steps - before[0]) // len(members)
+        self._go_over_network(members, K, (training.bytes_up - before[1]) / len(members))
+        end: tuple[Status, str] | None = None
+        reached = limits.reached(training.round, self.spent)
+        if reached:
+            end = Status.LIMIT, reached
+        elif interrupted.is_set():
+            end = Status.INTERRUPTED, f"interrupted after round {training.round}."
+        if end is None and training.round % self.config["every"]:
+            return None
+        end = self._record(heard) or end
+        if keep is not None and end is None and keep.due(training.round):
+            keep.save(self._snapshot(Status.INTERRUPTED, "not finished."))
+        return end
 
     def _go_over_network(self, members: Indices, K: int, up: float) -> None:
-        """Simulated time: the slowest member's steps and ways; an anchor takes an exchange of its own, and a pass."""
+        """Simulated time: the slowest member's steps and ways."""
         if self.network is None:
             return
-        problem, traits = self.state.problem, self.network.traits(self.state.seed, members)
+        training = self.training
+        traits = self.network.traits(training.settings.seed, members)
         share = self.network.server / len(members)
-        vector = problem.d * self.state.x.element_size()
+        down = training.problem.d * training.x.element_size() * (2 if training.control == "gradient" else 1)
+        ways = down / np.minimum(traits.down, share) + up / np.minimum(traits.up, share)
+        self.simulated += float(np.max(2 * traits.latency + ways + K * traits.gradient))
 
-        def exchange(down: float, up: float, gradients: float) -> float:
-            ways = down / np.minimum(traits.down, share) + up / np.minimum(traits.up, share)
-            return float(np.max(2 * traits.latency + ways + gradients * traits.gradient))
-
-        if self.state.control == "anchor":
-            rows = self.state.family.sizes.mean()
-            self.simulated += exchange(vector, vector, max(1.0, rows / problem.batch) if problem.batch else 1.0)
-            up -= vector
-        self.simulated += exchange(vector * (2 if self.state.control == "gradient" else 1), up, K)
-
-    def _record(self) -> tuple[Status, str] | None:
+    def _record(self, heard: Sequence[Any]) -> tuple[Status, str] | None:
         """Measure and tell; why the training ends, if it does."""
-        numbers = self.state.measured() | {"seconds": self.spent}
-        numbers |= {} if self.network is None else {"sim_seconds": self.simulated}
-        x = self.state.vector()
+        numbers = self.training.measured() | {"seconds": self.spent}
+        if self.network is not None:
+            numbers["sim_seconds"] = self.simulated
+        x, round = self.training.vector(), self.training.round
         self.trace.append(numbers)
-        if not np.isfinite(numbers["f"]) and not self.state.round:
+        if not np.isfinite(numbers["f"]) and not round:
             return Status.DIVERGED, f"the loss is {numbers['f']} at the start; check the clients' data."
         if not np.isfinite(numbers["f"]):
-            return Status.DIVERGED, self._advice(self.state.round)
-        if numbers["f"] < self.best[0]:
-            self.best = numbers["f"], self.state.round, x
-        why = tell_record(self.callbacks, self.state.round, Record(numbers, x))
+            return Status.DIVERGED, self._advice(round)
+        if numbers["f"] < self.best_f:
+            self.best_f, self.best_round, self.best_x = numbers["f"], round, x
+        why = tell_record(heard, round, Record(numbers, x))
         return None if why is None else (Status.STOPPED, why or "a callback ended it.")
 
     def _advice(self, at: int) -> str:
         ways = ["a smaller learning rate"]
-        ways += ["period= in place of p="] if self.state.p is not None else []
-        ways += ["chi below 1"] if self.state.control == "step" and self.state.chi == 1.0 else []
-        f, round, _ = self.best
+        if self.training.settings.p is not None:
+            ways.append("period= in place of p=")
+        if self.training.control in ("step", "gradient"):
+            ways.append(f"chi below {self.training.chi:g}")
         return (
             f"diverged in round {at}: use {' or '.join(ways)}. The module is the best that was "
-            f"recorded, of round {round} (f = {f:.4g})."
+            f"recorded, of round {self.best_round} (f = {self.best_f:.4g})."
         )
 
     def _result(self, status: Status, message: str) -> Trained:
-        x = self.best[2] if status is Status.DIVERGED else self.state.vector()
-        module = self.state.model.module_at(x)
-        h = self.state.h.to("cpu", torch.float64).numpy()
-        settings = {k: v for k, v in self.config.items() if k != "stop"}
-        return Trained(module, x, status, message, self.trace, h, tuple(self.notes), settings)
+        training = self.training
+        x = self.best_x if status is Status.DIVERGED else training.vector()
+        h = training.h.to("cpu", torch.float64).numpy() if len(training.h) == training.problem.n else None
+        return Trained(training.model.module_at(x), x, status, message, self.trace, h, tuple(self.notes), self.settings)
+
+    # -- the folder --------------------------------------------------------------------------------------------------
+    def _snapshot(self, status: Status, message: str) -> folders.State:
+        """All of this moment, as a checkpoint holds it."""
+        result = self._result(status, message)
+        arrays: dict[str, Any] = {"x0": np.asarray(self.training.model.start()), "server.x": result.x}
+        arrays |= {"best.x": self.best_x, "line.participated": self.training.participated.copy()}
+        arrays |= self.trace.to_arrays("trace.")
+        if result.h is not None:
+            arrays["memory.h"] = result.h
+        plain: dict[str, Any] = {"spent": self.spent, "simulated": self.simulated, "best_round": self.best_round}
+        plain["best_f"] = self.best_f
+        tensors: dict[str, list[str]] = {}
+        for name, v in self.training.saved().items():
+            if isinstance(v, Tensor):
+                wide = torch.float64 if v.is_floating_point() else torch.int64
+                kind = v.dtype if v.dtype in (torch.float32, torch.float64) else wide
+                arrays[f"state.{name}"] = v.detach().to("cpu", kind).numpy().copy()
+                tensors[name] = [str(v.dtype).removeprefix("torch."), "cpu" if v.device.type == "cpu" else "device"]
+            else:
+                plain[f"state.{name}"] = v
+        return folders.State(result.x, result.summary, arrays, {"plain": plain, "tensors": tensors})
+
+    def load(self, keep: folders.Folder) -> None:
+        """Go on from the folder's checkpoint."""
+        assert keep.checkpoint is not None
+        arrays, meta = keep.checkpoint.arrays, keep.checkpoint.meta
+        plain = meta["plain"]
+        state = {name.removeprefix("state."): v for name, v in plain.items() if name.startswith("state.")}
+        for name, (kind, where) in meta["tensors"].items():
+            device = self.training.device if where == "device" else "cpu"
+            state[name] = torch.from_numpy(arrays[f"state.{name}"].copy()).to(device, getattr(torch, kind))
+        self.training.load(state)
+        self.trace = Trace.from_arrays(arrays, "trace.")
+        self.spent, self.simulated = float(plain["spent"]), float(plain["simulated"])
+        self.best_f, self.best_round = float(plain["best_f"]), int(plain["best_round"])
+        self.best_x = arrays["best.x"]
+        if keep.checkpoint.note is not None:
+            self._note(keep.checkpoint.note)
+
+
+def _write_weights(path: Path, module: torch.nn.Module) -> None:
+    """The module's state as an array for each name, without pickle."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:  # np.savez refuses the name "file"
+        for name, v in module.state_dict().items():
+            if not isinstance(v, Tensor):  # a module may add other objects to its state
+                continue
+            plain = v.detach().cpu()
+            if plain.dtype == torch.bfloat16:  # which numpy has not
+                plain = plain.float()
+            with archive.open(f"{name}.npy", "w") as entry:
+                np.lib.format.write_array(entry, plain.numpy(), allow_pickle=False)
+    with in_words(path):
+        atomic_write(path / "weights.npz", buffer.getvalue())

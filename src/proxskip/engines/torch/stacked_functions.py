@@ -115,10 +115,12 @@ def portions(batch: list[Portion], most: int) -> list[Portion]:
 class Networks(Family):
     """Modules of one architecture; ``vmap`` over their stacked parameters."""
 
-    def __init__(self, problem: Problem, device: torch.device) -> None:
+    def __init__(self, problem: Problem, device: torch.device, one_by_one: bool = False) -> None:
+        """``one_by_one``: compute what PyTorch cannot batch one client after another, in place of refusing it."""
         super().__init__(problem, device)
         models: list[Any] = list(problem.clients)
         self.model = first = models[0]
+        self.apart = False
         for i, f in enumerate(models):
             alike = (f.names, f.shapes, f.torch_dtype, f.l2) == (first.names, first.shapes, first.torch_dtype, first.l2)
             if not (alike and type(f.module) is type(first.module) and f.loss is first.loss):
@@ -144,7 +146,14 @@ class Networks(Family):
         # autograd returns the gradient of a linear layer's matrix transposed, and a step on parts that lie in memory as
         # their gradients do is several times faster
         start, row = torch.as_tensor(first.start())[None], torch.zeros((1, 1), dtype=torch.int64, device=device)
-        slopes = self.gradient(self.parts(start.to(device, self.dtype)), self.batch(row[0], row, None))
+        y, batch = self.parts(start.to(device, self.dtype)), self.batch(row[0], row, None)
+        try:
+            slopes = self.gradient(y, batch)
+        except InputError:
+            if not one_by_one:
+                raise
+            self.apart = True
+            slopes = self.gradient(y, batch)
         self.transposed = [g.ndim == 3 and not g.is_contiguous() for g in slopes]
 
     def views(self, Y: Any) -> Parts:
@@ -198,19 +207,31 @@ class Networks(Family):
         return G
 
     def _gradient(self, parts: Parts, portion: Portion) -> Parts:
-        # one dropout key per client; none for full gradients
-        in_dims = (0, 0, 0, None if portion.keys is None else 0)
-        losses = vmap(partial(self._loss, by_products=self.by_products), in_dims)
         leaves = tuple(y.detach().requires_grad_() for y in parts)
         with torch.enable_grad():
             # each loss depends on its own client's parameters alone, so that the gradient of the sum holds all of them
-            total = _batched(losses, leaves, *portion[1:]).sum()
+            total = self._losses(leaves, portion).sum()
         slopes = torch.autograd.grad(total, leaves, materialize_grads=True)
         return [g.add(y, alpha=self.l2) for g, y in zip(slopes, parts, strict=True)] if self.l2 else list(slopes)
+
+    def _losses(self, leaves: Any, portion: Portion) -> Any:
+        """The loss of each client at its own parameters."""
+        _, inputs, targets, keys = portion
+        if self.apart:
+            keys = [None] * len(inputs) if keys is None else keys
+            each = zip(zip(*leaves, strict=True), inputs, targets, keys, strict=True)
+            return torch.stack([self._loss(*one) for one in each])
+        # one dropout key per client; none for full gradients
+        in_dims = (0, 0, 0, None if keys is None else 0)
+        losses = vmap(partial(self._loss, by_products=self.by_products), in_dims)
+        return _batched(losses, leaves, inputs, targets, keys)
 
     def losses_at(self, x: Any, members: Any, rows: Any) -> Any:
         """The losses of these clients at one x, on these rows and without dropout."""
         ((_, inputs, targets, _),) = self.batch(members, rows, None)
+        if self.apart:
+            at = self.views(x)
+            return torch.stack([self._loss(at, a, b, None) for a, b in zip(inputs, targets, strict=True)])
         # one x for all clients
         losses = vmap(self._loss, in_dims=(None, 0, 0, None))
         return _batched(losses, tuple(self.views(x)), inputs, targets, None)

@@ -1,0 +1,289 @@
+"""The state of a training between rounds, and a round of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from proxskip.engines.torch.network_objective import weighted_losses
+from proxskip.engines.torch.stacked_functions import Networks, Parts, portions
+from proxskip.engines.torch.stacked_steps import StackedSteps
+from proxskip.problems.federated import Problem
+from proxskip.problems.torch_model import Model
+from proxskip.torch.flat_parameters import local_steps
+from proxskip.torch.rule import learn, to_send
+from proxskip.torch.settings import Schedule, Settings, rate_at
+from proxskip.torch.stacked_optimizer import Make, StackedOptimizer, acts_by_entry
+from proxskip.torch.wire import decode, encode, largest
+from proxskip.types import Array, Indices
+
+
+class Training:
+    """The state of a training between rounds: x, h, the parameters of all clients and their optimizers."""
+
+    def __init__(
+        self, problem: Problem, optimizer: Make, settings: Settings, outer: Make | None, schedule: Schedule | None,
+        device: torch.device, at_once: int | None, together: bool | None,
+    ) -> None:  # fmt: skip
+        self.problem, self.make, self.settings, self.schedule, self.device = (
+            problem, optimizer, settings, schedule, device
+        )  # fmt: skip
+        self.control, self.after = settings.control, settings.correct == "after"
+        self.family = Networks(problem, device, one_by_one=True)
+        self.model: Model = self.family.model
+        self.dtype = self.model.torch_dtype
+        sizes = self.family.sizes
+        self.batches = sizes if settings.batch is None else np.minimum(sizes, settings.batch)
+        self.chi = settings.damping(minibatches=bool((self.batches < sizes).any()))
+        self.mix = settings.mix or 0.0
+        self.equal = np.ptp(problem.weights) == 0
+        self.weights = torch.tensor(problem.weights).to(device, self.family.dtype)
+        self.steps = StackedSteps(self.family, settings.seed, settings.batch, device, device.type == "cuda")
+        self.x = torch.as_tensor(self.model.start()).to(device, self.family.dtype)
+        rows = {"none": 0, "momentum": 1}.get(self.control, problem.n)
+        self.h = self._zeros(rows)
+        """The control variate of each client; with "momentum" one vector for all of them."""
+        self.errors = self._zeros(problem.n if settings.codec == "top-k" else 0)
+        """What top-k has not sent yet."""
+        self.at_once = at_once or problem.n
+        self.outer = None if outer is None else StackedOptimizer(outer, self._copies(1), False)
+        weights = [torch.nn.Parameter(v[0]) for v in self._copies(1)]
+        self.by_entry = acts_by_entry(optimizer, weights) if together is None else together
+        self.members: Indices = np.zeros(0, dtype=np.int64)
+        self.optimizer: StackedOptimizer | None = None
+        self.factor = 1.0
+        self.y: Parts = []
+        self.round = self.local_steps = self.grad_evals = self.floats_up = self.floats_down = self.bytes_up = 0
+        self.participated = np.zeros(problem.n, dtype=np.int64)
+
+    def _zeros(self, rows: int) -> Tensor:
+        return torch.zeros((rows, self.problem.d), dtype=self.family.dtype, device=self.device)
+
+    def _copies(self, c: int) -> Parts:
+        """The parameters of c clients that stand at x."""
+        return [v.to(self.dtype) for v in self.family.parts(self.x.expand(c, -1))]
+
+    # -- a round -------------------------------------------------------------------------------------------------------
+    def _join(self, members: Indices) -> None:
+        """Let these clients take part, at x."""
+        everybody = len(members) == self.problem.n
+        # a view of everybody's rows where all take part
+        self.mine: Any = slice(None) if everybody else torch.as_tensor(members).to(self.device)
+        if everybody and len(self.members) == self.problem.n and self.settings.state != "reset":
+            _set(self.y, self.family.views(self.x[None]))
+        else:
+            self._gather(members)
+        self.h_rows: Any = slice(None) if self.control in ("momentum", "none") else self.mine
+        if self.control == "momentum":
+            _set(self.shift, self.family.views(-self.mix * self.h))
+        elif self.control != "none":
+            _set(self.shift, self.family.views(self.h[self.mine]))
+        if self.settings.pull:
+            _set(self.center, self.family.views(self.x[None]))
+        for c in self.raw:
+            c.zero_()
+        self._set_rates()
+
+    def _gather(self, members: Indices) -> None:
+        """New tensors and optimizers for these clients; what all of them remember alike goes on."""
+        before, self.members, self.y = self.optimizer, members, self._copies(len(members))
+        self.optimizer = StackedOptimizer(self.make, self.y, self.by_entry)
+        self.factor = 1.0
+        if before is not None and self.settings.state not in (None, "reset"):
+            self.optimizer.adopt(before)
+        rows = 1 if self.control == "momentum" else len(members)
+        self.shift = self.family.parts(self._zeros(rows)) if self.control != "none" else []
+        self.raw = self.family.parts(self._zeros(rows)) if self.control == "gradient" else []
+        self.center = self._copies(1) if self.settings.pull else []
+        self.steps.forget()
+
+    def _set_rates(self) -> None:
+        assert self.optimizer is not None
+        factor = rate_at(self.schedule, self.round)
+        if factor != self.factor:
+            self.factor = factor
+            self.optimizer.scale_rates(factor)
+            self.steps.forget()  # graphs fix the learning rates as numbers
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def go_round(self, members: Indices) -> bool:
+        """A round of these clients; False where the average is not finite, and nothing was changed."""
+        settings = self.settings
+        K = local_steps(settings.seed, self.round, settings.p, settings.period)
+        self._join(members)
+        all_alike = len(members) == self.problem.n and self.by_entry and not self.family.apart
+        has_graph = all_alike and (settings.batch is None or settings.batch <= self.family.smallest)
+        self.steps.repeat(self._step, "train" if has_graph else None, K, members, self.round, 0)
+        moved = self.family.stack(self.y).to(self.x.dtype).sub_(self.x)
+        mean_gradient = self.family.stack(self.raw).div_(K) if self.raw else None
+        h = self.h[self.h_rows]
+        vectors = to_send(self.control, moved, mean_gradient, h)
+        sent = self._sent(vectors)
+        means = [self._mean(v) for v in sent]
+        if not all(bool(torch.isfinite(m).all()) for m in means):
+            return False
+        rate = settings.p or 1.0 / K
+        over_steps = rate * self._over_lr() if self.control in ("step", "momentum") else 0.0
+        learn(self.control, h, sent, means, self.chi, over_steps, settings.pull)
+        self.h[self.h_rows] = h
+        self._move(means[0])
+        self._count(members, K, len(vectors))
+        return True
+
+    def _step(self, batch: Any) -> None:
+        """A local step of all members."""
+        assert self.optimizer is not None
+        gradients = self._gradient(batch)
+        for c, g in zip(self.raw, gradients, strict=False):
+            c.add_(g)
+        if self.center:
+            pulls = zip(gradients, self.y, self.center, strict=True)
+            gradients = [g + self.settings.pull * (y - x) for g, y, x in pulls]
+        if self.shift and not self.after:
+            share = 1.0 - self.mix
+            gradients = [(g if share == 1.0 else share * g) - h for g, h in zip(gradients, self._shift(), strict=True)]
+        self.optimizer.step(gradients)
+        if self.after:
+            for y, h, lr in zip(self.y, self._shift(), self.optimizer.learning_rates(), strict=True):
+                y.add_(h, alpha=lr)
+
+    def _shift(self) -> Parts:
+        return [h.to(self.dtype) for h in self.shift]
+
+    def _gradient(self, batch: Any) -> Parts:
+        """With fewer clients at once as long as the device's memory is too small."""
+        parts = [v.detach() for v in self.y]
+        while True:
+            try:
+                return self.family.gradient(parts, portions(batch, self.at_once))
+            except torch.OutOfMemoryError:
+                if self.at_once == 1:
+                    raise
+                self.at_once = -(-min(self.at_once, len(self.members)) // 2)
+
+    def _mean(self, v: Tensor) -> Tensor:
+        if self.equal:
+            return v.mean(0)
+        w = self.weights[self.mine]
+        return torch.mv(v.t(), w / w.sum())
+
+    def _sent(self, vectors: list[Tensor]) -> list[Tensor]:
+        """What the server reads of each member's vectors."""
+        codec = self.settings.codec
+        if codec == "float32":
+            self.bytes_up += sum(v.numel() * v.element_size() for v in vectors)
+            return vectors
+        if codec == "top-k":
+            return [self._largest(vectors[0])]
+        order = self._columns()
+        joined = torch.cat([v[:, order] for v in vectors], dim=1)
+        read = torch.empty_like(joined)
+        for row, i in enumerate(self.members.tolist()):
+            payload = encode(joined[row], codec, self.settings.seed, i, self.round)
+            read[row] = decode(payload, codec, joined[row])
+            self.bytes_up += payload.numel()
+        back = torch.argsort(order)
+        return [v[:, back] for v in read.split(self.problem.d, dim=1)]
+
+    def _largest(self, moved: Tensor) -> Tensor:
+        """The largest entries of what each client has not sent yet; the rest stays there (error feedback)."""
+        assert self.settings.share is not None
+        due = self.errors[self.mine] + moved
+        sent = torch.empty_like(due)
+        for row, v in enumerate(due):
+            sent[row], size = largest(v, self.settings.share)
+            self.bytes_up += size
+        self.errors[self.mine] = due - sent
+        return sent
+
+    def _columns(self) -> Tensor:
+        """The unknowns in the order in which the optimizer has its parameters."""
+        assert self.optimizer is not None
+        columns = torch.arange(self.problem.d, device=self.device).split(self.family.numels)
+        return torch.cat([columns[k] for k in self.optimizer.order()])
+
+    def _over_lr(self) -> Tensor:
+        """1 / lr of each unknown; 0 where that is 0: nothing moved there."""
+        assert self.optimizer is not None
+        rates = [1.0 / lr if lr else 0.0 for lr in self.optimizer.learning_rates()]
+        sizes = torch.tensor(self.family.numels, device=self.device)
+        return torch.tensor(rates, dtype=self.x.dtype, device=self.device).repeat_interleave(sizes)
+
+    def _move(self, mean: Tensor) -> None:
+        """The step of the server."""
+        if self.control == "dual":
+            mean = mean - torch.mv(self.h.t(), self.weights) / self.settings.pull
+        if self.outer is None:
+            self.x = self.x + mean
+            return
+        _set(self.outer.parts, self.family.views(self.x[None]))
+        self.outer.step([g.to(self.dtype) for g in self.family.parts(-mean[None])])
+        self.x = self.family.stack(self.outer.parts)[0].to(self.x.dtype)
+
+    def _count(self, members: Indices, K: int, vectors: int) -> None:
+        """Share what the optimizers remember, and count the round."""
+        assert self.optimizer is not None
+        shared = 0
+        if self.settings.state not in (None, "kept", "reset"):
+            w = self.weights[self.mine]
+            shared = self.optimizer.settle(self.settings.rule_of, w / w.sum())
+        self.round += 1
+        self.local_steps += K * len(members)
+        self.grad_evals += int(self.batches[members].sum()) * K
+        self.floats_up += len(members) * (vectors * self.problem.d + shared)
+        self.bytes_up += len(members) * shared * self.x.element_size()
+        # with "momentum" the clients get the last step of the server, which they can tell from two x in a row
+        self.floats_down += len(members) * (vectors * self.problem.d + shared)
+        self.participated[members] += 1
+
+    # -- records and checkpoints -------------------------------------------------------------------------------------
+    def vector(self) -> Array:
+        """x, here."""
+        x: Array = self.x.to("cpu", torch.float64, copy=True).numpy()
+        return x
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def measured(self) -> dict[str, float]:
+        """The numbers of a record, without the time."""
+        f = sum(float(part) for part in weighted_losses(self.family, self.x, self.problem.weights, self.at_once))
+        costs: dict[str, float] = {"round": self.round, "local_steps": self.local_steps, "grad_evals": self.grad_evals}
+        costs |= {"floats_up": self.floats_up, "floats_down": self.floats_down, "bytes_up": self.bytes_up}
+        costs |= {"bytes_down": self.floats_down * self.x.element_size()}
+        return {**costs, "f": f, **self.model.measure(self.vector())}
+
+    def saved(self) -> dict[str, Any]:
+        """Tensors and numbers from which ``load`` makes this state."""
+        state: dict[str, Any] = {name: getattr(self, name) for name in COUNTS}
+        state |= {"x": self.x, "h": self.h, "errors": self.errors}
+        state |= {"participated": torch.as_tensor(self.participated), "members": torch.as_tensor(self.members)}
+        if self.optimizer is not None:
+            state |= self.optimizer.saved("optimizer")
+        if self.outer is not None:
+            state |= self.outer.saved("outer")
+        return state
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from what ``saved`` gave."""
+        for name in COUNTS:
+            setattr(self, name, int(state[name]))
+        self.x, self.h, self.errors = (state[name] for name in ("x", "h", "errors"))
+        self.participated, members = (state[name].cpu().numpy() for name in ("participated", "members"))
+        if len(members):
+            self._gather(members)
+            assert self.optimizer is not None
+            self.optimizer.load("optimizer", state)
+        if self.outer is not None:
+            self.outer.load("outer", state)
+
+
+COUNTS = ("round", "local_steps", "grad_evals", "floats_up", "floats_down", "bytes_up")
+
+
+def _set(parts: Parts, values: Parts) -> None:
+    """Copy values into tensors that stay where they are, since graphs read them there."""
+    for v, value in zip(parts, values, strict=True):
+        v.copy_(value.expand_as(v))
