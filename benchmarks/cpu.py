@@ -158,9 +158,9 @@ def threads(quick: bool) -> Iterator[str]:
 
 
 def overhead(quick: bool) -> Iterator[str]:
-    """A round of Scaffnew without its local step, in passes over the state vectors (h and xhat, copied on one thread)."""
+    """A round of Scaffnew without its local step on one thread, in passes over the state vectors (copies of h and xhat)."""
     for n in (1_000, 10_000, 100_000):
-        problem, engine, inside = synthetic(100_000 if quick else 1_000_000, 300, 12, n), CpuEngine(), [0.0]
+        problem, engine, inside = synthetic(100_000 if quick else 1_000_000, 300, 12, n), CpuEngine(1), [0.0]
         descend = engine.descend
 
         def timed(*given: Any, descend: Any = descend, inside: list[float] = inside, **more: Any) -> Any:
