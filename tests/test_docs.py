@@ -326,7 +326,7 @@ def test_there_are_few_pages_and_short_ones() -> None:
     by_hand = [p.name for p in pages if "written by docs/" not in p.read_text("utf-8")[:1000].lower()]
     assert len(by_hand) <= 26, by_hand
     assert all("docs/make_" in (ROOT / "docs" / name).read_text("utf-8")[:500] for name in GENERATED)
-    for name, most in (("README.md", 110), ("docs/decisions.md", 250), ("docs/how-a-run-flows.md", 120)):
+    for name, most in (("README.md", 110), ("docs/decisions.md", 300), ("docs/how-a-run-flows.md", 120)):
         assert len((ROOT / name).read_text("utf-8").splitlines()) <= most, name
 
 
