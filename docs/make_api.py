@@ -35,6 +35,7 @@ SECTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "plot",
             "reproduce",
             "Result",
+            "RunResult",
             "Results",
             "Tuned",
             "Status",
@@ -68,7 +69,7 @@ OPTIONAL: tuple[tuple[str, tuple[tuple[str, tuple[str, ...]], ...]], ...] = (
     (
         "proxskip.torch",
         (
-            ("proxskip.torch", ("train", "split", "Trained")),
+            ("proxskip.torch", ("train", "resume", "recipe", "recipes", "split", "plot_split", "Trained")),
             ("proxskip.torch", ("Model", "Scaffnew", "SynchronizationError", "init_process_group")),
             ("proxskip.engines.torch.engine", ("TorchEngine",)),
         ),
@@ -78,7 +79,7 @@ OPTIONAL: tuple[tuple[str, tuple[tuple[str, tuple[str, ...]], ...]], ...] = (
         (
             (
                 "proxskip.flower",
-                ("Federated", "Outcome", "FederationResult", "client_app", "FederatedClient", "Remote"),
+                ("Federated", "FederationResult", "client_app", "FederatedClient"),
             ),
             ("proxskip.flower", ("Noise", "from_arrays", "from_svmlight", "from_torch")),
         ),
@@ -87,7 +88,7 @@ OPTIONAL: tuple[tuple[str, tuple[tuple[str, tuple[str, ...]], ...]], ...] = (
 """Pages of packages that may not be installed; such a page is left as it is."""
 MODULES = ("participation", "graphs", "codecs", "callbacks", "datasets", "prox", "theory", "authoring")
 BEYOND = (
-    ("proxskip.theory.table1", ("table1", "Table1Row")),
+    ("proxskip.experiments.paper_table", ("table1", "Table1Row")),
     ("proxskip.loop.ledger", ("Ledger",)),
     ("proxskip.engines.cpu.engine", ("CpuEngine",)),
     ("proxskip.engines.reference", ("ReferenceEngine",)),
