@@ -84,7 +84,7 @@ def module_or_skip(name: str) -> ModuleType:
     """Import a module of the library; skip the test where a package of somebody else is missing."""
     try:
         return import_module(name)
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         if (error.name or "proxskip").startswith("proxskip"):
             raise
         pytest.skip(f"{error.name} is not installed")

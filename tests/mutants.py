@@ -39,8 +39,8 @@ EXCHANGE, SCAFFNEW, GOSSIP = "loop/metered_exchange.py", "methods/scaffnew.py", 
 TELL, H = "self.engine.tell(half, self.cohort, outcome)", 'return {"h": memory["h"] + (eta'
 MUTANTS = (
     Mutant("reset-h", "a worker restarts: h of client 0 is back to zero in round 2", PATTERN, (
-        EXCHANGE, "        self.meter.participated[self.whom] += 1\n",
-        "        self.meter.participated[self.whom] += 1\n"
+        EXCHANGE, "        self.meter.begin(self.whom)\n",
+        "        self.meter.begin(self.whom)\n"
         '        if round == 2 and "h" in getattr(self.engine, "kept", {}):\n'
         '            self.engine.kept["h"][0] = 0.0\n')),
     Mutant("lost-download", "the first client of a cohort of two or more never hears the outcome",
@@ -53,8 +53,8 @@ MUTANTS = (
     Mutant("divided-by-n", "a cohort's sum is divided by the weight of everybody", STAYS,
            (EXCHANGE, "tuple(w / w.sum() for w in rows)", "tuple(w / weights.sum() for w in rows)")),
     Mutant("unrounded-h", "vectors travel in single precision, and h is updated with the unrounded ones", PATTERN,
-           (EXCHANGE, "sums(request.weights, work.up)",
-            'sums(request.weights, [U.astype("float32").astype("float64") for U in work.up])')),
+           (EXCHANGE, "sums(self._shares(weights), work.up)",
+            'sums(self._shares(weights), [U.astype("float32").astype("float64") for U in work.up])')),
     Mutant("disconnected-W", "a graph in two parts is accepted",
            "test_links.py::test_a_matrix_that_cannot_mix_is_refused_with_its_numbers",
            ("links/graphs.py", "    if parts > 1:\n", "    if parts > 99:\n"),

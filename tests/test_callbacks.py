@@ -102,7 +102,7 @@ def test_callbacks_hear_that_the_run_raised() -> None:
         broken = False
 
         def value(self, x: Any) -> float:
-            return float(x @ x) / 2
+            return float((x - 1.0) @ (x - 1.0)) / 2
 
         def gradient(self, x: Any) -> Any:
             if self.broken:

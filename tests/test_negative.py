@@ -110,7 +110,7 @@ FLAT, ROUND = ps.Problem([ps.Quadratic([1.0, 0.0], [1.0, 0.0])]), ps.Quadratic([
         (lambda: ps.Tamuna(0.1, 0.5, 2, 0.0), "chi = 0"),
         (lambda: ps.PDHG(0.1, 0.0), "tau = 0"),
         (lambda: ps.RandomGossip(0.1, 0.1, ps.graphs.graph("ring", 4), p_e=0.0), "p_e = 0"),
-        (lambda: ps.FiveGCS(0.1, 0.1, 1.0, 0.1, theta=1.0), "theta = 1"),
+        (lambda: ps.FiveGCS(0.1, 0.1, 1, theta=1.0), "theta = 1"),
         (lambda: ps.LoCoDL(0.1, 0.5, "natural", 0.1, 0.125, 0.0), "rho = 0"),
         (lambda: ps.Decaying(ps.GD(0.1), -1.0), "decay = -1"),
         # that do not fit the problem
@@ -125,8 +125,8 @@ FLAT, ROUND = ps.Problem([ps.Quadratic([1.0, 0.0], [1.0, 0.0])]), ps.Quadratic([
         (lambda: ps.run(gossip(0.5), WEIGHTED, rounds=1), "equally weighted"),
         (lambda: ps.run(ps.GD(0.5), WEIGHTED, rounds=1, h0=np.ones((4, 4))), "no control variates"),
         (lambda: ps.run(ps.Scaffold(0.1, 5), WEIGHTED, rounds=1, h0=np.ones((4, 4))), "must be zero, or the answer"),
-        (lambda: ps.LoCoDL.theory(HARD, family.Signs()), "needs an unbiased codec"),
-        *((lambda kind=kind: kind.theory(FLAT), "mu is unknown") for kind in (ps.Scaffnew, ps.ProxSkip, ps.Accelerated)),
+        (lambda: ps.LoCoDL.theory(HARD, codec=family.Signs()), "needs an unbiased codec"),
+        *((lambda kind=kind: kind.theory(FLAT), "by mu, which is unknown") for kind in (ps.Scaffnew, ps.ProxSkip, ps.Accelerated)),
         *((lambda name=name: ps.run(NAMED[name].make(PLAIN), PLAIN.with_psi(ps.prox.L1(0.1)), rounds=1), "no prox step")
           for name in ("gd", "local-gd", "scaffold", "fedlin", "s-local-gd", "decentralized")),
         # starts and stops

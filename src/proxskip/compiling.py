@@ -33,7 +33,8 @@ def compiling(kernel: Any) -> Iterator[None]:
     if sys.stderr.isatty() or in_notebook():
         word.start()
     try:
-        with FileLock(Path(kernel.stats.cache_path) / "proxskip.lock"):
+        # a soft lock, of systems that have no better one, would wait for ever for the file that a better one leaves
+        with FileLock(Path(kernel.stats.cache_path) / f"{FileLock.__name__}.lock"):
             yield
     finally:
         word.cancel()

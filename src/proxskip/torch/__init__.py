@@ -6,7 +6,9 @@ Needs the extra ``torch``: ``pip install "proxskip[torch]"``.
 try:
     import torch as _torch  # noqa: F401
 except ImportError:
-    raise ImportError('proxskip.torch needs PyTorch; install it with pip install "proxskip[torch]".') from None
+    raise ImportError(
+        'proxskip.torch needs PyTorch; install it with pip install "proxskip[torch]".', name="torch"
+    ) from None
 
 from proxskip.on_demand import attach_stub
 
