@@ -96,7 +96,7 @@ def test_a_federation_says_that_a_tolerance_is_below_rounding() -> None:
     def end(tol: float) -> tuple[str, str, int, bool]:
         server, clients = federate(method, problem, 5000, tol=tol, measure=20)
         state, _ = drive(server, clients)
-        status, message = server.verdict(state)
+        status, message = server.verdict()
         return status.name, message, state.round, state.reached
 
     name, message, rounds, reached = end(1e-18)

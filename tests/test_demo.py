@@ -14,7 +14,7 @@ def test_scaffnew_wins_the_race() -> None:
     laps = demo_command.race(rounds=30)
     done, state = next(laps)
     assert (done, list(state)) == (demo_command.LAP, ["Scaffnew"])  # the first picture
-    assert state["Scaffnew"].about["engine"] == "reference"  # which compiles nothing
+    assert state["Scaffnew"].summary["engine"] == "reference"  # which compiles nothing
     *_, (done, state) = laps
     gaps = {title: demo_command.gap(result) for title, result in state.items()}
     assert done == 30

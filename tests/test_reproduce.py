@@ -302,7 +302,7 @@ def test_spread_is_refused_for_another_loss(data: str, tmp_path: Path) -> None:
     bench = Bench(tmp_path, data)
     assert np.ptp(bench.problem(spread=4.0).L_i) > 0
     with pytest.raises(ps.InputError, match="spread= scales the clients of a logistic loss"):
-        bench.problem(spread=4.0, loss="squares")
+        bench.problem(spread=4.0, loss="squared")
 
 
 def test_a_decaying_step_is_the_formulas() -> None:
@@ -730,7 +730,7 @@ def test_methods_of_ones_own_run_in_several_processes(data: str, tmp_path: Path)
         ("target=1e-8", "K_=3", "line 8: scaffnew takes no K_=; it may have "),
         ("K=4, **", "speed=4, **", "line 8: no curve takes speed=."),
         ("Scaffold, K = {K}", "Scaffold", 'line 8: two curves have the label "Scaffold"; give each its own.'),
-        ("p=0.25", "p=25", "line 8: p = 25.0 must lie in (0, 1]"),
+        ("p=0.25", "p=25", "line 8: p = 25 must lie in (0, 1]"),
         ('runs["Scaffnew"]', 'runs["scaffnow"]', 'line 21: there is no curve "scaffnow"; there are gradient descent,'),
         ('runs["Scaffnew"]', 'runs["scaffold"]', "line 21: 2 curves are of scaffold; give a label, or use of("),
         ("within=40", "within=40, colour=3", "line 21: TypeError: reaches() got an unexpected keyword argument"),

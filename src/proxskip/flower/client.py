@@ -36,7 +36,16 @@ class PendingWork:
 
 @dataclass(frozen=True)
 class ClientState:
-    """Everything a client must not lose; a driver keeps it on disk."""
+    """Everything a client must not lose; a driver keeps it on disk.
+
+    Args:
+        run: 16 bytes that no other run has.
+        committed: the last ticket that this client has committed.
+        memory: what it remembers, such as h.
+        pending: work that was sent and is not known to be counted.
+        seen: the last ticket that it was asked in.
+        digest: of the committed memory.
+    """
 
     run: bytes
     committed: int = 0

@@ -249,7 +249,10 @@ class FederationRun:
         # in other packages' methods a list other than gamma may mean anything, so it travels unchanged
         each = type(self.server.method) in BUILT_IN
         parameters: dict[str, Any] = self.words["parameters"]
-        return {k: v[client] if isinstance(v, list) and (each or k == "gamma") else v for k, v in parameters.items()}
+        own = {k: v[client] if isinstance(v, list) and (each or k == "gamma") else v for k, v in parameters.items()}
+        if own.get("own_steps"):
+            own["own_steps"] = False  # the step that it would choose is in gamma
+        return own
 
     def _reply(self, node: int, reply: Message) -> list[Ask]:
         """Pass a reply to the protocol; an error counts as no answer, an unreadable reply as a damaged one."""

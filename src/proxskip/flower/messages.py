@@ -96,7 +96,12 @@ class Answer:
 
 
 def encode(message: Ask | Answer, limit: int = LIMIT) -> bytes:
-    """The bytes of a message; refused if they exceed the limit."""
+    """The bytes of a message.
+
+    Args:
+        message: an ask or an answer.
+        limit: of its bytes; a longer one is refused.
+    """
     raw = _packed_ask(message) if isinstance(message, Ask) else _packed_answer(message)
     if len(raw) > limit:
         raise InputError(
@@ -148,7 +153,13 @@ def _place(v: Array, vectors: list[Array]) -> int:
 
 
 def decode(raw: Any, d: int, limit: int = LIMIT) -> Ask | Answer:
-    """The message in these bytes, with vectors of length d; WireError with the reason if there is none."""
+    """The message in these bytes; WireError with the reason if there is none.
+
+    Args:
+        raw: the bytes, which may be anything.
+        d: the length of its vectors.
+        limit: of its bytes, also with its numbers in float64.
+    """
     if not isinstance(raw, bytes | bytearray | memoryview):
         raise WireError(f"a message is bytes, not {type(raw).__name__}.")
     if len(raw) > limit:

@@ -82,7 +82,21 @@ class Ticket:
 
 @dataclass
 class Counts:
-    """What happened to messages and tickets."""
+    """What happened to messages and tickets.
+
+    Args:
+        damaged: messages that are not whole, or of another version.
+        foreign: messages of another client or run.
+        stale: answers to another exchange, or to an older copy of the server.
+        duplicates: second answers.
+        rejected: answers that are not what the half sends.
+        late: clients that missed a deadline.
+        lost: clients that had lost their memory, or had another one.
+        repaired: lost memories that were restored.
+        void: tickets that counted nobody.
+        audits: checks of the sum of the h.
+        recentred: how often the sum was set to zero.
+    """
 
     damaged: int = 0
     foreign: int = 0
@@ -112,6 +126,8 @@ class ServerState:
         uploads: per client, the digest of the upload that was counted last.
         outcomes: by ticket, those that some client has yet to hear.
         lost: the clients that have lost their memory.
+        counts: what happened to messages and tickets.
+        notes: sentences for the result.
         ticket: the number of the last ticket.
         round: the rounds that are done.
         void: the attempts at this round that were void.

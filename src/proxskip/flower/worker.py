@@ -30,6 +30,7 @@ class Worker:
         i: its number in the federation, which keys its minibatches.
         seed: the run's seed.
         batch: rows of a minibatch, or None for full gradients.
+        d: the number of unknowns, needed only if the function does not know it.
     """
 
     def __init__(self, oracle: Oracle, i: int, seed: int = 0, batch: int | None = None, d: int = 0) -> None:
