@@ -136,7 +136,7 @@ def judged(seed: int) -> tuple[str, str | None]:
                 server, clients = federate(best, problem, rounds, seed=seed, tol=tol, measure=20, least=1)
                 state, _ = drive(server, clients)
                 x, success = state.vectors["x"], state.reached
-                said = server.verdict(state)[0].name
+                said = server.verdict()[0].name
             else:
                 method: Any = best if name == "scaffnew" else name
                 result = ps.run(method, problem, tol=tol, rounds=1500, iterations=STEPS, seed=seed, threads=1)
