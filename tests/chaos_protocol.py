@@ -14,6 +14,7 @@ import time
 import tracemalloc
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +29,8 @@ from simulated_federation import Violation, simulate
 LIMIT = 1 << 16
 WRONG = (None, True, -1, 1.5, 2**70, "", "00", "local", [], [9], {}, {"a": 1}, float("nan"))
 """What a hostile client may write into a field of a message that is then sealed again."""
+OTHER: dict[str, Any] = {"run": "ab" * 16, "client": 0, "ticket": 2**40, "exchange": 1, "base": 1, "round": 1}
+"""Right values of a field, for another message than the one that is waited for."""
 
 
 def campaign(lo: int, hi: int, first: bool = False) -> tuple[list[str], Counter[str], Counter[str]]:
@@ -85,6 +88,9 @@ def mutated(rng: random.Random, raw: bytes, kinds: int = 8) -> bytes:
         body = bytearray(raw[:-32])
         body[12:16] = rng.choice((0, length - 1, length + 1, 2**32 - 1)).to_bytes(4, "little")
         return bytes(body) + hashlib.sha256(body).digest()
+    elif rng.random() < 0.3 and OTHER.keys() <= meta.keys():
+        name = rng.choice([*OTHER])
+        meta[name] = OTHER[name]
     else:
         name = rng.choice([*meta, "another"])
         # a finite value is one that the server cannot know to be wrong

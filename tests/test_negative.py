@@ -35,7 +35,7 @@ class TopK(RandK):
 class UncheckedScaffnew(ps.Scaffnew):
     """Scaffnew with any codec, which ``check`` refuses."""
 
-    def check(self, problem: ps.Problem, insist: bool = False) -> list[str]:
+    def check(self, problem: ps.Problem, insist: bool = False, cohorts: Any = None) -> list[str]:
         return []
 
 

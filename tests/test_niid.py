@@ -30,7 +30,7 @@ def test_idx_files_are_read_plain_and_compressed(name: str, tmp_path: Path, read
         read_idx(tmp_path / name, "0" * 64)
 
 
-@pytest.mark.parametrize("content", [gzip.compress(HEADER)[:-9], b"<html>please log in</html>"])
+@pytest.mark.parametrize("content", [gzip.compress(HEADER)[:-9], b"<html>please log in</html>"], ids=["cut", "page"])
 def test_a_damaged_download_is_one_sentence(content: bytes, tmp_path: Path, read_idx: Any) -> None:
     (tmp_path / "a.gz").write_bytes(content)
     with pytest.raises(InputError, match=r"cannot be read .*; remove it"):

@@ -51,7 +51,7 @@ def smooth(rng: np.random.Generator, dtype: Any = np.float64) -> Any:
     if kind == 0:
         return ps.LeastSquares(A.astype(dtype), b, l2=l2)
     if kind == 1:
-        return ps.Logistic(A.astype(dtype), b > 0, l2=l2)
+        return ps.Logistic(A.astype(dtype), b > np.median(b), l2=l2)
     return ps.Quadratic(A.T @ A / m + l2 * np.eye(d), A.T @ b / m)
 
 
