@@ -219,7 +219,7 @@ def test_commands_exist(page: Path) -> None:
 SHORTER = {
     "run": ["--rounds", "3", "--quiet"],
     "sweep": ["--rounds", "3", "--quiet"],
-    "plan": ["--eps", "0.1", "--quiet"],
+    "plan": ["--tol", "0.1", "--quiet"],
 }
 """Of a flag that is given twice, the second counts."""
 
