@@ -337,6 +337,8 @@ def default(parameter: inspect.Parameter) -> str:
     if value is inspect.Parameter.empty:
         return ""
     shown = value.__name__ if inspect.isclass(value) else repr(value)
+    if isinstance(value, frozenset) and value:  # whose own order differs from one process to the next
+        shown = f"frozenset({{{', '.join(map(repr, sorted(value)))}}})"
     between = "=" if parameter.annotation is inspect.Parameter.empty else " = "
     return between + ("..." if shown.startswith("<") else shown)
 
