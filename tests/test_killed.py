@@ -134,18 +134,20 @@ def test_a_kill_before_every_change_to_a_file(kind: str, tmp_path: Path) -> None
 @pytest.mark.parametrize("kind", ["run", "resume", "sweep"])
 def test_a_kill_at_random_moments(kind: str, tmp_path: Path) -> None:
     draw, known, killed = random.Random(kind), {}, 0
-    before, call, _ = kinds(tmp_path / "timed")[kind]
-    before()
-    began = time.monotonic()
-    os.waitpid(in_child(call, lambda: None), 0)
-    seconds = time.monotonic() - began
+    seconds = []
+    for k in range(3):  # the first call may wait for the disk or for kernels
+        before, call, _ = kinds(tmp_path / f"timed{k}")[kind]
+        before()
+        began = time.monotonic()
+        os.waitpid(in_child(call, lambda: None), 0)
+        seconds.append(time.monotonic() - began)
 
     def kill(call: Callable[[], Any]) -> bool:
         pid = in_child(call, lambda: None)
-        time.sleep(draw.uniform(0.0, 1.2 * seconds))
+        time.sleep(draw.uniform(0.0, 1.2 * min(seconds)))
         os.kill(pid, signal.SIGKILL)
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
 
     for k in range(200):
         killed += go_on(kind, tmp_path / str(k), kill, known)
-    assert killed > 20  # the others had ended by then, which depends on the machine
+    assert killed > 50
