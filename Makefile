@@ -5,7 +5,7 @@ export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
-.PHONY: setup demo docs quick test test-slow test-bare test-torch test-browser test-shells test-all check bench chaos clean
+.PHONY: setup demo docs quick test test-slow test-bare test-torch test-stats test-browser test-shells test-all check bench chaos clean
 
 setup: $(VENV)/.stamp
 
@@ -28,7 +28,7 @@ docs: $(VENV)/.core
 
 # Which tier is for what: see CONTRIBUTING.md
 PYTEST := -m pytest -n 2 --dist loadgroup
-QUICK := not (slow or long or ray or flower or browser or torch)
+QUICK := not (slow or long or ray or flower or browser or torch or stats)
 
 quick: setup
 	HYPOTHESIS_PROFILE=dev $(BIN)/python $(PYTEST) -m "$(QUICK)"
@@ -61,16 +61,27 @@ TORCH ?= 2.13.0
 test-torch: .venv-torch/.stamp
 	HYPOTHESIS_PROFILE=ci .venv-torch/bin/python $(PYTEST) -m torch
 
+.venv-stats/.stamp: pyproject.toml
+	$(PYTHON) -m venv .venv-stats
+	.venv-stats/bin/python -m pip install --disable-pip-version-check -q -e '.[test,stats]'
+	# it has no wheel for some machines, and only its own comparisons need it
+	-.venv-stats/bin/python -m pip install --disable-pip-version-check -q --only-binary :all: scikit-survival
+	touch $@
+
+# Fits that statsmodels, lifelines and scikit-survival know too
+test-stats: .venv-stats/.stamp
+	HYPOTHESIS_PROFILE=ci .venv-stats/bin/python $(PYTEST) -m stats
+
 # Programs come from the system: installed with apt-get where that is allowed, else these tests are skipped and say so
 test-browser: setup
-	tests/install_programs.sh chromium fonts-dejavu-core
+	tests/support/install_programs.sh chromium fonts-dejavu-core
 	HYPOTHESIS_PROFILE=ci $(BIN)/python $(PYTEST) -m browser
 
 test-shells: setup
-	tests/install_programs.sh zsh fish
+	tests/support/install_programs.sh zsh fish
 	$(BIN)/python $(PYTEST) -m shells
 
-test-all: test test-slow test-bare test-torch test-browser test-shells
+test-all: test test-slow test-bare test-torch test-stats test-browser test-shells
 
 check: setup
 	$(BIN)/ruff check .
@@ -83,7 +94,7 @@ bench: setup
 	$(BIN)/python benchmarks/run.py
 
 chaos: setup
-	$(BIN)/python tests/chaos.py
+	$(BIN)/python tests/campaigns/chaos.py
 
 clean:
-	rm -rf $(VENV) .venv-bare .venv-torch demo site build runs report .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-bare .venv-torch .venv-stats demo site build runs report .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

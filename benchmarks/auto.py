@@ -116,7 +116,7 @@ def breast_cancer(lam: float, l2: float, ratio: float) -> tuple[Any, Any]:
 
     A, b = load_breast_cancer(return_X_y=True)
     A = (A - A.mean(axis=0)) / A.std(axis=0)
-    f = ps.Logistic(A, b, l2=l2, l2_relative=True)
+    f = ps.Logistic(A, b, l2_relative=l2)
     return Costly(f, gradient_seconds(ratio)), CostlyProx(ps.prox.L1(lam), ratio)
 
 
@@ -124,7 +124,7 @@ def logistic(rows: int, d: int, l2: float) -> tuple[Any, Any]:
     rng = np.random.default_rng(rows)
     A = rng.standard_normal((rows, d)) * np.geomspace(1, 0.05, d)
     b = A[:, ::7].sum(axis=1) + rng.standard_normal(rows) > 0
-    return ps.Logistic(A, b, l2=l2, l2_relative=True), ps.prox.L1(1e-3)
+    return ps.Logistic(A, b, l2_relative=l2), ps.prox.L1(1e-3)
 
 
 def lasso(rows: int, d: int, l2: float = 0.0) -> tuple[Any, Any]:
@@ -149,7 +149,7 @@ def low_rank(m: int, share: float, l2: float) -> tuple[Any, Any]:
     A = rng.standard_normal((int(share * m * m), m * m))
     M = rng.standard_normal((m, 2)) @ rng.standard_normal((2, m))
     b = A @ M.ravel() + 0.1 * rng.standard_normal(len(A))
-    return ps.LeastSquares(A, b, l2=l2, l2_relative=True), ps.prox.NuclearNorm(0.05, (m, m))
+    return ps.LeastSquares(A, b, l2_relative=l2), ps.prox.NuclearNorm(0.05, (m, m))
 
 
 def deblurring(side: int, mu: float) -> tuple[Any, Any]:

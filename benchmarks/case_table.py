@@ -1,6 +1,6 @@
 """What the cases of ``same_bytes.py`` are made of: problems, methods with their parameters, and results as arrays.
 
-Only names that stay are used: ``proxskip`` with its public names. See ``tests/conftest.py`` for what each method claims.
+Only names that stay are used: ``proxskip`` with its public names. See ``tests/support/methods.py`` for what each method claims.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import scipy.sparse
 
 import proxskip as ps
-from proxskip.links.graphs import graph  # releases before 0.3 run this too
+from proxskip.graphs import graph  # releases before 0.3 run this too
 
 UNEQUAL = (1.0, 2.0, 3.0, 4.0)
 CLOCKS = ("seconds", "versions", "cluster", "plan")
@@ -97,7 +97,7 @@ def model(loss: str, storage: str, dtype: str = "float64", rows: int = 96, featu
     A, b = data(rows, features, 3 if loss == "softmax" else 2)
     A = (A != 0).astype(np.float64) if storage == "ones" else A
     given = A if storage == "dense" else scipy.sparse.csr_matrix(A)
-    return LOSSES[loss](given, b, l2=0.02, l2_relative=True, dtype=np.dtype(dtype))
+    return LOSSES[loss](given, b, l2_relative=0.02, dtype=np.dtype(dtype))
 
 
 @cache
@@ -180,6 +180,7 @@ ALL = (
     Entry("proxgd-box", ps.ProxGD.theory, psi=ps.prox.Box(-0.2, 0.3)),
     Entry("accelerated", ps.Accelerated.theory, batch=False),
     Entry("fista", ps.Fista.theory, batch=False, psi=l1),
+    Entry("newton", lambda p: ps.Newton(), batch=False, needs="Newton"),
     Entry("local-gd", lambda p: ps.LocalGD.theory(p, K=4, figure=True)),
     Entry("local-gd-cohort", lambda p: ps.LocalGD.theory(p, K=4, figure=True), cohort=3),
     Entry("local-gd-given", lambda p: ps.LocalGD.theory(p, K=4, figure=True), cohort=GIVEN),

@@ -26,7 +26,7 @@ import numpy as np
 from case_table import ENTRIES, NAMED, Case, run, run_entry
 
 import proxskip as ps
-from proxskip.registry import METHODS  # releases before 0.3 run this too
+from proxskip.methods.registry import METHODS  # releases before 0.3 run this too
 
 RESUMED = (
     "gd", "fista", "scaffold", "scaffold-cohort", "fedlin", "s-local-gd-q", "sproxskip", "scaffnew-own",
@@ -110,7 +110,7 @@ def _dealt(by: Any) -> Any:
 
 def _digits(engine: str) -> Any:
     A, b = ps.datasets.load("digits")
-    problem = ps.split(ps.Logistic(A, b, l2=1e-2, l2_relative=True), clients=10, by="label")
+    problem = ps.split(ps.Logistic(A, b, l2_relative=1e-2), clients=10, by="label")
     return run(ps.Scaffnew.theory(problem), problem, rounds=5, engine=engine)
 
 

@@ -15,7 +15,7 @@ from case_table import ENTRIES, NAMED, Case
 import proxskip as ps
 from proxskip.flower import ClientNode, ClientState, Server, Worker
 from proxskip.flower.messages import encode
-from proxskip.links.cohorts import Bernoulli, Given, Uniform
+from proxskip.participation import Bernoulli, Given, Uniform
 
 RUN = bytes(range(16))
 MOST = 2000

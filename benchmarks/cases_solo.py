@@ -13,7 +13,7 @@ import scipy.sparse
 from case_table import Case, model
 
 import proxskip as ps
-from proxskip.registry import METHODS  # releases before 0.3 run this too
+from proxskip.methods.registry import METHODS  # releases before 0.3 run this too
 
 PLAIN = ("proxgd", "fista", "fista-restart", "proxskip", *(["apda"] if "apda" in METHODS else []))
 SPLIT = ("splitskip", "papc", "pdhg")

@@ -28,8 +28,8 @@ import scipy.sparse
 import proxskip as ps
 from proxskip.engines.cpu.engine import CpuEngine, available_cores
 from proxskip.engines.cpu.shards import Tiles
-from proxskip.links.cohorts import Everyone
-from proxskip.loop.metered_exchange import MeteredExchange
+from proxskip.participation import Everyone
+from proxskip.running.metered_exchange import MeteredExchange
 
 HERE = Path(__file__).parent
 
@@ -253,7 +253,7 @@ def w8a() -> tuple[ps.Problem, str]:
         A, b = ps.datasets.load("w8a")
     except ps.InputError:
         return synthetic(49_749, 300, 12, 20), "random rows of w8a's shape"
-    return ps.split(ps.Logistic(A, b, l2=1e-4, l2_relative=True), clients=20, by="label"), "w8a by label"
+    return ps.split(ps.Logistic(A, b, l2_relative=1e-4), clients=20, by="label"), "w8a by label"
 
 
 def row(what: str, figure: float, bar: float | None = None, least: bool = False) -> str:

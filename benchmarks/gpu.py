@@ -28,7 +28,7 @@ def main() -> None:
     cupy = need_cupy()
     card = Card.here()
     A, b = ps.datasets.load("w8a")
-    whole = ps.Logistic(A, b, l2=1e-4, l2_relative=True)
+    whole = ps.Logistic(A, b, l2_relative=1e-4)
     print(f"## The GPU engine on one {card.name}\n")
     print(
         f"CuPy {cupy.__version__}, CUDA runtime {cupy.cuda.runtime.runtimeGetVersion()}, {card.processors} "
@@ -132,7 +132,7 @@ def short_rounds_table(cupy: Any, whole: Any) -> list[str]:
 def shapes_table(cupy: Any, whole: Any) -> list[str]:
     """Other numbers of clients, minibatches, precision and losses."""
     twenty = ps.split(whole, clients=20, by="label")
-    single = ps.Logistic(whole.A, whole.b, l2=1e-4, l2_relative=True, dtype=np.float32)
+    single = ps.Logistic(whole.A, whole.b, l2_relative=1e-4, dtype=np.float32)
     soft = ps.Softmax(whole.A, np.arange(whole.N) % 5, l2=1e-3)
     cases = {f"{n} clients": ps.split(whole, clients=n, by="label") for n in (1, 10, 50, 500)}
     cases |= {f"20 clients, minibatches of {b}": twenty.with_batch(b) for b in (2000, 400, 32)}

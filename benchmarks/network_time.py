@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import proxskip as ps
-from proxskip.display import duration
-from proxskip.display.palette import BLACK, BLUE, GREEN, GREY, ORANGE
-from proxskip.links.profiles import NAMED
+from proxskip.networks import NAMED
+from proxskip.support.display import duration
+from proxskip.support.palette import BLACK, BLUE, GREEN, GREY, ORANGE
 
 EPS = 1e-4
 MAX_ROUNDS = 2_000
@@ -28,7 +28,7 @@ LOOKS = ((GREY, "-", "s"), (BLUE, "--", "P"), (GREEN, "-.", "X"), (ORANGE, "-", 
 def problem() -> ps.Problem:
     """The digits, with a condition number at which local steps matter."""
     A, b = ps.datasets.load("digits")
-    return ps.split(ps.Logistic(A, b, l2=3e-3, l2_relative=True), clients=10, by="label", weights="equal")
+    return ps.split(ps.Logistic(A, b, l2_relative=3e-3), clients=10, by="label", weights="equal")
 
 
 def simulated(method: Any, f: ps.Problem, network: ps.Network, cohort: int | None = None) -> ps.Result:

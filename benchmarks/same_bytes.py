@@ -3,6 +3,7 @@
     python benchmarks/same_bytes.py                               against release 0.2
     python benchmarks/same_bytes.py --base REV --engines cpu      another revision, some of the engines
     python benchmarks/same_bytes.py --quick                       about every fifth case
+    python benchmarks/same_bytes.py --rtol 1e-12                  numbers may differ by rounding
 
 The cases are in ``cases.py``, ``cases_solo.py`` and ``cases_protocol.py``. They run once on the package as it was and
 once as it is, each in a process of its own: every column of the trace but ``seconds``, with a record a round; x, the
@@ -64,8 +65,11 @@ def load(path: Path) -> dict[str, Any]:
         return {name: file[name] for name in file.files}
 
 
-def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Tally]:
+def compare(old: Mapping[str, Any], new: Mapping[str, Any], rtol: float = 0.0) -> dict[str, Tally]:
     """Every array that the old tree collected against that of the new one, by engine.
+
+    Args:
+        rtol: by how much numbers may differ, relative to the largest of their array, or to 1.
 
     Returns:
         a tally for each engine; ``different`` holds one sentence for each case that differs, about its first array.
@@ -78,7 +82,7 @@ def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Tally]:
         tally.cases.add(case)
         tally.arrays += 1
         tally.numbers += a.size
-        said = difference(a, new.get(name))
+        said = difference(a, new.get(name), rtol)
         if array == "error" and said is None:
             said = f"could not be run by either: {bytes(a).decode()}"
         if said is not None and f"{engine}/{case}" not in named:
@@ -91,8 +95,8 @@ def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Tally]:
     return tallies
 
 
-def difference(a: Any, b: Any) -> str | None:
-    """What is different, in words; None where type, shape and all bytes agree."""
+def difference(a: Any, b: Any, rtol: float = 0.0) -> str | None:
+    """What is different, in words; None where type, shape and all bytes (or numbers up to rtol) agree."""
     if b is None:
         return "is missing in the new tree."
     if a.dtype == b.dtype == np.uint8:
@@ -102,7 +106,7 @@ def difference(a: Any, b: Any) -> str | None:
         a = np.frombuffer(text, np.uint8)
     if a.dtype != b.dtype or a.shape != b.shape:
         return f"is {a.dtype} {a.shape} in the old tree and {b.dtype} {b.shape} in the new one."
-    if a.tobytes() == b.tobytes():
+    if a.tobytes() == b.tobytes() or _are_close(a, b, rtol):
         return None
     if a.dtype == np.uint8:
         return f'is "{_text(a)}" in the old tree and "{_text(b)}" in the new one.'
@@ -111,6 +115,13 @@ def difference(a: Any, b: Any) -> str | None:
     place = [int(k) for k in np.unravel_index(apart[0], a.shape)]
     values = f"{a.ravel()[apart[0]]!r} in the old tree and {b.ravel()[apart[0]]!r} in the new one"
     return f"differs in {len(apart)} of {a.size} numbers, first at {place}: {values}."
+
+
+def _are_close(a: Any, b: Any, rtol: float) -> bool:
+    if a.dtype.kind != "f" or rtol == 0:
+        return False
+    largest = np.max(np.abs(a[np.isfinite(a)]), initial=1.0)
+    return np.allclose(a, b, rtol=0.0, atol=rtol * largest, equal_nan=True)
 
 
 def _text(v: Any) -> str:
@@ -178,6 +189,7 @@ def main() -> int:
     options.add_argument("--engines", default=",".join(ENGINES), help=f"some of {','.join(ENGINES)}")
     options.add_argument("--quick", action="store_true", help="about every fifth case")
     options.add_argument("--trees", type=Path, help="keep the earlier tree and its compiled kernels in this folder")
+    options.add_argument("--rtol", type=float, default=0.0, help="by how much numbers may differ (relative)")
     o = options.parse_args()
     unknown = set(o.engines.split(",")) - set(ENGINES)
     if unknown:
@@ -187,7 +199,7 @@ def main() -> int:
         folders.mkdir()
         files = [Path(place) / "old.npz", Path(place) / "new.npz"]
         took = [collect(s, f, o.engines, o.quick, folders) for s, f in zip((old, o.new.resolve()), files, strict=True)]
-        tallies = compare(*map(load, files))
+        tallies = compare(*map(load, files), o.rtol)
     print("\n".join(report(tallies)))
     print(f"\nOld tree {o.base}: {took[0]:.0f} s; new tree: {took[1]:.0f} s.")
     return 1 if _apart(tallies) or not tallies else 0

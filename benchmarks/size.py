@@ -21,14 +21,14 @@ PACKAGE = Path("src") / "proxskip"
 HALVES: dict[str, tuple[str, ...]] = {
     "PyTorch": ("torch", "engines/torch", "problems/torch_model.py"),
     "above the loop": (
-        "cli", "experiments", "report", "results", "sklearn", "flower", "protocol", "sweeping.py", "tuning.py",
-        "planner.py", "many_runs.py", "callbacks", "plotting.py", "data", "conformance.py", "__init__.py",
-        "__main__.py",
-        # where they went since 0.3
-        "callbacks.py", "datasets", "federation", "running/sweep.py", "running/tune.py", "running/plan.py", "testing.py",
+        "cli", "experiments", "report", "results", "sklearn", "flower", "callbacks.py", "datasets", "testing.py",
+        "running/sweep.py", "running/tune.py", "running/plan.py", "running/many_runs.py", "__init__.py", "__main__.py",
+        # what they were called in 0.3
+        "callbacks", "data", "protocol", "conformance.py", "sweeping.py", "tuning.py", "planner.py", "many_runs.py",
+        "plotting.py",
     ),
 }  # fmt: skip
-"""The rooms of each half, as they were in release 0.3 and as they are called now; all others are below the loop."""
+"""The rooms of each half, as they are called now and as they were in release 0.3; all others are below the loop."""
 BELOW = "below the loop"
 
 
@@ -126,7 +126,7 @@ def main() -> None:
     for size in sizes.values():
         total += size
     print(total.row("**all**"))
-    entries = [path for path in package.iterdir() if path.name not in ("__pycache__", "py.typed")]
+    entries = [path for path in package.iterdir() if not path.name.startswith((".", "__pycache__", "py.typed"))]
     print(f"\n{sum(path.suffix != '.pyi' for path in entries)} files and folders in {PACKAGE.as_posix()}.")
 
 

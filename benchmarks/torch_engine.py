@@ -21,8 +21,8 @@ from torch.nn import functional as F
 
 import proxskip as ps
 from proxskip.engines.torch.engine import TorchEngine
-from proxskip.links.cohorts import Everyone, as_participation
-from proxskip.loop.metered_exchange import MeteredExchange
+from proxskip.participation import Everyone, as_participation
+from proxskip.running.metered_exchange import MeteredExchange
 from proxskip.torch import Model
 
 BATCH, ROWS, K, GAMMA = 20, 40, 10, 0.01
@@ -93,7 +93,7 @@ def loop_step(problem: ps.Problem, repeats: int, device: str) -> float:
     modules = [copy.deepcopy(f.module) for f in few]
     parameters = [list(m.parameters()) for m in modules]
     H = [[torch.zeros_like(p) for p in ps_] for ps_ in parameters]
-    batches = [(f.inputs[:BATCH].clone(), f.targets[:BATCH].clone()) for f in few]
+    batches = [tuple(v[:BATCH].clone() for v in f.rows.values()) for f in few]
 
     def step() -> None:
         for m, p, h, (x, y) in zip(modules, parameters, H, batches, strict=True):

@@ -86,7 +86,7 @@ def runs(reports: Sequence[ReproductionReport]) -> list[str]:
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     for r in reports:
         a = r.about
-        row = [a["data"], f"{a['rows']:,}", a["d"], *(a[k] for k in ("L_global", "L_max", "lambda"))]
+        row = [a["data"], f"{a['rows']:,}", a["d"], *(a[k] for k in ("L_average", "L_max", "lambda"))]
         row += [f"{a['f_star']:.12g}", f"`{command(a['command'])}`", a["engine"], a["jobs"]]
         row += [f"{a['seconds']:,.0f}"]
         lines.append("| " + " | ".join(map(cell, row)) + " |")

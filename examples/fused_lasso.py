@@ -22,8 +22,8 @@ import scipy.sparse
 from matplotlib.figure import Figure
 
 import proxskip as ps
-from proxskip.display import palette
 from proxskip.prox import L1
+from proxskip.support import palette
 
 
 def stations(level: np.ndarray, rng: np.random.Generator) -> ps.Quadratic:

@@ -17,8 +17,8 @@ import numpy as np
 import race
 from matplotlib.figure import Figure
 
-from proxskip.display import palette
 from proxskip.prox import NuclearNorm
+from proxskip.support import palette
 
 SKIP = "ProxSkip, p = 0.1"
 

@@ -15,8 +15,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import proxskip as ps
-from proxskip.display.palette import CYCLE
-from proxskip.registry import METHODS
+from proxskip.methods.registry import METHODS
+from proxskip.support.palette import CYCLE
 
 OTHERS = {"auto": CYCLE[0], "papc": CYCLE[1], "ProxSGD": CYCLE[2]}
 """Color, dashes and marker of what is no method of its own."""

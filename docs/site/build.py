@@ -1,7 +1,8 @@
 """Build the documentation as a folder of HTML pages: ``python docs/site/build.py --out site``.
 
-The pages of ``docs/`` are copied to a working folder together with those made here (the gallery, the notebooks, the
-files that pages link to), and Sphinx turns them into HTML. Warnings are errors, and nothing asks for the network.
+The pages of ``docs/`` are copied to a working folder together with the notebooks and the files that pages link to.
+Sphinx turns them into HTML, runs the examples and reads the docstrings. Warnings are errors, and nothing asks for the
+network.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 import shutil
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -19,9 +21,9 @@ ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE))
 
 import contents  # noqa: E402
-import gallery  # noqa: E402
 import method_pages  # noqa: E402
 
+SKILL = ROOT / "src" / "proxskip" / ".agents" / "skills" / "proxskip" / "SKILL.md"
 LINK = re.compile(r"(!?\[[^\]]*\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 FENCE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 PROJECT = {
@@ -50,18 +52,23 @@ PHOTOGRAPHS = ("deblurring", "photograph")
 LANGUAGES = {".py": "python", ".toml": "toml", ".yaml": "yaml", ".sh": "bash", ".json": "json", ".md": "markdown"}
 
 
-def stage(work: Path, only: list[str] | None) -> None:
+def stage(work: Path) -> None:
     """Fill the working folder."""
     pages = {f"docs/{p.relative_to(ROOT / 'docs')}": str(p.relative_to(ROOT / "docs")) for p in sources()}
     pages |= {there: here for there, here in PROJECT.items() if (ROOT / there).is_file() and here != "index.md"}
     where = pages | {"README.md": "index.md"}
-    where |= {f"examples/{name}": f"{name}/index.md" for name in ("gallery", "notebooks")}
+    where |= {"examples/gallery": "gallery/index.rst", "examples/notebooks": "notebooks/index.md"}
     shown: set[str] = set()
     texts = {(there, here): (ROOT / there).read_text("utf-8") for there, here in pages.items()}
-    methods = method_pages.pages(texts["docs/methods.md", "methods.md"], work / "methods", only is None)
+    methods = method_pages.pages(texts["docs/methods.md", "methods.md"])
     where |= {f"docs/methods.md#{anchor}": here for anchor, here in method_pages.anchors(methods).items()}
     texts |= {("docs/methods.md", here): text for here, text in methods.items()}
-    texts["docs/index.md", "index.md"] = home(texts["docs/index.md", "index.md"], only is None or "01_race" in only)
+    texts["docs/index.md", "index.md"] = home(texts["docs/index.md", "index.md"])
+    if find_spec("torch") is None:
+        print("the page of proxskip.torch has no entries: PyTorch is not installed")
+        entries = re.compile(r"```\{eval-rst\}.*?```", re.DOTALL)
+        page = ("docs/api/proxskip-torch.md", "api/proxskip-torch.md")
+        texts[page] = entries.sub("These pages were built without PyTorch.", texts[page])
     for (there, here), text in texts.items():
         write(work / here, relinked(text, Path(there).parent, Path(here).parent, where, shown))
     for name in sorted(shown):
@@ -73,19 +80,30 @@ def stage(work: Path, only: list[str] | None) -> None:
         write(work / picture.relative_to(ROOT / "docs"), picture.read_bytes())
     for name in PHOTOGRAPHS:
         darken(work / f"{name}.png", work / f"{name}-dark.png")
-    gallery.write_pages(ROOT / "examples" / "gallery", work / "gallery", only)
-    gallery.write_notebooks(ROOT / "examples" / "notebooks", work / "notebooks", only)
+    notebooks(work / "notebooks")
+    for folder in ("methods", "notebooks"):
+        # the working folder of a kernel, where matplotlib looks for its settings
+        shutil.copy(HERE / "matplotlibrc", work / folder)
     contents.append_to(work)
     shutil.copytree(HERE / "static", work / "static")
 
 
-def home(text: str, drawn: bool) -> str:
-    """The start page: what it is, how to install it, a picture that can be read on a phone, and a few links."""
+def home(text: str) -> str:
+    """The start page: what it is, how to install it, a picture, and a few links."""
     text = text.split("\n- **")[0].rstrip()
-    if drawn:
-        text = text.replace("(demo.png)", "(gallery/01_race-1.png)")
     before, picture, after = text.partition("![")
     return f"{before}{INSTALL}\n{picture}{after}\n\n{LINKS}"
+
+
+def notebooks(out: Path) -> None:
+    """The notebooks of examples/notebooks, which run while the site is built, and a page that lists them."""
+    out.mkdir(parents=True)
+    files = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
+    for file in files:
+        shutil.copy(file, out)
+    names = "\n".join(file.stem for file in files)
+    text = "Notebooks of `examples/notebooks`, to read here or to run yourself."
+    write(out / "index.md", f"# Notebooks\n\n{text}\n\n```{{toctree}}\n{names}\n```\n")
 
 
 def darken(picture: Path, twin: Path) -> None:
@@ -162,10 +180,14 @@ def main() -> int:
     start = time.perf_counter()
     work = given.work
     shutil.rmtree(work, ignore_errors=True)
-    stage(work, given.only)
+    stage(work)
     shutil.rmtree(given.out, ignore_errors=True)
+    if given.only is not None:
+        os.environ["PROXSKIP_EXAMPLES"] = " ".join(given.only)
     failed = build_main(["-W", "--keep-going", "-q", "-E", "-b", "html", "-c", str(HERE), str(work), str(given.out)])
     shutil.rmtree(given.out / ".doctrees", ignore_errors=True)
+    # what programs that write code are told, where they look for it
+    shutil.copy(SKILL, given.out / "llms.txt")
     print(f"{given.out / 'index.html'}: {'failed' if failed else 'built'} in {time.perf_counter() - start:.0f} s")
     return failed
 

@@ -9,7 +9,7 @@ CONTENTS: dict[str, tuple[str, ...]] = {
     "Start": ("start", "idea", "choosing"),
     "Guide": (
         "methods", "problems", "prox", "minimize", "participation", "codecs", "graphs", "network-time", "results",
-        "sklearn",
+        "sklearn", "statistics",
     ),
     "Examples": ("gallery/index", "notebooks/index", "examples"),
     "Where it runs": ("speed", "torch", "ray", "flower"),
@@ -22,6 +22,8 @@ CONTENTS: dict[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 """Captions with their pages. A page that is not here stands under "More"."""
+GALLERY = "gallery/index"
+"""Written by Sphinx when it begins."""
 
 
 def append_to(work: Path) -> None:
@@ -29,7 +31,8 @@ def append_to(work: Path) -> None:
     known = {page for pages in CONTENTS.values() for page in pages}
     more = {str(p.relative_to(work).with_suffix("")) for p in work.glob("*.md")} - known - {"index"}
     parts = [
-        toctree(caption, [p for p in pages if (work / f"{p}.md").is_file()]) for caption, pages in CONTENTS.items()
+        toctree(caption, [p for p in pages if (work / f"{p}.md").is_file() or p == GALLERY])
+        for caption, pages in CONTENTS.items()
     ]
     # a page that nobody has placed yet is still found
     parts += [toctree("More", sorted(more))] if more else []

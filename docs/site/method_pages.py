@@ -1,25 +1,29 @@
-"""One page per method: its section of ``docs/methods.md``, a table of its parameters, and its curve.
+"""One page per method: its section of ``docs/methods.md``, its parameters, and a cell that draws its curve.
 
-A section is what stands below the heading ``## Name``. The scripts that draw the curves run while the site is built.
+A section is what stands below the heading ``## Name``.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
-import gallery
+from proxskip.methods.registry import METHODS
 
-from proxskip.registry import METHODS
+NOTEBOOK = """---
+file_format: mystnb
+kernelspec:
+  name: python3
+  display_name: Python 3
+  language: python
+---
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-import make_api
-
+"""
+"""The head of a page whose code cells run while the site is built."""
 SECTION = re.compile(r"^## (.+)\n", re.MULTILINE)
 CLIENTS = (
     'A, b = ps.datasets.load("digits")\n'
-    "model = ps.Logistic(A, b, l2=1e-2, l2_relative=True)\n"
+    "model = ps.Logistic(A, b, l2_relative=1e-2)\n"
     'problem = ps.split(model, clients=20, by="label", weights="equal")'
 )
 UNEQUAL = (
@@ -28,7 +32,7 @@ UNEQUAL = (
 )
 ROWS = (
     'A, b = ps.datasets.load("breast-cancer")\n'
-    "model = ps.Logistic(A, b, l2=0.1, l2_relative=True)\n"
+    "model = ps.Logistic(A, b, l2_relative=0.1)\n"
     'problem = ps.split(model, clients={clients}, by="label").with_batch(8)'
 )
 FUNCTION = "f = ps.Quadratic(np.geomspace(0.01, 1, 20), np.ones(20))\n"
@@ -39,6 +43,7 @@ EXAMPLES: dict[str, tuple[str, str, str, int]] = {
     "proxgd": (PSI, "ps.ProxGD", "", 300),
     "accelerated": (CLIENTS, "ps.Accelerated", "ps.GD", 200),
     "fista": (PSI, "ps.Fista", "ps.ProxGD", 300),
+    "newton": (CLIENTS, "ps.Newton", "ps.Accelerated", 20),
     "local-gd": (CLIENTS, "ps.LocalGD", "ps.GD", 200),
     "scaffold": (CLIENTS, "ps.Scaffold", "ps.GD", 200),
     "fedlin": (CLIENTS, "ps.FedLin", "ps.GD", 200),
@@ -71,23 +76,20 @@ AXES = {
 """What the figure of a method counts, where that is not rounds."""
 
 
-def pages(text: str, out: Path, draw: bool) -> dict[str, str]:
+def pages(text: str) -> dict[str, str]:
     """The pages by their paths, as if they stood in docs/: the page on all methods, and one for each section.
 
     Args:
         text: of docs/methods.md.
-        out: the folder of the curves.
-        draw: run the scripts that draw them.
     """
     head, *parts = SECTION.split(text.replace("](#", "](methods.md#"))
     made, rest = {}, [head.rstrip()]
-    out.mkdir(parents=True)
     for heading, body in zip(parts[::2], parts[1::2], strict=True):
         if name := named(heading):
             before, _, rules = body.strip().replace("\n### ", "\n## ").partition("**Parameters.** ")
             rules, use, after = rules.partition("\n\n**When to use it.**")
-            page = [f"# {heading}", before + use.strip() + after, parameters(name, rules), curve(name, out, draw)]
-            made[f"methods/{anchor(heading)}.md"] = "\n\n".join(page) + "\n"
+            page = [f"# {heading}", before + use.strip() + after, parameters(name, rules), curve(name)]
+            made[f"methods/{anchor(heading)}.md"] = NOTEBOOK + "\n\n".join(page) + "\n"
         else:
             rest.append(f"## {heading}\n{body.rstrip()}")
     tree = "\n".join(path.removesuffix(".md") for path in made)
@@ -112,25 +114,16 @@ def named(heading: str) -> str:
 
 
 def parameters(name: str, rules: str) -> str:
-    """The parameters of a method: what docs/methods.md says of them, and a table."""
-    kind = METHODS[name]
-    call = kind.__name__
-    about = (
-        f"The fields of `ps.{call}`; `ps.{call}.theory(problem)` sets them by its theorem. All members are in [the "
-        f"API](api/methods.md#{call.lower()})."
-    )
-    return f"## Parameters\n\n{about}\n\n{rules}\n\n{make_api.parameter_table(kind, make_api.arguments(kind))}"
+    """The parameters of a method: what docs/methods.md says of them, and what its class says."""
+    call = METHODS[name].__name__
+    about = f"The fields of `ps.{call}`. Those that are not given are chosen by its theorem."
+    entry = f"```{{eval-rst}}\n.. autoclass:: proxskip.{call}\n   :members:\n   :no-index:\n```"
+    return f"## Parameters\n\n{about}\n\n{rules}\n\n{entry}"
 
 
-def curve(name: str, out: Path, draw: bool) -> str:
-    """A script that draws the curve of a method, what it prints, and the curve."""
-    cell = gallery.Cell("code", script(name))
-    shown = ["## Its curve", f"```python\n{cell.source}\n```"]
-    if draw:
-        gallery.execute([cell], out, name)
-        shown.append(f"```text\n{cell.printed.rstrip()}\n```")
-        shown += [f"![the curve of {METHODS[name].about.title}](methods/{picture})" for picture in cell.pictures]
-    return "\n\n".join(shown)
+def curve(name: str) -> str:
+    """A cell that draws the curve of a method."""
+    return f"## Its curve\n\n```{{code-cell}} python\n{script(name)}\n```"
 
 
 def script(name: str) -> str:

@@ -29,45 +29,23 @@ def in_link(node: nodes.Node) -> bool:
 def link(app: Any, code: nodes.literal, docname: str) -> None:
     """`ps.run(...)`, `Scaffnew.theory(problem)`, `prox.L1`: a link to its entry of the API."""
     name = re.split(r"[(\s]", code.astext())[0].removeprefix("ps.").removeprefix("proxskip.")
-    targets = app.env.proxskip_api
-    found = next((n for n in (name, name.split(".")[0]) if n in targets), None)
-    if found is None or in_link(code) or targets[found][0] == docname or len(name) < 2:
+    targets = app.env.get_domain("py").objects
+    found = next((n for n in (f"proxskip.{name}", f"proxskip.{name.split('.')[0]}") if n in targets), None)
+    if found is None or in_link(code) or targets[found].docname == docname or len(name) < 2:
         return
-    page, anchor = targets[found]
-    uri = f"{app.builder.get_relative_uri(docname, page)}#{anchor}"
+    uri = f"{app.builder.get_relative_uri(docname, targets[found].docname)}#{targets[found].node_id}"
     code.replace_self(nodes.reference("", "", code.deepcopy(), internal=True, refuri=uri, classes=["api"]))
 
 
-def size_pictures(app: Any, doctree: nodes.document) -> None:
-    """Pictures made by the builder are shown in half their size; wide ones scroll inside a box of their own."""
+def scroll_wide_pictures(app: Any, doctree: nodes.document) -> None:
+    """Wide pictures scroll inside a box of their own."""
     for image in doctree.findall(nodes.image):
         file = Path(app.srcdir) / image["uri"]
-        if file.suffix != ".png" or not file.is_file():
-            continue
-        # the header of a PNG file
-        width, height = struct.unpack(">II", file.read_bytes()[16:24])
-        if file.parent.name in ("gallery", "methods", "notebooks"):
-            image["width"] = f"{width // 2}px"
-            image["classes"].append("made")
-        elif width > 1.4 * height:
-            image["classes"].append("wide")
-
-
-def collect(app: Any, doctree: nodes.document) -> None:
-    """The entries of an API page."""
-    docname = app.env.docname
-    if not docname.startswith("api/"):
-        return
-    for section in doctree.findall(nodes.section):
-        title = section.next_node(nodes.title)
-        # names of modules that extend the library are too plain (load, check) to be linked by their last word
-        if docname != "api/extending" and title is not None and section.parent is not doctree:
-            app.env.proxskip_api[title.astext()] = (docname, section["ids"][0])
-
-
-def start(app: Any, env: Any, docnames: list[str]) -> None:
-    """No entries yet."""
-    env.proxskip_api = {}
+        if file.suffix == ".png" and file.is_file():
+            # the header of a PNG file
+            width, height = struct.unpack(">II", file.read_bytes()[16:24])
+            if width > 1.4 * height:
+                image["classes"].append("wide")
 
 
 def write(self: Any, node: nodes.Element) -> None:
@@ -84,8 +62,6 @@ def setup(app: Any) -> dict[str, bool]:
     """Called by Sphinx."""
     app.add_html_math_renderer("mathml", inline_renderers=(write, None), block_renderers=(write, None))
     app.config.html_math_renderer = "mathml"
-    app.connect("env-before-read-docs", start)
-    app.connect("doctree-read", collect)
-    app.connect("doctree-read", size_pictures)
+    app.connect("doctree-read", scroll_wide_pictures)
     app.connect("doctree-resolved", link_names)
     return {"parallel_read_safe": False, "parallel_write_safe": True}

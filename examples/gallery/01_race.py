@@ -1,8 +1,9 @@
-"""The race of the first page.
+"""The race of the first page
+==========================
 
-How many rounds does each method need for $f(x) - f^\\star \\le 10^{-8}$? The problem is that of the first page and of
-the first run in `docs/start.md`, and every method has the parameters of its theorem. Scaffnew takes about $1/p$ local
-steps between two communications.
+How many rounds does each method need for :math:`f(x) - f^\\star \\le 10^{-8}`? The problem is that of the first page
+and of the first run in ``docs/start.md``, and every method has the parameters of its theorem. Scaffnew takes about
+:math:`1/p` local steps between two communications.
 """
 
 # %%
@@ -12,7 +13,7 @@ import matplotlib.pyplot as plt
 import proxskip as ps
 
 A, b = ps.datasets.load("digits")
-problem = ps.split(ps.Logistic(A, b, l2=1e-2, l2_relative=True), clients=20, by="label")
+problem = ps.split(ps.Logistic(A, b, l2_relative=1e-2), clients=20, by="label")
 print(f"{problem.n} clients, d = {problem.d}, kappa = {problem.kappa:.0f}")
 
 # %%

@@ -1,4 +1,5 @@
-"""Client drift: why plain local steps are wrong.
+"""Client drift: why plain local steps are wrong
+=============================================
 
 Two clients in the plane with different minima. Plain local steps pull each of them to its own minimum, and the mean
 ends at a biased point. The more local steps, the larger the bias.

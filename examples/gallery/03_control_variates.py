@@ -1,7 +1,8 @@
-"""The control variates are learned.
+"""The control variates are learned
+================================
 
-In Scaffnew the vector $h_i$ of client i tends to its gradient at the solution. This is what makes local steps harmless:
-shifted by it, they do not move the solution. Here is the distance, next to the error of x.
+In Scaffnew the vector :math:`h_i` of client i tends to its gradient at the solution. This is what makes local steps
+harmless: shifted by it, they do not move the solution. Here is the distance, next to the error of x.
 """
 
 # %%

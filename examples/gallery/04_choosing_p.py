@@ -1,7 +1,8 @@
 """Which p?
+========
 
-Theorem 3.6 says that $p$ may fall to $1/\\sqrt\\kappa$ before the rate per iteration suffers. On the digits data the
-number of rounds has its minimum there.
+Theorem 3.6 says that :math:`p` may fall to :math:`1/\\sqrt\\kappa` before the rate per iteration suffers. On the
+digits data the number of rounds has its minimum there.
 """
 
 # %%
@@ -11,7 +12,7 @@ import numpy as np
 import proxskip as ps
 
 A, b = ps.datasets.load("digits")
-problem = ps.split(ps.Logistic(A, b, l2=1e-2, l2_relative=True), clients=20, by="label")
+problem = ps.split(ps.Logistic(A, b, l2_relative=1e-2), clients=20, by="label")
 
 # %%
 values = np.geomspace(0.03, 1.0, 8)

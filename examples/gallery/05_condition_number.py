@@ -1,7 +1,9 @@
-"""Rounds against the condition number.
+"""Rounds against the condition number
+===================================
 
-Gradient descent needs $\\kappa \\log(1/\\varepsilon)$ rounds, Scaffnew $\\sqrt\\kappa \\log(1/\\varepsilon)$: slopes 1
-and 1/2 at most, in a plot with two logarithmic axes. Nesterov's method has the slope 1/2 too, without local steps.
+Gradient descent needs :math:`\\kappa \\log(1/\\varepsilon)` rounds, Scaffnew :math:`\\sqrt\\kappa
+\\log(1/\\varepsilon)`: slopes 1 and 1/2 at most, in a plot with two logarithmic axes. Nesterov's method has the slope
+1/2 too, without local steps.
 """
 
 # %%

@@ -1,8 +1,8 @@
-"""The theorem, measured.
+"""The theorem, measured
+=====================
 
-Theorem 3.6 bounds the expected value of a Lyapunov function,
-$\\mathrm{E}\\,\\Psi_t \\le (1 - \\zeta)^t\\,\\Psi_0$ with $\\zeta = \\min(\\gamma\\mu, p^2)$. The mean over seeds stays
-below the bound.
+Theorem 3.6 bounds the expected value of a Lyapunov function, :math:`\\mathrm{E}\\,\\Psi_t \\le (1 -
+\\zeta)^t\\,\\Psi_0` with :math:`\\zeta = \\min(\\gamma\\mu, p^2)`. The mean over seeds stays below the bound.
 """
 
 # %%

@@ -1,4 +1,5 @@
-"""Partial participation.
+"""Partial participation
+=====================
 
 In every round only some of the clients take part. Scaffnew with TAMUNA's rule still converges to the solution, with
 more rounds for smaller cohorts.

@@ -1,4 +1,5 @@
-"""Fewer bits.
+"""Fewer bits
+==========
 
 LoCoDL sends compressed differences, TAMUNA lets every coordinate be sent by some of the clients only. Both need more
 rounds than Scaffnew. In bits LoCoDL is far ahead on this problem; TAMUNA, with all clients present, needs about two
@@ -11,7 +12,7 @@ import matplotlib.pyplot as plt
 import proxskip as ps
 
 A, b = ps.datasets.load("digits")
-problem = ps.split(ps.Logistic(A, b, l2=1e-2, l2_relative=True), clients=20, by="label", weights="equal")
+problem = ps.split(ps.Logistic(A, b, l2_relative=1e-2), clients=20, by="label", weights="equal")
 methods = {
     "Scaffnew": ps.Scaffnew.theory(problem),
     "TAMUNA, s = 2": ps.Tamuna.theory(problem, s=2),

@@ -1,4 +1,5 @@
-"""No server: clients on a graph.
+"""No server: clients on a graph
+=============================
 
 Decentralized Scaffnew mixes the clients' points along the edges of a graph. How well the graph is connected, measured
 by the spectral gap, decides how many rounds this takes.

@@ -1,7 +1,8 @@
-"""Easy clients may sleep.
+"""Easy clients may sleep
+======================
 
-Clients differ in how well conditioned they are. GradSkip needs the rounds of Scaffnew, but its easy clients stop their
-local steps early.
+Clients differ in how well conditioned they are. GradSkip needs the rounds of Scaffnew, but its easy clients stop
+their local steps early.
 """
 
 # %%

@@ -1,6 +1,7 @@
-"""A signal with jumps.
+"""A signal with jumps
+===================
 
-`minimize` solves least squares with total variation, one function and no clients. It measures what a prox and a
+``minimize`` solves least squares with total variation, one function and no clients. It measures what a prox and a
 gradient cost and chooses its method while it runs.
 """
 

@@ -1,4 +1,5 @@
-"""An expensive prox: the nuclear norm.
+"""An expensive prox: the nuclear norm
+===================================
 
 The prox of the nuclear norm is a singular value decomposition. ProxSkip skips most of them.
 """

@@ -1,4 +1,5 @@
 """Few rounds, or few gradients?
+=============================
 
 Scaffnew trades gradients for rounds. Nesterov's method takes one gradient per round. 5GCS with two local steps lies
 between them: fewer rounds than Nesterov's method for almost as few gradients.
@@ -10,7 +11,7 @@ import matplotlib.pyplot as plt
 import proxskip as ps
 
 A, b = ps.datasets.load("digits")
-problem = ps.split(ps.Logistic(A, b, l2=1e-3, l2_relative=True), clients=20, by="label")
+problem = ps.split(ps.Logistic(A, b, l2_relative=1e-3), clients=20, by="label")
 methods = (
     ps.GD.theory(problem),
     ps.Accelerated.theory(problem),

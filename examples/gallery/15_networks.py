@@ -1,7 +1,8 @@
-"""A network on clients with one or two labels each.
+"""A network on clients with one or two labels each
+================================================
 
-AdamW takes ten local steps between two rounds on twenty clients, each with one or two of the ten digits. With a control
-variate $h_i$ for each client it learns all of them; without, the clients pull the network apart.
+AdamW takes ten local steps between two rounds on twenty clients, each with one or two of the ten digits. With a
+control variate :math:`h_i` for each client it learns all of them; without, the clients pull the network apart.
 """
 
 # %%

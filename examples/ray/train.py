@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import proxskip as ps
-from proxskip.data.files import read_svmlight
+from proxskip.datasets.files import read_svmlight
 
 
 def main() -> int:

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from sklearn.datasets import load_digits
 from torch.nn.functional import cross_entropy
 
-from proxskip.display.palette import CYCLE
+from proxskip.support.palette import CYCLE
 from proxskip.torch import Scaffnew, init_process_group
 
 RUNS = {"AdamW + h (Scaffnew)": "gradient", "AdamW alone (local steps)": "none"}

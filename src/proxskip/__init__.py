@@ -2,8 +2,8 @@
 
 from importlib.util import find_spec as _find_spec
 
-from proxskip.on_demand import attach_stub as _attach_stub
-from proxskip.version import __version__ as __version__
+from proxskip.support.on_demand import attach_stub as _attach_stub
+from proxskip.support.version import __version__ as __version__
 
 __getattr__, _, __all__ = _attach_stub(__name__, __file__)
 __all__ = [name for name in __all__ if name not in ("__version__", "torch")]

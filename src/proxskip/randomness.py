@@ -18,7 +18,7 @@ Function                Keyed by                    Drawn                       
 ``generator(0)``        fixed                       Lanczos start; sample of rows        ``spectrum``, ``minimize``
 ``generator(1)``        fixed                       start of the power method            ``minimize``
 ``generator(2)``        fixed                       vectors that test a transpose        ``spectrum``
-``generator(11)``       fixed                       points and cohorts of the laws       ``conformance``
+``generator(11)``       fixed                       points and cohorts of the laws       ``testing``
 ``python_generator``    the caller's seed           random graphs; simulated faults      links, protocol
 ======================  ==========================  ===================================  =============================
 

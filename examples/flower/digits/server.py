@@ -6,8 +6,8 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from proxskip import registry
 from proxskip.flower import Federated
+from proxskip.methods import registry
 
 app = ServerApp()
 

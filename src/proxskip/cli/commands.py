@@ -1,4 +1,4 @@
-"""The commands: run, sweep, resume, plan, reproduce, demo, theory, data, plot, doctor, completion."""
+"""The commands: run, sweep, tune, resume, plan, reproduce, demo, theory, data, plot, doctor, completion."""
 
 from __future__ import annotations
 
@@ -14,28 +14,30 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from proxskip import many_runs, registry, theory
+from proxskip import datasets, theory
 from proxskip.cli import output
-from proxskip.cli.flags import Parser, parser, plugins
-from proxskip.data import datasets
+from proxskip.cli.flags import OF_METHODS, Parser, parser, plugins
+from proxskip.core.engine import Engine
+from proxskip.core.method import Method
 from proxskip.experiments import flags, settings
 from proxskip.experiments.paper_table import table1
-from proxskip.interfaces import Engine, Method
-from proxskip.links.network import Network
-from proxskip.loop.progress import DownloadProgress, Progress, stage
-from proxskip.many_runs import RunTask, run_many
-from proxskip.planner import plan
+from proxskip.methods import registry
+from proxskip.methods.registry import METHODS, closest
+from proxskip.networks import Network
 from proxskip.problems.federated import Problem
 from proxskip.prox import parse as prox_text
-from proxskip.registry import METHODS, closest
 from proxskip.report import plots
 from proxskip.results import fields, folder, lock, run_text
 from proxskip.results.load import load
 from proxskip.results.result import RunResult, Status
 from proxskip.results.table import Results
-from proxskip.running import make_engine, resume
+from proxskip.running import many_runs
+from proxskip.running.many_runs import RunTask, run_many
+from proxskip.running.plan import plan
+from proxskip.running.progress import DownloadProgress, Progress, stage
+from proxskip.running.run import make_engine, resume
+from proxskip.support.version import __version__
 from proxskip.types import EngineError, InputError, UnsafeStepWarning, printable
-from proxskip.version import __version__
 
 DONE, UNEXPECTED, BAD_INPUT, NOT_REACHED, DIVERGED, STALLED, FAILED_CLAIM, INTERRUPTED = 0, 1, 2, 3, 4, 5, 6, 130
 CORRUPTED = 7
@@ -83,7 +85,7 @@ def _parse(argv: Sequence[str]) -> Namespace:
     o, extra = top.parse_known_args(argv)
     if extra:
         raise _unknown(extra[0], o, commands[o.command])
-    if o.command in ("run", "sweep"):  # the parser knew the flags of these methods alone
+    if o.command in OF_METHODS:  # the parser knew the flags of these methods alone
         o = Namespace(**flags.defaults() | vars(o))
     return settings.with_lambda(o) if "l2" in vars(o) else o
 
@@ -91,8 +93,10 @@ def _parse(argv: Sequence[str]) -> Namespace:
 def _unknown(word: str, o: Namespace, command: Parser) -> InputError:
     """An argument that is no flag of the command, or of the methods that it names."""
     flag = word.split("=")[0]
-    if o.command in ("run", "sweep"):
-        names = [o.method] if o.command == "run" else o.methods
+    if o.command == "tune" and flag in [f"--{name}" for name in flags.TUNED]:
+        return InputError(f"tune searches {flag} itself; give --powers and --steps.")
+    if o.command in OF_METHODS:
+        names = o.methods if o.command == "sweep" else [o.method]
         takers = [name for name in METHODS if flag in [f.flag for f in flags.of_methods([METHODS[name]])["method"]]]
         if takers:
             who = f"{names[0]} does not take" if len(names) == 1 else f"none of {', '.join(names)} takes"
@@ -132,7 +136,7 @@ def _execute(methods: Sequence[str], o: Namespace) -> tuple[list[dict[str, Any]]
         shared = {k: vars(o)[k] for k in (*settings.LIMITS, *_OF_A_RUN)} | {"engine": engine, "spec": spec}
         several = o.seeds is not None or o.command == "sweep"
         many_runs.check(tasks, problem, shared, out if several else None)
-        _solve(problem, o.quiet)
+        problem.solution  # noqa: B018  before anything is overwritten, since it may take long
         if out is not None and not o.go_on:
             clear(out)  # only now, since everything has been checked
         # the folder of several runs is locked until the last of them has ended
@@ -158,7 +162,7 @@ def _sweep(o: Namespace) -> int:
         output.print_results(title, groups)
         if o.network is not None:
             print(output.fastest(groups, o.network.name))
-        _print_files(files)
+        output.print_files(files)
     return code
 
 
@@ -174,21 +178,11 @@ def _keep_comparison(groups: Sequence[fields.Group], out: Path, title: str, axes
     return [written, *plots.save(plots.panel_figure(plots.curve_panels(curves, axes, y), title), out / "sweep.png")]
 
 
-def _print_files(files: Sequence[Path]) -> None:
-    if files:
-        print("written: " + ", ".join(printable(str(p)) for p in files))
-
-
 def _problem(spec: dict[str, Any], quiet: bool) -> tuple[Problem, dict[str, int] | None]:
     with stage(f"reading {spec['data']} and computing L", quiet):
         problem, labels = settings.problem_of(spec)
         problem.L_i  # noqa: B018  computes eigenvalues, which takes time
         return problem, labels
-
-
-def _solve(problem: Problem, quiet: bool) -> None:
-    with stage("computing f*", quiet):
-        problem.solution  # noqa: B018
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
@@ -290,13 +284,13 @@ def _resume(o: Namespace) -> int:
     config = folder.read(path).config
     spec = config.get("spec") or {}
     if config["method"] == "proxskip.torch.train":
-        raise InputError(f"{path} holds a training of proxskip.torch.train, which cannot be resumed from here.")
+        raise InputError(f"{path} holds a training of a network; resume it in Python with proxskip.torch.resume.")
     if "data" not in spec:  # a run of the library
         raise InputError(f"{path} was made in Python; resume it there with proxskip.resume(folder, problem).")
     if o.data_dir is not None:
         spec = spec | {"data_dir": o.data_dir}
     problem, labels = _problem(spec, o.quiet)
-    _solve(problem, o.quiet)
+    problem.solution  # noqa: B018  it may take long
     with Progress(config["method"], o.quiet) as progress, engine_for(config["engine"], o) as engine:
         limits = {k: vars(o)[k] for k in settings.LIMITS if vars(o)[k] is not None}
         result = resume(path, problem, callbacks=(progress,), engine=engine, progress=False, **limits)
@@ -353,7 +347,7 @@ def _plot(o: Namespace) -> int:
     if o.json:
         output.as_json([str(p) for p in files])
     elif not o.quiet:
-        _print_files(files)
+        output.print_files(files)
     return DONE
 
 
@@ -397,6 +391,7 @@ _COMMANDS: dict[str, Callable[[Namespace], int]] = {
     "data": _data,
     "plot": _plot,
     "reproduce": _command_of("reproduce_command"),
+    "tune": _command_of("tune_command"),
     "doctor": _command_of("doctor"),
     "completion": _command_of("completion"),
     "demo": _command_of("demo_command"),

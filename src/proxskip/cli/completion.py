@@ -7,11 +7,11 @@ from typing import Any
 
 import shtab
 
+from proxskip import datasets
 from proxskip.cli.flags import parser
-from proxskip.data import datasets
 from proxskip.experiments.catalog import PAPER
-from proxskip.registry import METHODS
-from proxskip.version import __version__
+from proxskip.methods.registry import METHODS
+from proxskip.support.version import __version__
 
 ZSH = "(( $+functions[compdef] )) || { autoload -U +X compinit && compinit }\n"
 """What zsh needs where its start-up files load no completion."""

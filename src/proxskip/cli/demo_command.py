@@ -6,16 +6,16 @@ import math
 from argparse import Namespace
 from collections.abc import Iterator
 
+from proxskip import datasets
 from proxskip.cli import reproduce_command
 from proxskip.cli.flags import parser
-from proxskip.data import datasets
-from proxskip.interfaces import Method
+from proxskip.core.method import Method
 from proxskip.methods import GD, FedLin, LocalGD, Scaffnew
 from proxskip.problems.glm import Logistic
 from proxskip.problems.split import split
 from proxskip.results.result import RunResult
-from proxskip.running import run
-from proxskip.version import __version__
+from proxskip.running.run import run
+from proxskip.support.version import __version__
 
 ROUNDS, LAP, DECADES, WIDTH = 100, 10, 8, 44
 """Rounds of the race, rounds between two pictures, the decades that the bars show, and their width."""
@@ -42,7 +42,7 @@ def race(rounds: int = ROUNDS) -> Iterator[tuple[int, State]]:
     """
     A, b = datasets.load("digits")
     # the problem of the first run in docs/start.md
-    problem = split(Logistic(A, b, l2=1e-2, l2_relative=True), clients=20, by="label")
+    problem = split(Logistic(A, b, l2_relative=1e-2), clients=20, by="label")
     methods: list[Method] = [kind.theory(problem) for kind in (Scaffnew, FedLin, GD, LocalGD)]
     state: State = {}
     for lap in range(rounds // LAP):

@@ -10,15 +10,28 @@ import warnings
 from argparse import Namespace
 from importlib.metadata import PackageNotFoundError, version
 
+from proxskip import datasets
 from proxskip.cli import output
-from proxskip.cores import available_cores
-from proxskip.data import datasets
 from proxskip.problems.federated import Problem
 from proxskip.problems.quadratic import random_quadratics
-from proxskip.running import run
-from proxskip.version import __version__
+from proxskip.running.run import run
+from proxskip.support.cores import available_cores
+from proxskip.support.version import __version__
 
-NEEDED = ("numpy", "scipy", "numba", "scikit-learn", "networkx", "matplotlib", "rich", "filelock", "pooch", "shtab")
+NEEDED = (
+    "numpy",
+    "scipy",
+    "numba",
+    "scikit-learn",
+    "networkx",
+    "matplotlib",
+    "rich",
+    "filelock",
+    "jinja2",
+    "joblib",
+    "pooch",
+    "shtab",
+)
 OPTIONAL = ("pyproximal", "torch", "flwr", "pandas", "tensorboard", "mlflow", "wandb")
 ENGINES = {"cpu": "", "reference": "", "gpu": "cupy", "ray": "ray", "torch": "torch"}
 """The optional module that an engine needs."""

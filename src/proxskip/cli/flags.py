@@ -8,18 +8,21 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
+from proxskip.core.method import Method
 from proxskip.experiments import flags as table
 from proxskip.experiments.catalog import PAPER
 from proxskip.experiments.flags import (
     DATA_DIR,
     JSON,
     NETWORKS,
+    NOT_OF_TUNE,
     PROBLEM,
     QUIET,
     RAY,
     SEED,
     STOPPING,
     THREADS,
+    TUNING,
     Flag,
     network,
     nonnegative,
@@ -27,8 +30,7 @@ from proxskip.experiments.flags import (
     probability,
     whole,
 )
-from proxskip.interfaces import Method
-from proxskip.registry import METHODS, named
+from proxskip.methods.registry import METHODS, named
 from proxskip.report.plots import X_AXES
 from proxskip.types import InputError
 
@@ -50,6 +52,7 @@ EXAMPLES = {
   proxskip demo
   proxskip run scaffnew --data digits --clients 20 --split label --rounds 400 --out runs/a
   proxskip sweep scaffnew scaffold fedlin local-gd --data digits --rounds 200
+  proxskip tune scaffnew --data digits
   proxskip theory --L 1 --mu 1e-4 --eps 1e-6 --n 20
   proxskip reproduce --data w8a --out report
 """,
@@ -57,7 +60,7 @@ EXAMPLES = {
   400 rounds with the parameters of the theorem (gamma = 1/max_i L_i, p = 1/sqrt(kappa)):
     proxskip run scaffnew --data digits --rounds 400 --out runs/a
   the setting of the paper's figures:
-    proxskip run scaffnew --data w8a --clients 20 --split label --L global --p 0.01 --rounds 400
+    proxskip run scaffnew --data w8a --clients 20 --split label --smoothness average --p 0.01 --rounds 400
   until the gradient is small, with ten seeds, as JSON:
     proxskip run scaffnew --data digits --tol 1e-8 --seeds 10 --json
   a graph instead of a server; a regularizer:
@@ -70,6 +73,13 @@ EXAMPLES = {
   proxskip sweep scaffnew gd 5gcs --data digits --tol 1e-4 --network mobile --x sim_seconds --out runs/mobile
 
 All methods run on the same problem. A parameter of a method, such as --K, goes to the methods that take it.
+""",
+    "tune": """\
+  proxskip tune scaffnew --data digits
+  proxskip tune local-gd --data digits --steps 1,10,100 --powers -2 4 --target 1e-3 --out tuned
+
+Finds the step size and the number of local steps by successive halving, and prints a heat map of the two. Every
+candidate runs at first; in each of the next rungs about one in three goes on, for three times as many rounds.
 """,
     "resume": "  proxskip resume runs/a --rounds 800\n",
     "plan": """\
@@ -108,10 +118,13 @@ experiments on its data, w8a; elsewhere their numbers are reported.
 USAGE = {
     "run": "METHOD --data NAME|FILE (--rounds R | --tol TOL | ...)",
     "sweep": "METHOD METHOD ... --data NAME|FILE (--rounds R | --tol TOL | ...)",
+    "tune": "METHOD --data NAME|FILE",
     "resume": "DIR",
     "plan": "--data NAME|FILE --network NAME",
 }
 """Commands with more flags than their usage can show."""
+OF_METHODS = ("run", "sweep", "tune")
+"""The commands that have the flags of the methods that are named."""
 HEADINGS = {
     "method": "method, with parameters named as in the paper, which follow its theorem if not given",
     "problem": "problem, min_x sum_i w_i f_i(x) + psi(x)",
@@ -257,6 +270,11 @@ def parser(version: str, argv: Sequence[str] = ()) -> tuple[Parser, dict[str, Pa
     sweep.add_argument("methods", metavar="METHOD", nargs="+", help="their names; --help after them shows their flags")
     for p in (run, sweep):
         _add_run_flags(p, kinds)
+    tune = command("tune", "find the best step size and local steps of a method", *TUNING)
+    tune.add_argument("method", metavar="METHOD", help="its name; --help after it shows its flags")
+    of_methods = table.of_methods(kinds or METHODS.values())
+    for title in ("method", "problem"):
+        _add(tune.add_argument_group(HEADINGS[title]), [f for f in of_methods[title] if f.name not in NOT_OF_TUNE])
     resume = command("resume", "resume a run from its folder", *STOPPING, JSON, QUIET, THREADS, *RAY, DATA_DIR)
     resume.add_argument("folder", metavar="DIR", help="the run folder")
     plan = command("plan", "run the methods over a network, and choose the fastest", *PLAN, SEED, THREADS, JSON, QUIET)
@@ -281,7 +299,7 @@ def parser(version: str, argv: Sequence[str] = ()) -> tuple[Parser, dict[str, Pa
     completion = command("completion", "print a completion script for a shell")
     completion.add_argument("shell", metavar="SHELL", choices=("bash", "zsh", "fish"), help="bash, zsh or fish")
     for name, p in commands.items():
-        if name not in ("run", "sweep"):
+        if name not in ("run", "sweep"):  # they have it among their flags
             _add_plugin(p)
     return top, commands
 

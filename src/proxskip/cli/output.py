@@ -6,13 +6,14 @@ import json
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from proxskip.display import count, duration
 from proxskip.experiments.paper_table import Table1Row
 from proxskip.results import fields
 from proxskip.results.plain import checked_plain
 from proxskip.results.run_text import STATUS_WORDS
+from proxskip.support.display import count, duration
 from proxskip.types import printable
 
 LONGEST_NUMBER = 40
@@ -99,6 +100,12 @@ def print_table1(rows: Sequence[Table1Row], title: str) -> None:
         for r in rows
     ]
     print_table(title, ("method", *columns), cells)
+
+
+def print_files(files: Sequence[Path]) -> None:
+    """Say which files were written."""
+    if files:
+        print("written: " + ", ".join(printable(str(path)) for path in files))
 
 
 def print_datasets(rows: Sequence[Any]) -> None:

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from proxskip.cli import output
 from proxskip.cli.commands import DONE, FAILED_CLAIM, INTERRUPTED
-from proxskip.cores import available_cores
 from proxskip.experiments.bench import PAPER_DATA
 from proxskip.experiments.catalog import FAMILY
 from proxskip.experiments.reproduce import DEFAULT_DATA, PAGE, ReproductionOptions, reproduce
-from proxskip.loop.progress import OverallProgress
 from proxskip.report import figures
 from proxskip.report.figures import ReproductionReport, Verdict
+from proxskip.running.progress import OverallProgress
+from proxskip.support.cores import available_cores
 from proxskip.types import InputError
 
 VERDICTS: dict[Verdict, tuple[str, str, str]] = {

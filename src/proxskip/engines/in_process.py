@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.interfaces import Engine, Request, SettleHalf, Size, Work, look
-from proxskip.links.rows import Journal, Rows
+from proxskip.core.engine import Engine, Request, Size, Work, look
+from proxskip.core.exchange import SettleHalf
 from proxskip.problems.federated import Problem
+from proxskip.support.rows import Rows
 from proxskip.types import Indices, Vectors
 
 
@@ -28,13 +29,15 @@ class NearEngine(Engine):
         """What the clients remember, one row per client."""
 
     def client(self, members: Indices, request: Request, place: int) -> Any:
-        """A ``interfaces.Client`` for these members (one, unless ``together``), at this place in the cohort."""
+        """A ``core.Client`` for these members (one, unless ``together``), at this place in the cohort."""
         raise NotImplementedError(
             f"{type(self).__name__} has no clients; define client(self, members, request, place)."
         )
 
     def open(self, problem: Problem, memory: Vectors, seed: int) -> None:
-        self.problem, self.seed, self.journal = problem, seed, Journal()
+        self.problem = problem
+        self.seed = seed
+        self.journal.begin()
         self.kept = {k: v.copy() for k, v in memory.items()}
 
     def run(self, request: Request) -> Work:
@@ -49,7 +52,10 @@ class NearEngine(Engine):
         return Work(self._store(cohort, up, memory), client.gradients, sizes, client.taken)
 
     def _run_one_by_one(self, request: Request) -> Work:
-        clients, rows, memories, taken = [], [], [], []
+        clients = []
+        rows = []
+        memories = []
+        taken = []
         for j, i in enumerate(request.cohort.tolist()):
             client = self.client(request.cohort[j : j + 1], request, j)
             own = {k: float(v[j]) for k, v in request.own.items()}
@@ -114,4 +120,4 @@ class NearEngine(Engine):
                 self.journal.write(self.kept, k, v if own else np.array(v, order="C"))
             else:
                 self._write(k, cohort, v)
-        return tuple(u if u.shape == shape else np.broadcast_to(u, shape) for u in up)
+        return tuple(u if u.shape == shape else np.broadcast_to(u, (len(cohort), u.shape[-1])) for u in up)

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from proxskip.interfaces import Anchor, Pull, Request, Size, look
-from proxskip.links.codecs import Codec, Identity, Key, read_back
-from proxskip.problems.clients import checked_gradient
+from proxskip.codecs import Codec, Identity, Key, read_back
+from proxskip.core.engine import Request, Size, look
+from proxskip.core.exchange import Anchor, Pull
+from proxskip.problems.clients import checked_gradient, expansion
 from proxskip.problems.federated import Problem
 from proxskip.problems.oracles import is_random
 from proxskip.randomness import anchor_coin, minibatch
-from proxskip.types import Array, InputError
+from proxskip.types import Array, Indices, InputError
+
+Stack: TypeAlias = Any
+"""A vector, or a ``(c, d)`` stack of them: an array of numpy, CuPy or PyTorch, whose types have nothing in common."""
+Column: TypeAlias = Any
+"""A number, or a ``(c, 1)`` column of such an array."""
+Counts: TypeAlias = int | Indices
+"""A whole number for all members, or one for each."""
 
 
 class Sender:
@@ -22,14 +30,14 @@ class Sender:
     gradients = 0
     used_codec = False
     """Whether anything went through a codec."""
-    step: Any = 0
+    step: Counts = 0
     """Local steps so far, which number minibatches and coins; one number, or one per member."""
     had_criterion = False
     """Whether ``until`` was used."""
-    _sent: tuple[tuple[Any, Size | None], ...] = ()
+    _sent: tuple[tuple[Stack, Size | None], ...] = ()
 
     @property
-    def taken(self) -> Any:
+    def taken(self) -> Counts | None:
         """The steps taken, if a criterion ended some; None if they are the request's K."""
         return self.step if self.had_criterion else None
 
@@ -37,7 +45,7 @@ class Sender:
         """The keys of the next message of this client, or of each member."""
         raise NotImplementedError
 
-    def send(self, v: Any, codec: Codec | None = None) -> Any:
+    def send(self, v: Stack, codec: Codec | None = None) -> Stack:
         if codec is None or isinstance(codec, Identity):
             self._sent += ((v, None),)  # numbered too: a federation may encode it
             return v
@@ -50,18 +58,22 @@ class Sender:
         self.used_codec = True
         return received
 
-    def read(self, v: Any, codec: Codec, keys: Sequence[Key]) -> Any:
+    def read(self, v: Stack, codec: Codec, keys: Sequence[Key]) -> Stack:
         """What the server reads of v, one row per key."""
         rows = np.atleast_2d(self.plain(v))
         rows = np.broadcast_to(rows, (len(keys), rows.shape[1]))
         sent = np.stack([read_back(codec, row, key) for row, key in zip(rows, keys, strict=True)])
         return sent[0] if np.ndim(v) == 1 and len(keys) == 1 else sent
 
-    def plain(self, v: Any) -> Array:
+    def plain(self, v: Stack) -> Array:
         """v as a numpy array with one row per key."""
         return np.asarray(v)
 
-    def sizes(self, up: Sequence[Any]) -> tuple[Size | None, ...]:
+    def expansion(self, x: Stack) -> Stack:
+        """Value, gradient and Hessian, on engines that have them."""
+        raise InputError('this engine computes no Hessians; use engine="cpu".')
+
+    def sizes(self, up: Sequence[Stack]) -> tuple[Size | None, ...]:
         """The size of each vector sent up; None for plain ones."""
         return tuple(next((size for v, size in self._sent if v is u), None) for u in up)
 
@@ -78,9 +90,14 @@ class OneClient(Sender):
         number0: the number of the part's first client.
     """
 
+    step: int = 0
+
     def __init__(self, problem: Problem, i: int, seed: int, request: Request, place: int = 0, number0: int = 0) -> None:
         self.oracle: Any = problem.clients[i]
-        self.i, self.seed, self.request, self.place = number0 + i, seed, request, place
+        self.i = number0 + i
+        self.seed = seed
+        self.request = request
+        self.place = place
         self.batch, self.rows = problem.batch, int(problem.rows_each[i])
         self.random = problem.is_random and is_random(self.oracle)
 
@@ -106,7 +123,7 @@ class OneClient(Sender):
 
         def step(z: Array, y: Array, k: int) -> Array | None:
             look(self.request.halt)
-            slope = self._estimate(z) - h
+            slope = self.estimate(z) - h
             if pull is not None:
                 slope = slope + tau * (z - centre)
             if until is not None and np.linalg.norm(slope) <= until * np.linalg.norm(z - centre):
@@ -119,7 +136,7 @@ class OneClient(Sender):
         self.had_criterion = True
         return y, taken
 
-    def _descend_anchored(self, x: Array, h: Array | float, gamma: float, K: int, anchor: Anchor) -> Any:
+    def _descend_anchored(self, x: Array, h: Array | float, gamma: float, K: int, anchor: Anchor) -> tuple[Array, ...]:
         """L-SVRG's estimator: unbiased, and exact at the solution once the anchor is there."""
         w, gw, q = anchor
         for _ in range(K):
@@ -137,7 +154,8 @@ class OneClient(Sender):
                 w, gw = z, full if self.batch is None else self.gradient(z)
         return x, w, gw
 
-    def _estimate(self, x: Array) -> Array:
+    def estimate(self, x: Array) -> Array:
+        """The gradient of the next local step at x, counted."""
         if self.batch is None:
             self.step += 1  # also numbers the coins of an anchor
             if not self.random:
@@ -147,14 +165,14 @@ class OneClient(Sender):
         self.gradients += self.batch
         return self._sampled(x, self._rows())
 
-    def _rows(self) -> Any:
+    def _rows(self) -> Indices:
         """The next minibatch; they are numbered through the half, across its descents."""
         assert self.batch is not None
         rows = minibatch(self.seed, self.i, self.request.round, self.step, self.rows, self.batch)
         self.step += 1
         return rows
 
-    def _sampled(self, x: Array, rows: Any) -> Array:
+    def _sampled(self, x: Array, rows: Indices | None) -> Array:
         if self.random:  # ``_rows`` came before: the masks of step k are numbered k + 1
             key = (self.seed, self.i, self.request.round, self.step)
             return np.asarray(self.oracle.random_gradient(x, rows, key))
@@ -166,11 +184,15 @@ class OneClient(Sender):
         self.gradients += self.rows
         return checked_gradient(self.oracle, x, self.i)
 
+    def expansion(self, x: Array) -> Array:
+        self.gradients += self.rows
+        return expansion(self.oracle, x, self.i)
+
     def own(self, values: Any) -> Any:
         return values[self.i] if isinstance(values, tuple) or np.ndim(values) else values
 
 
-def check_descent(pull: Any, momentum: Any, anchor: Any, until: Any) -> None:
+def check_descent(pull: Pull | None, momentum: Column, anchor: Anchor | None, until: Column | None) -> None:
     """Refuse options that cannot be combined."""
     if until is not None and pull is None:
         raise InputError("until needs a pull, because it compares with the distance from its centre; give both.")
@@ -191,7 +213,7 @@ def pull_to_zero(pull: Pull | None) -> float | None:
     return float(pull[0]) if all(isinstance(v, float) for v in pull) and pull[1] == 0.0 else None
 
 
-def momentum_steps(step: Callable[[Any, Any, int], Any], x: Any, K: int, momentum: Any) -> tuple[Any, int]:
+def momentum_steps(step: Callable[[Stack, Stack, int], Stack], x: Stack, K: int, momentum: Column) -> tuple[Stack, int]:
     """K times  z = y + momentum (y - y_before);  y <- step(z, y, k).  Returns the last y and the number of steps.
 
     Args:
@@ -205,31 +227,6 @@ def momentum_steps(step: Callable[[Any, Any, int], Any], x: Any, K: int, momentu
             return z, k + 1
         before, y = y, new
     return y, K
-
-
-def pulled_steps(
-    one_step: Callable[[Any, Any, Any, Any], Any],
-    x: Any,
-    h: Any,
-    gamma: Any,
-    K: Any,
-    pull: Pull | None,
-    momentum: Any,
-) -> Any:
-    """Steps with momentum and a pull, made of plain ones: the pull shifts h anew in every step.
-
-    Args:
-        one_step: ``(z, h, gamma, active) -> z - gamma (g(z) - h)``; ``active`` is one number or one per member, 0 where
-            that member's K is reached.
-    """
-
-    def step(z: Any, y: Any, k: int) -> Any:
-        shift = h if pull is None else h - pull[0] * (z - pull[1])
-        active = (np.asarray(K) > k).astype(np.int64)
-        new = one_step(z, shift, gamma, active)
-        return new if np.all(active) else np.where(active[:, None] > 0, new, y)
-
-    return momentum_steps(step, x, int(np.max(K)), momentum)[0]
 
 
 def no_half(*_: Any) -> Any:

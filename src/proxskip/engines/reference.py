@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from proxskip.core.engine import Request
 from proxskip.engines.in_process import NearEngine
 from proxskip.engines.local import OneClient
-from proxskip.interfaces import Request
 from proxskip.types import Indices
 
 

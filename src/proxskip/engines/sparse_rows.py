@@ -62,7 +62,9 @@ def _hashes(starts: Indices, indices: Any, bits: Any, owner: Indices, labels: An
 
 def balanced(load: Array, parts: int) -> list[tuple[int, int]]:
     """Ranges of clients with about equal loads."""
-    n, total, parts = len(load), float(load.sum()), min(parts, len(load))
+    n = len(load)
+    total = float(load.sum())
+    parts = min(parts, len(load))
     if parts <= 1 or total <= 0:
         return [(0, n)]
     ends, goals = np.cumsum(load), total * (np.arange(1, parts) / parts)

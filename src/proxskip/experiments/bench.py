@@ -13,23 +13,24 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from proxskip import parallel, theory
-from proxskip.cores import available_cores
+from proxskip import theory
+from proxskip.core.method import Method
 from proxskip.experiments import search, settings
 from proxskip.experiments.curves import AXES, Curve, Curves, curve, flags_of, of_runs
-from proxskip.interfaces import Method
-from proxskip.links.cohorts import as_participation
-from proxskip.loop.stop import Stop
-from proxskip.many_runs import RunTask, check, run_task
-from proxskip.parallel import EndFile
+from proxskip.methods.registry import METHODS, register, title
+from proxskip.participation import as_participation
 from proxskip.problems.federated import Problem
-from proxskip.registry import METHODS, register, title
 from proxskip.report.figures import Series, Table
 from proxskip.report.plots import X_AXES
 from proxskip.results import checkpoint, description, lock
 from proxskip.results.atomic import atomic_write_json
 from proxskip.results.result import RunResult, Status
-from proxskip.tuning import Candidate, local_steps_flag, score, trial_settings
+from proxskip.running import parallel
+from proxskip.running.many_runs import RunTask, check, run_task
+from proxskip.running.parallel import EndFile
+from proxskip.running.stop import Stop
+from proxskip.running.tune import Candidate, local_steps_flag, score, trial_settings
+from proxskip.support.cores import available_cores
 from proxskip.types import InputError, UnsafeStepWarning
 
 VERSION = 1
@@ -99,6 +100,8 @@ class Bench:
             c = curve(asked) if isinstance(asked, str) else asked
             known = flags_of(c.method)
             if unknown := [flag for flag in c.flags if flag not in known]:
+                if unknown[0] in ("seeds", "seeds_of_long_runs", "axes"):
+                    raise InputError(f"all curves of a call share {unknown[0]}=; give it to bench.run.")
                 raise InputError(f"{c.method} takes no {unknown[0]}=; it may have {', '.join(known)}.")
             idle = {"p", "K"} - {local_steps_flag(c.method)}
             taken = {k: v for k, v in common.items() if k in known and k not in idle}
@@ -141,7 +144,7 @@ class Bench:
     def constants(self, **flags: Any) -> dict[str, Any]:
         """The constants of a problem, for the page."""
         problem = self.problem(**flags)
-        shown: dict[str, Any] = {"lambda": problem.l2, "L (global)": problem.L_global, "max_i L_i": problem.L_i.max()}
+        shown: dict[str, Any] = {"lambda": problem.l2, "L (average)": problem.L_average, "max_i L_i": problem.L_i.max()}
         if problem.batch is not None:
             shown |= {"L_b": smoothness(problem), "batch": problem.batch, "A": problem.es_A, "C": problem.es_C}
             shown["rows of the smallest client"] = min(problem.sizes or [0])
@@ -185,20 +188,22 @@ class Bench:
         return self.problem().info.get("data_sha256")
 
     def problem(self, **flags: Any) -> Problem:
-        """The problem of these flags (clients, split, L, batch, l2, ...), on the report's data by default."""
+        """The problem of these flags (clients, split, smoothness, batch, l2, ...), on the report's data by default."""
         return self.problem_of(self.spec(**flags))
 
     def problem_of(self, spec: Mapping[str, Any]) -> Problem:
         """The problem of a specification, read and solved once."""
         # L and the batch do not move the minimizer: all variants share one solution
-        plain = {**spec, "L": "max", "batch": None}
+        plain = {**spec, "smoothness": "max", "batch": None}
         key, plain_key = digest(spec), digest(plain)
         with self.lock:
             if plain_key not in self.problems:
                 self.say(f"reading {spec['data']}, computing L and f*")
                 self.problems[plain_key], _ = settings.problem_of(plain)
+                self.problems[plain_key].solution  # noqa: B018  computed once, and not in every thread
             if key not in self.problems:
-                self.problems[key] = variant(self.problems[plain_key], spec["L"], spec["batch"])
+                problem = self.problems[plain_key].with_smoothness(spec["smoothness"])
+                self.problems[key] = problem.with_batch(spec["batch"])
             return self.problems[key]
 
     def method(self, name: str, problem: Problem, **flags: Any) -> Method:
@@ -280,18 +285,10 @@ class Bench:
 def smoothness(problem: Problem) -> float:
     """L of the average; with minibatches L_b made from it instead of the clients' L, as in the notebook."""
     if problem.batch is None:
-        return problem.L_global
+        return problem.L_average
     assert problem.sizes is not None
     rows = max(float(f.L_rows) for f in problem.clients)  # type: ignore[attr-defined]
-    return theory.minibatch_smoothness(min(problem.sizes), problem.batch, problem.L_global, rows)
-
-
-def variant(problem: Problem, L: Any, batch: int | None) -> Problem:
-    """The same problem with another kind of L and other minibatches; it keeps its solution."""
-    other = replace(problem, L_kind=L, batch=batch)
-    # the weights with the same bits, which dividing by their sum again could change
-    other.__dict__.update(solution=problem.solution, weights=problem.weights)
-    return other
+    return theory.minibatch_smoothness(min(problem.sizes), problem.batch, problem.L_average, rows)
 
 
 def digest(content: Any) -> str:

@@ -38,7 +38,7 @@ def reproduce(
     """
     from proxskip.experiments.reproduce import ReproductionOptions
     from proxskip.experiments.reproduce import reproduce as run_all
-    from proxskip.loop.progress import OverallProgress, is_wanted
+    from proxskip.running.progress import OverallProgress, is_wanted
 
     names = [experiments] if isinstance(experiments, str) else experiments
     options = ReproductionOptions(data, Path(out), quick, engine, threads, data_dir, jobs=jobs)

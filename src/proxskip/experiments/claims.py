@@ -343,7 +343,8 @@ def is_lower(a: Series, b: Series, share: float) -> bool | None:
     if not (floor(a) >= 0 and floor(b) >= 0):
         return False
     below = floor(b) < share * floor(a)
-    return None if not has_settled(a if below else b) else below
+    could_end_lower = a if below else b
+    return below if has_settled(could_end_lower) else None
 
 
 def floor_above(curves: Curves, value: float, exact: Series, eps: float) -> Finding:

@@ -14,17 +14,18 @@ from typing import Any
 
 import numpy as np
 
+from proxskip.core.engine import Request
+from proxskip.core.method import Method
 from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.in_process import NearEngine
 from proxskip.engines.local import Sender
-from proxskip.interfaces import Method, Request
-from proxskip.links.cohorts import Everyone
-from proxskip.loop.metered_exchange import MeteredExchange
 from proxskip.methods import FedLin, ProxSkip, SLocalGD, SProxSkip
 from proxskip.methods.steps import geometric
+from proxskip.participation import Everyone
 from proxskip.problems.federated import Problem
 from proxskip.problems.quadratic import Quadratic
 from proxskip.randomness import generator, stream
+from proxskip.running.metered_exchange import MeteredExchange
 from proxskip.types import Array, Indices, Vectors
 
 

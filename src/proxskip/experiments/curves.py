@@ -11,7 +11,7 @@ from typing import Any, overload
 import numpy as np
 
 from proxskip.experiments import claims, settings
-from proxskip.registry import named, title
+from proxskip.methods.registry import named, title
 from proxskip.report.figures import Panel, Series, Table, first_below
 from proxskip.report.plots import X_AXES, Y_AXES, column
 from proxskip.results.result import RunResult
@@ -191,6 +191,18 @@ def table(id: str, title: str, curves: Curves, eps: float | None = None, costs: 
         row += [s.y[-1], (s.low or s.y)[-1], (s.high or s.y)[-1], s.about.get("seeds", 1)]
         rows.append(row)
     return Table(id, title, columns, rows)
+
+
+def panel_and_table(
+    id: str,
+    title: str,
+    curves: Curves,
+    eps: float | None = None,
+    costs: Sequence[str] = ("rounds",),
+    x: str = "rounds",
+) -> tuple[Panel, Table]:
+    """The curves, and the table of their parameters and costs."""
+    return panel(id, title, curves, x), table(id, title, curves, eps, costs)
 
 
 def cost_against_cost(id: str, curves: Sequence[Series], eps: float, x: str, y: str) -> Panel:

@@ -13,10 +13,10 @@ from proxskip.experiments import claims
 from proxskip.experiments.bench import Bench
 from proxskip.experiments.closed_form_quadratics import AffineMap, filling, rounds_to
 from proxskip.experiments.figures import Parts, figure
-from proxskip.links.graphs import Graph, graph
+from proxskip.graphs import Graph, graph
 from proxskip.methods import EXTRA, DecentralizedScaffnew, DIGing
+from proxskip.methods.registry import step_limits, title
 from proxskip.problems.federated import Problem
-from proxskip.registry import step_limits, title
 from proxskip.report.figures import Panel, Series, Table
 
 MAX_ROUNDS = 1_000_000

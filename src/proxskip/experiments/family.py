@@ -7,16 +7,16 @@ from typing import Any
 
 from proxskip.experiments import claims
 from proxskip.experiments.bench import Bench
-from proxskip.experiments.curves import Flags, cost_against_cost, curve, panel, table
+from proxskip.experiments.curves import Flags, cost_against_cost, curve, panel_and_table
 from proxskip.experiments.figures import Parts, figure
 
 EVERYWHERE = ("w8a", "digits")
 """The data that claims on bits and gradients are made for."""
 
 
-def problem_of(l2: float, clients: int, weights: str, **more: Any) -> Flags:
+def problem_of(l2_relative: float, clients: int, weights: str, **more: Any) -> Flags:
     """The flags of a problem with clients by label."""
-    return {"l2": l2, "l2_relative": True, "split": "label", "clients": clients, "weights": weights, **more}
+    return {"l2_relative": l2_relative, "split": "label", "clients": clients, "weights": weights, **more}
 
 
 @figure(
@@ -34,11 +34,13 @@ def problem_of(l2: float, clients: int, weights: str, **more: Any) -> Flags:
         Gradients are full gradients per client. Records are about 1 % of the rounds apart.
     """,
     share=(200, 20),
-    quick={"l2": 1e-3, "rounds": 800, "iterations": 4000},
+    quick={"l2_relative": 1e-3, "rounds": 800, "iterations": 4000},
 )
-def family(bench: Bench, l2: float = 1e-4, rounds: int = 4000, iterations: int = 30000, eps: float = 1e-6) -> Parts:
+def family(
+    bench: Bench, l2_relative: float = 1e-4, rounds: int = 4000, iterations: int = 30000, eps: float = 1e-6
+) -> Parts:
     """All methods by theory, and with the settings that were found best."""
-    problem: Flags = {"l2": l2, "l2_relative": True}
+    problem: Flags = {"l2_relative": l2_relative}
     L = bench.smoothness(**problem)
     methods = [
         curve("accelerated"),
@@ -54,9 +56,8 @@ def family(bench: Bench, l2: float = 1e-4, rounds: int = 4000, iterations: int =
         curve("gradskip", "GradSkip, gamma = 8/L, 1/p = 30", gamma=8 / L, p=1 / 30),
     ]
     drawn = bench.run(methods, rounds=rounds, iterations=iterations, target=eps, **problem)
-    yield panel("curves", "by theory, and tuned", drawn)
+    yield from panel_and_table("curves", "by theory, and tuned", drawn, eps, costs=["rounds", "passes"])
     yield cost_against_cost("costs", drawn, eps, "rounds", "passes")
-    yield table("curves", "by theory, and tuned", drawn, eps, costs=["rounds", "passes"])
     yield bench.constants(**problem)
     yield claims.claim(
         "family-rounds",
@@ -83,7 +84,7 @@ def family(bench: Bench, l2: float = 1e-4, rounds: int = 4000, iterations: int =
     """,
     share=(900, 20),
     quick={
-        "l2": 1e-2,
+        "l2_relative": 1e-2,
         "clients": 10,
         "many_clients": 50,
         "cohort": 10,
@@ -94,7 +95,7 @@ def family(bench: Bench, l2: float = 1e-4, rounds: int = 4000, iterations: int =
 )
 def bits(
     bench: Bench,
-    l2: float = 1e-4,
+    l2_relative: float = 1e-4,
     clients: int = 20,
     many_clients: int = 200,
     cohort: int = 20,
@@ -110,21 +111,19 @@ def bits(
     settings: Flags = {"rounds": rounds, "every": every, "target": eps, "seeds": seeds, "axes": axes}
     costs = ["rounds", "bits-up", "bits-down"]
 
-    all_take_part = problem_of(l2, clients, "equal")
+    all_take_part = problem_of(l2_relative, clients, "equal")
     compressed = [curve("locodl", f"LoCoDL, {codec}", {"codec": codec}, codec=codec) for codec in codecs]
     plain = curve("scaffnew", "Scaffnew, float32", codec="float32")
     locodl = bench.run([plain, *compressed], **settings, **all_take_part)
     heading = f"{clients} clients, all clients take part"
-    yield panel("locodl", heading, locodl, "bits-up")
-    yield table("locodl", heading, locodl, eps, costs)
+    yield from panel_and_table("locodl", heading, locodl, eps, costs, x="bits-up")
 
-    some_take_part = problem_of(l2, many_clients, "equal")
+    some_take_part = problem_of(l2_relative, many_clients, "equal")
     owned = [curve("tamuna", f"TAMUNA, s = {s}", {"s": s}, s=s) for s in owners]
     on_cohorts = curve("scaffnew", f"Scaffnew, cohorts of {cohort}")
     tamuna = bench.run([on_cohorts, *owned], cohort=cohort, **settings, **some_take_part)
     heading = f"{many_clients} clients, cohorts of {cohort} clients"
-    yield panel("tamuna", heading, tamuna, "bits-up")
-    yield table("tamuna", heading, tamuna, eps, costs)
+    yield from panel_and_table("tamuna", heading, tamuna, eps, costs, x="bits-up")
     yield bench.constants(**some_take_part)
 
     yield claims.claim(
@@ -153,11 +152,11 @@ def bits(
         All parameters are the theorems'.
     """,
     share=(200, 5),
-    quick={"l2": 1e-2, "clients": 10},
+    quick={"l2_relative": 1e-2, "clients": 10},
 )
 def sleeping(
     bench: Bench,
-    l2: float = 1e-4,
+    l2_relative: float = 1e-4,
     clients: int = 20,
     spread: float = 10.0,
     seeds: int = 3,
@@ -165,12 +164,11 @@ def sleeping(
     eps: float = 1e-6,
 ) -> Parts:
     """GradSkip and Scaffnew on clients whose L_i differ."""
-    problem = problem_of(l2, clients, "rows", spread=spread)
+    problem = problem_of(l2_relative, clients, "rows", spread=spread)
     axes = ["passes", "local-steps", "rounds", "seconds"]
     drawn = bench.run(["scaffnew", "gradskip"], rounds=rounds, target=eps, every=1, seeds=seeds, axes=axes, **problem)
     heading = f"{clients} clients whose L_i differ by a factor of {spread:g}"
-    yield panel("sleeping", heading, drawn, "passes")
-    yield table("sleeping", heading, drawn, eps, costs=["rounds", "passes"])
+    yield from panel_and_table("sleeping", heading, drawn, eps, costs=["rounds", "passes"], x="passes")
     yield bench.constants(**problem)
     yield claims.claim(
         "sleeping-gradients",
@@ -196,11 +194,11 @@ def sleeping(
         Where Scaffnew stops is the median of the last tenth of its records.
     """,
     share=(300, 10),
-    quick={"l2": 1e-2, "clients": 10},
+    quick={"l2_relative": 1e-2, "clients": 10},
 )
 def minibatches(
     bench: Bench,
-    l2: float = 1e-4,
+    l2_relative: float = 1e-4,
     clients: int = 20,
     batch: int = 32,
     rounds: int = 40000,
@@ -208,7 +206,7 @@ def minibatches(
     ball: float = 1e-5,
 ) -> Parts:
     """Scaffnew-VR, and Scaffnew for as many rounds."""
-    problem = problem_of(l2, clients, "rows", batch=batch)
+    problem = problem_of(l2_relative, clients, "rows", batch=batch)
     axes = ["rounds", "passes", "iterations", "seconds"]
     exact = bench.run(["scaffnew-vr"], rounds=rounds, target=eps, axes=axes, **problem)
     needed, same = int(exact[0].x["rounds"][-1]), exact[0].about
@@ -218,8 +216,7 @@ def minibatches(
     ]
     drawn = exact + bench.run(noisy, rounds=needed, axes=axes, **problem)
     heading = f"minibatches of {batch} rows, {clients} clients"
-    yield panel("minibatches", heading, drawn)
-    yield table("minibatches", heading, drawn, eps)
+    yield from panel_and_table("minibatches", heading, drawn, eps)
     yield bench.constants(**problem)
     yield claims.claim(
         "minibatches-floor",

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 from proxskip.experiments import claims
 from proxskip.experiments.bench import Bench
-from proxskip.experiments.curves import Curve, Curves, Flags, curve, panel, rounds_against, table
+from proxskip.experiments.curves import Curve, Curves, Flags, curve, panel_and_table, rounds_against
 from proxskip.experiments.figures import Parts, figure
 from proxskip.report.figures import first_below
 
 PAPER = ("w8a",)
 """The data of the paper's claims."""
-LAMBDA: Flags = {"l2": 1e-4, "l2_relative": True}
-OF_THE_FIGURES: Flags = {**LAMBDA, "L": "global"}
+LAMBDA: Flags = {"l2_relative": 1e-4}
+OF_THE_FIGURES: Flags = {**LAMBDA, "smoothness": "average"}
 """The figures take 1/L with the L of the average."""
 
 
@@ -96,19 +96,15 @@ def fig1a(
         rounds=rounds, **OF_THE_FIGURES,
     )  # fmt: skip
     tuned = bench.run(best, seeds=seeds, seeds_of_long_runs=seeds_of_long_runs)
-    heading = "each method with its best parameters of the grid"
-    yield panel("tuned", heading, tuned)
-    yield table("tuned", heading, tuned, eps)
+    yield from panel_and_table("tuned", "each method with its best parameters of the grid", tuned, eps)
     yield grid
-
-    L = bench.smoothness(**OF_THE_FIGURES)
-    falling = [curve("local-gd", f"gamma L = {times}", {"times": times}, gamma=times / L) for times in tradeoff_steps]
-    tradeoff = bench.run(falling, K=tradeoff_K, rounds=tradeoff_rounds, **OF_THE_FIGURES)
-    heading = f"LocalGD, K = {tradeoff_K}, with different step sizes"
-    yield panel("tradeoff", heading, tradeoff)
-    yield table("tradeoff", heading, tradeoff, eps)
+    yield from _tuned_methods_compared(tuned, eps, promised_on)
+    yield from _step_sizes_of_local_gd(bench, tradeoff_steps, tradeoff_K, tradeoff_rounds, eps)
     yield bench.constants(**OF_THE_FIGURES)
 
+
+def _tuned_methods_compared(tuned: Curves, eps: float, promised_on: Sequence[str]) -> Parts:
+    """The claims of the paper on tuned methods."""
     local = [tuned["local-gd"], tuned["fedlin"], tuned["s-local-gd"]]
     ours, scaffold, fedlin = tuned["scaffnew"], tuned["scaffold"], tuned["fedlin"]
     yield claims.claim(
@@ -129,11 +125,19 @@ def fig1a(
         claims.ratio(fedlin, ours, eps, at_least=2, axes=["exchanges", "floats"]),
         promised_on,
     )
+
+
+def _step_sizes_of_local_gd(bench: Bench, steps: Sequence[float], K: int, rounds: int, eps: float) -> Parts:
+    """LocalGD with a fixed number of local steps: how far each step size gets."""
+    L = bench.smoothness(**OF_THE_FIGURES)
+    curves = [curve("local-gd", f"gamma L = {times}", {"times": times}, gamma=times / L) for times in steps]
+    drawn = bench.run(curves, K=K, rounds=rounds, **OF_THE_FIGURES)
+    yield from panel_and_table("tradeoff", f"LocalGD, K = {K}, with different step sizes", drawn, eps)
     yield claims.claim(
         "fig1a-biased",
         "LocalGD stalls above 0.0001: the larger its step size, the higher it stalls; smaller steps only get there "
         "later.",
-        claims.stalls_higher(tradeoff, value=1e-4),
+        claims.stalls_higher(drawn, value=1e-4),
         PAPER,
     )
 
@@ -179,14 +183,12 @@ def fig1b(
     methods: list[str | Curve] = ["local-gd", "scaffold", "fedlin", "s-local-gd", "gd", *fast]
     drawn = bench.run(methods, gamma="figure", K=K, p=p, rounds=rounds, **OF_THE_FIGURES)
     heading = "the figure's constants, L of the average"
-    yield panel("figure", heading, drawn)
-    yield table("figure", heading, drawn)
+    yield from panel_and_table("figure", heading, drawn)
 
-    by_theorem = bench.run(methods, L="max", rounds=theorem_rounds, **LAMBDA)
+    by_theorem = bench.run(methods, smoothness="max", rounds=theorem_rounds, **LAMBDA)
     heading = "the theorems' constants, L = max L_i"
-    yield panel("theorem", heading, by_theorem)
-    yield table("theorem", heading, by_theorem)
-    yield bench.constants(L="max", **LAMBDA)
+    yield from panel_and_table("theorem", heading, by_theorem)
+    yield bench.constants(smoothness="max", **LAMBDA)
 
     yield claims.claim(
         "fig1b-fast",
@@ -258,8 +260,7 @@ def fig1c(
     arrived = [r for s in first if (r := first_below(s.x["rounds"], s.y, eps)) is not None]
     limit = math.ceil(2.02 * min(arrived)) if arrived else last_rounds
     drawn = first + run([last_inverse_p], [last_rounds], [limit])
-    yield panel("p", "gamma = 1/L", drawn)
-    yield table("p", "gamma = 1/L", drawn, eps, costs=["rounds", "iterations"])
+    yield from panel_and_table("p", "gamma = 1/L", drawn, eps, costs=["rounds", "iterations"])
     yield from rounds_against("needed", drawn, eps, "inverse_p", "1/p, the mean number of local steps per round")
     yield bench.constants(**OF_THE_FIGURES)
 

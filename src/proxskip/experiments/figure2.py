@@ -7,7 +7,7 @@ from typing import Any
 
 from proxskip.experiments import claims
 from proxskip.experiments.bench import Bench
-from proxskip.experiments.curves import Curve, Curves, Flags, curve, panel, table
+from proxskip.experiments.curves import Curve, Curves, Flags, curve, panel_and_table
 from proxskip.experiments.figure1 import LAMBDA, OF_THE_FIGURES, PAPER
 from proxskip.experiments.figures import Parts, figure
 
@@ -65,8 +65,7 @@ def fig2a(
         ("constant", "a constant step", {}),
     ):
         drawn, grid = run(id, **decay)
-        yield panel(id, heading, drawn)
-        yield table(id, heading, drawn)
+        yield from panel_and_table(id, heading, drawn)
         yield grid
         text = f"The final f - f* of each method with {heading}."
         yield claims.claim(f"fig2a-{id}", text, claims.ends(drawn, heading))
@@ -94,7 +93,7 @@ def fig2b(bench: Bench, K: int = 100, p: float = 0.01, rounds: int = 100, seeds:
     """The figure's step sizes, which fall, and those of the theorems, which are constant."""
     batch = batch_of(bench, **LAMBDA)
     of_figure: Flags = {**OF_THE_FIGURES, "batch": batch}
-    of_theorem: Flags = {**LAMBDA, "L": "max", "batch": batch}
+    of_theorem: Flags = {**LAMBDA, "smoothness": "max", "batch": batch}
     L = bench.smoothness(**of_figure)
     # only for Scaffnew the step size is independent of the number of local steps
     methods = [*METHODS[:-1], curve("scaffnew", gamma=1 / L)]
@@ -104,8 +103,7 @@ def fig2b(bench: Bench, K: int = 100, p: float = 0.01, rounds: int = 100, seeds:
         ("decaying", "a decaying step, as in the notebook", decaying),
         ("constant", "a constant step, as in the theorem", constant),
     ):
-        yield panel(id, heading, drawn)
-        yield table(id, heading, drawn)
+        yield from panel_and_table(id, heading, drawn)
         text = f"Scaffnew is ahead of the others with {heading}."
         yield claims.claim(f"fig2b-{id}", text, claims.ends(drawn, heading, ahead=drawn["scaffnew"]), only_on=[])
     yield bench.constants(**of_theorem)
@@ -163,8 +161,7 @@ def fig2c(
         ("constant", "a constant step, a fixed batch per client", constant),
         ("total", "a constant step, a fixed total batch", shared),
     ):
-        yield panel(id, heading, drawn)
-        yield table(id, heading, drawn)
+        yield from panel_and_table(id, heading, drawn)
     yield bench.constants(**problem(clients[0], max(1, batch // clients[0])))
 
     yield claims.claim(

@@ -11,16 +11,14 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
-from proxskip import theory
-from proxskip.data.files import LABELS
-from proxskip.interfaces import Method
-from proxskip.interfaces import flags as parameters_of
-from proxskip.links import codecs
-from proxskip.links.graphs import NAMES as GRAPHS
-from proxskip.links.network import Network
-from proxskip.links.profiles import NAMED
+from proxskip import codecs, theory
+from proxskip.core.method import Method
+from proxskip.core.method import flags as parameters_of
+from proxskip.datasets.files import LABELS
+from proxskip.graphs import NAMES as GRAPHS
+from proxskip.methods.registry import METHODS
+from proxskip.networks import NAMED, Network
 from proxskip.problems.glm import LeastSquares, Logistic, Softmax
-from proxskip.registry import METHODS
 from proxskip.types import InputError
 
 LOSSES: dict[str, Any] = {"logistic": Logistic, "squared": LeastSquares, "softmax": Softmax}
@@ -91,6 +89,12 @@ def names(text: str) -> list[str]:
 
 
 @_value
+def counts(text: str) -> list[int]:
+    """Whole numbers separated by commas."""
+    return [theory.whole("steps", _number(part, convert=int)) for part in text.split(",")]
+
+
+@_value
 def network(text: str) -> Network:
     """A named network, perhaps with other numbers: ``mobile``, ``mobile:deadline=30,gradient=0.01``."""
     name, _, more = text.partition(":")
@@ -136,18 +140,20 @@ class Flag:
         needs: what a method must handle for this flag, such as "cohort"; empty if every method takes it.
         spelling: of the flag, where that is not its name.
         required: whether it must be given.
+        values: how many values it has, if that is not one; each has its own metavar.
     """
 
     name: str
     help: str
     type: Callable[[str], Any] | None = None
-    metavar: str | None = None
+    metavar: str | tuple[str, ...] | None = None
     default: Any = None
     choices: tuple[str, ...] | None = None
     switch: bool = False
     needs: str = ""
     spelling: str = ""
     required: bool = False
+    values: int | None = None
 
     @property
     def flag(self) -> str:
@@ -161,6 +167,7 @@ class Flag:
             options["action"] = "store_true"
         else:
             options |= {"type": self.type, "metavar": self.metavar, "choices": self.choices, "required": self.required}
+            options |= {"nargs": self.values}
         parser.add_argument(self.flag, **options)
 
 
@@ -173,6 +180,7 @@ PROBLEM = (
     Flag("label", f"label column of a table; default: {', '.join(LABELS)}", metavar="COLUMN"),
     Flag("columns", "feature columns of a table; default: all others", names, "A,B,..."),
     Flag("group", "group column of a table, for --split group", metavar="COLUMN", needs="clients"),
+    Flag("standardize", "give features mean zero and mean square one", default=False, switch=True),
     DATA_DIR,
     Flag("loss", f"{', '.join(LOSSES)}; default: logistic", None, "LOSS", "logistic", tuple(LOSSES)),
     Flag("l2", "lambda of the regularizer lambda/2 |x|^2", nonnegative("l2"), "LAMBDA"),
@@ -191,11 +199,12 @@ PROBLEM = (
          needs="clients"),
     Flag("weights", "weights w_i: rows or equal; default: rows; equal for tamuna and graphs", None, "HOW", None,
          ("rows", "equal"), needs="clients"),
-    Flag("L", "L in step sizes: max (theorems) or global (the paper's figures); default: max", None, "L", "max",
-         ("max", "global")),
+    Flag("smoothness", "L of step sizes: max (theorems) or average (paper's figures); default: max", None, "HOW",
+         "max", ("max", "average")),
     Flag("personal", "clients use ALPHA times the common model, the rest their own", probability("personal"), "ALPHA",
          needs="clients"),
     Flag("batch", "rows per minibatch; default: full gradients", whole("batch"), "ROWS", needs="batch"),
+    Flag("no_minimum", "leave out f*, which may take long to compute", default=False, switch=True),
 )  # fmt: skip
 """min_x  sum_i w_i f_i(x) + psi(x)."""
 PARAMETERS = (
@@ -223,6 +232,10 @@ PARAMETERS = (
     Flag("k", "coordinates that a link carries; default: all", parameter),
 )  # fmt: skip
 """Parameters of methods, named as in the paper; those that are not given follow the method's theorem."""
+TUNED = ("gamma", "p", "K")
+"""The parameters that ``tune`` searches."""
+NOT_OF_TUNE = (*TUNED, "own_steps", "decay", "allow_unsafe_step")
+"""The flags of a method that ``tune`` does not take."""
 STEPPING = (
     Flag("cohort", "clients per round, or their probability c < 1; default: all clients", cohort, "c", needs="cohort"),
     Flag("decay", "step size 1/(1/gamma + decay k) in round k; figure: as in Figure 2", positive("decay", "figure"),
@@ -265,6 +278,20 @@ OUTPUT = (
     JSON,
     QUIET,
 )  # fmt: skip
+
+TUNING = (
+    Flag("budget", "rounds over all candidates, for each seed; default: 2000", whole("budget"), "R", 2000),
+    Flag("powers", "step sizes gamma = 2^k/L for k from A to B; default: -4 3", int, ("A", "B"), values=2),
+    Flag("steps", "numbers of local steps; default: a quarter, one and four times the theorem's", counts, "K,K,.."),
+    Flag("seeds", "runs of each candidate, which is judged by their median; default: 1", whole("seeds"), "N"),
+    Flag("target", "f - f*: the fewest rounds to it win; default: the smallest f - f* wins", positive("target"), "EPS"),
+    Flag("engine", "cpu, gpu or reference; default: cpu", None, "ENGINE", "cpu", ("cpu", "gpu", "reference")),
+    THREADS,
+    Flag("jobs", "processes; default: 1", whole("jobs"), "N", 1),
+    Flag("out", "folder for all runs and the heat map", metavar="DIR"),
+    JSON,
+    QUIET,
+)
 
 
 # -- the flags of methods ----------------------------------------------------------------------------------------------

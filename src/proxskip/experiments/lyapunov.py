@@ -19,11 +19,11 @@ from proxskip.experiments.bench import Bench
 from proxskip.experiments.closed_form_quadratics import Stepper, filling
 from proxskip.experiments.figures import Parts, figure
 from proxskip.methods import DecentralizedScaffnew, ProxSkip, Scaffnew, SplitSkip, SProxSkip
+from proxskip.methods.registry import title
 from proxskip.methods.steps import geometric
 from proxskip.problems.federated import Problem
 from proxskip.problems.quadratic import random_quadratics
 from proxskip.randomness import stream
-from proxskip.registry import title
 from proxskip.report.figures import Panel, Series
 from proxskip.types import Array
 
@@ -96,20 +96,25 @@ def lyapunov(
     psi: float = 0.02,
     fall: float = 1e-6,
     seeds: int = 200,
-    sampling_l2: float = 1e-2,
+    sampling_l2_relative: float = 1e-2,
     sampling_psi: str = "l1:0.001",
     sampling_share: float = 0.05,
     sampling_fall: float = 1e-4,
     sampling_seeds: int = 60,
-    data_l2: float = 1e-2,
+    data_l2_relative: float = 1e-2,
     data_fall: float = 1e-4,
     data_seeds: int = 20,
     points: int = 40,
 ) -> Parts:
     """Measure every case, and judge all of them together."""
     quadratics = {"kappa": kappa, "clients": clients, "d": d, "graph": graph, "psi": psi, "fall": fall}
-    sampling = {"l2": sampling_l2, "psi": sampling_psi, "share": sampling_share, "fall": sampling_fall}
-    data = {"l2": data_l2, "fall": data_fall}
+    sampling = {
+        "l2_relative": sampling_l2_relative,
+        "psi": sampling_psi,
+        "share": sampling_share,
+        "fall": sampling_fall,
+    }
+    data = {"l2_relative": data_l2_relative, "fall": data_fall}
     settings = {"quadratics": quadratics, "sampling": sampling, "data": data}
     counts = dict.fromkeys(("proxskip", "scaffnew", "splitskip", "decentralized"), seeds)
     counts |= {"sproxskip": sampling_seeds, "scaffnew-data": data_seeds}
@@ -148,10 +153,10 @@ def quadratic_cases(q: Mapping[str, Any]) -> dict[str, Case]:
 
 def data_cases(bench: Bench, sampling: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Case]:
     """The cases on the data set: minibatches need rows."""
-    whole = bench.problem(method="sproxskip", l2=sampling["l2"], l2_relative=True, psi=sampling["psi"])
+    whole = bench.problem(method="sproxskip", l2_relative=sampling["l2_relative"], psi=sampling["psi"])
     assert whole.N is not None
     noisy = whole.with_batch(max(1, round(sampling["share"] * whole.N)))
-    real = bench.problem(l2=data["l2"], l2_relative=True)
+    real = bench.problem(l2_relative=data["l2_relative"])
     heading = f"SProxSkip: {bench.data}, minibatches of {noisy.batch}, with l1"
     cases = [
         Case("sproxskip", heading, SProxSkip.theory(noisy), noisy, sampling["fall"], exact=False),

@@ -10,17 +10,17 @@ import numpy as np
 import scipy.linalg
 
 from proxskip import prox
+from proxskip.core.method import Method
 from proxskip.experiments import claims
 from proxskip.experiments.bench import Bench
 from proxskip.experiments.closed_form_quadratics import Stepper
 from proxskip.experiments.curves import panel
 from proxskip.experiments.figures import Parts, figure
-from proxskip.interfaces import Method
 from proxskip.methods import Accelerated, ProxGD, ProxSkip
+from proxskip.methods.registry import title
 from proxskip.problems.federated import Problem
 from proxskip.problems.quadratic import Quadratic
 from proxskip.randomness import generator
-from proxskip.registry import title
 from proxskip.report.figures import Panel, Series, Table
 
 SLOPE_TOLERANCE = 0.1
@@ -68,7 +68,7 @@ def skipping(
     seeds: int = 5,
     cost_kappa: float = 1e3,
     ratios: Sequence[float] = RATIOS,
-    data_l2: float = 1e-3,
+    data_l2_relative: float = 1e-3,
     data_psi: str = "l1:0.001",
     data_target: float = 1e-9,
     data_rounds: int = 20000,
@@ -81,7 +81,7 @@ def skipping(
     of_kappa, of_cost = _kappa_panel(eps, by_method), _cost_panel(cost_kappa, ratios, by_method)
     rates = _rates(by_method)
     on_data = bench.run(
-        list(COMPARED), axes=("prox", "iterations", "passes", "seconds"), l2=data_l2, l2_relative=True, psi=data_psi,
+        list(COMPARED), axes=("prox", "iterations", "passes", "seconds"), l2_relative=data_l2_relative, psi=data_psi,
         clients=1, target=data_target, rounds=data_rounds,
     )  # fmt: skip
     yield of_kappa

@@ -14,19 +14,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from proxskip import registry
-from proxskip.data import datasets
+from proxskip import datasets
 from proxskip.experiments.bench import VERSION, Bench
 from proxskip.experiments.catalog import ALL, FAMILY, PAPER, experiment
 from proxskip.experiments.figures import Figure, figures_in
 from proxskip.experiments.settings import check_folder
-from proxskip.parallel import EndFile
+from proxskip.methods import registry
 from proxskip.report import figures, plots
 from proxskip.report.document import page
 from proxskip.report.figures import Claim, Experiment, ReproductionReport
 from proxskip.results import checkpoint, description, lock
 from proxskip.results.atomic import atomic_write_json, atomic_write_text
-from proxskip.running import make_engine
+from proxskip.running.parallel import EndFile
+from proxskip.running.run import make_engine
 from proxskip.types import InputError
 
 STAMP = "reproduction.json"
@@ -255,7 +255,7 @@ def about(options: ReproductionOptions, bench: Bench) -> dict[str, Any]:
         "split": problem.info.get("split"),
         "weights": problem.info.get("weights"),
         "lambda": problem.l2,
-        "L_global": problem.L_global,
+        "L_average": problem.L_average,
         "L_max": problem.L_max,
         "mu": problem.mu,
         "f_star": None if solution is None else solution.f,

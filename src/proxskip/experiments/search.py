@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from proxskip.experiments.curves import Curve
-from proxskip.registry import title
+from proxskip.methods.registry import title
 from proxskip.report.figures import Table, first_below
 from proxskip.results.result import RunResult
-from proxskip.tuning import Candidate, grid, halve, local_steps
+from proxskip.running.tune import Candidate, grid, halve, local_steps
 
 LADDER = (1, 3, 10, 30, 100, 300, 1000, 3000)
 """The numbers of local steps to which a grid grows."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,19 +12,19 @@ from typing import Any
 import numpy as np
 import scipy
 
-from proxskip.data import datasets
+from proxskip import datasets
+from proxskip.core.method import Method
+from proxskip.core.method import flags as parameters_of
 from proxskip.experiments.flags import LOSSES, PROBLEM, STOPPING, defaults
-from proxskip.interfaces import Method
-from proxskip.interfaces import flags as parameters_of
-from proxskip.links.graphs import as_graph
+from proxskip.graphs import as_graph
 from proxskip.methods import Decaying
+from proxskip.methods.registry import METHODS, named
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import Logistic
 from proxskip.problems.personal import scafflix
 from proxskip.problems.split import split
 from proxskip.prox import parse as prox_text
-from proxskip.registry import METHODS, named
-from proxskip.types import InputError
+from proxskip.types import InputError, is_sparse
 
 CLIENTS = 20
 """As in the paper's experiments."""
@@ -42,10 +43,10 @@ def flags(**values: Any) -> Namespace:
     >>> flags(data="digits", K=30).split
     'label'
     """
-    known = defaults() | {"l2": L2_RELATIVE, "l2_relative": True}
+    known = defaults()
     if unknown := [name for name in values if name not in (*known, "data", "spread")]:
         raise InputError(f"{unknown[0]} is not a flag of a run; the flags are {', '.join(known)}.")
-    return Namespace(**known | values)
+    return with_lambda(Namespace(**known | values))
 
 
 def flags_taken(name: str) -> tuple[str, ...]:
@@ -69,11 +70,16 @@ def check_flags(names: Sequence[str], o: Namespace) -> None:
         raise InputError("there is no stopping rule: give --rounds, --iterations, --seconds, --tol or --target.")
     if o.go_on and (o.force or o.out is None):
         raise InputError("--continue resumes the runs in --out, and --force would overwrite them; give one of the two.")
+    if o.own_steps and o.gamma is not None:
+        raise InputError("--own-steps sets gamma_i = 1/L_i, so leave out --gamma.")
+    check_problem_flags(names, o)
+
+
+def check_problem_flags(names: Sequence[str], o: Namespace) -> None:
+    """Refuse flags of a problem that do not go together, or that these methods cannot take."""
     needs_psi = [name for name in names if "D" in METHODS[name].about.handles]
     if o.psi is None and needs_psi:
         raise InputError(f"{needs_psi[0]} solves f(x) + psi(D x) and needs --psi, for example --psi l1:0.01.")
-    if o.own_steps and o.gamma is not None:
-        raise InputError("--own-steps sets gamma_i = 1/L_i, so leave out --gamma.")
     alone = [name for name in names if _one_function(name)]
     if o.clients is not None and o.clients > 1 and alone:
         raise InputError(f"{alone[0]} minimizes a single function; leave out --clients, or use scaffnew.")
@@ -84,13 +90,12 @@ def check_flags(names: Sequence[str], o: Namespace) -> None:
 
 
 def with_lambda(o: Namespace) -> Namespace:
-    """The flags of the command line, of which one at most says lambda, as ``l2`` and whether it is relative."""
+    """The flags, with a lambda where none is given."""
     if o.l2 is not None and o.l2_relative is not None:
         raise InputError("--l2 is lambda, and --l2-relative makes it a share of the smoothness; give one of the two.")
-    if o.l2 is not None:
-        return Namespace(**vars(o) | {"l2_relative": False})
-    share = L2_RELATIVE if o.l2_relative is None else o.l2_relative
-    return Namespace(**vars(o) | {"l2": share, "l2_relative": True})
+    if o.l2 is None and o.l2_relative is None:
+        return Namespace(**vars(o) | {"l2_relative": L2_RELATIVE})
+    return o
 
 
 def check_folder(path: Path) -> None:
@@ -128,9 +133,12 @@ def spec_of(names: Sequence[str], o: Namespace) -> dict[str, Any]:
 def problem_of(spec: Mapping[str, Any]) -> tuple[Problem, dict[str, int] | None]:
     """The problem, and the numbers that stand for its labels if these are not -1 and 1."""
     data = datasets.load(spec["data"], data_dir=spec["data_dir"], **{k: spec.get(k) for k in _OF_A_TABLE})
-    of_loss = {k: spec[k] for k in ("l2", "l2_relative", "intercept", "dtype")}
-    model = LOSSES[spec["loss"]](data.A, data.b, **of_loss)
-    of_split = {k: spec[k] for k in ("weights", "L", "alpha", "batch")}
+    data = data.standardized() if spec["standardize"] else data
+    of_loss = {k: spec[k] for k in ("l2_relative", "intercept", "dtype")}
+    model = LOSSES[spec["loss"]](data.A, data.b, spec["l2"] or 0.0, **of_loss)
+    if spec["l2_relative"] == L2_RELATIVE:
+        _warn_of_scales(model)
+    of_split = {k: spec[k] for k in ("weights", "smoothness", "alpha", "batch")}
     info = {"data": data.name or os.path.basename(spec["data"]), "data_sha256": data.sha256}
     groups = data.group if spec["split"] == "group" else None
     problem = split(
@@ -143,7 +151,24 @@ def problem_of(spec: Mapping[str, Any]) -> tuple[Problem, dict[str, int] | None]
     if spec["psi"] is not None:
         D = operator_of(spec["D"], problem.d)
         problem = problem.with_psi(prox_text.parse(spec["psi"], problem.d if D is None else D.shape[0]), D)
+    if spec.get("no_minimum"):
+        problem = problem.without_minimum()
     return problem, _labels(model)
+
+
+def _warn_of_scales(model: Any) -> None:
+    """Warn where lambda, which the largest features decide, outweighs the loss in most of the others."""
+    A = model.A
+    squares = A.multiply(A) if is_sparse(A) else A**2
+    curvatures = model.curvature * np.asarray(squares.mean(axis=0), dtype=np.float64).ravel()
+    usual = float(np.median(curvatures[curvatures > 0])) if curvatures.any() else 0.0
+    if model.l2 > usual:
+        warnings.warn(
+            f"lambda = {model.l2:.3g} outweighs the loss in most features, whose scales differ much: use "
+            "--standardize, or give --l2.",
+            UserWarning,
+            stacklevel=2,
+        )
 
 
 def _scaled(problem: Problem, spread: float) -> Problem:

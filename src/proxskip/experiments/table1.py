@@ -18,8 +18,8 @@ from proxskip.experiments.closed_form_quadratics import AffineMap, Stepper, fill
 from proxskip.experiments.curves import Curve
 from proxskip.experiments.figures import Parts, figure
 from proxskip.methods import GD, Accelerated, FedLin, LocalGD, Scaffnew, Scaffold, SLocalGD
+from proxskip.methods.registry import title
 from proxskip.problems.federated import Problem
-from proxskip.registry import title
 from proxskip.report.figures import Panel, Series, Table, first_below
 from proxskip.results.result import RunResult
 
@@ -177,7 +177,7 @@ def _series(entry: Table1Entry, kappas: Sequence[float], rows: Sequence[Mapping[
 
 def _data(bench: Bench, kappas: Sequence[float], eps: float, rounds: int) -> list[Series]:
     """The same on the data set: lambda = L/kappa, and eps is relative to f(x0) - f*."""
-    flags = {kappa: {"l2": 1.0 / kappa, "l2_relative": True} for kappa in kappas}
+    flags = {kappa: {"l2_relative": 1.0 / kappa} for kappa in kappas}
     problems = {kappa: bench.problem(**flags[kappa]) for kappa in kappas}
     targets = dict[float, float]()
     for kappa, problem in problems.items():

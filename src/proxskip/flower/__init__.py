@@ -14,7 +14,7 @@ The modules, from what Flower sees down to what it knows nothing of:
     messages                    the two messages as bytes
 
 ``server``, ``client`` and what is below them hold no clock, socket, file or randomness of their own and need no Flower,
-so that a test and a simulator drive the same code. Every method whose halves go through ``interfaces`` runs unchanged.
+so that a test and a simulator drive the same code. Every method whose halves go through ``core`` runs unchanged.
 
 One transaction is a ticket: a round, an audit of ``sum_i w_i h_i``, or a measurement. Its life:
 
@@ -31,7 +31,7 @@ writes a state to disk before it sends the messages of that step.
 import os
 from typing import Any
 
-from proxskip.on_demand import attach_stub
+from proxskip.support.on_demand import attach_stub
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # flwr reads it at import
 

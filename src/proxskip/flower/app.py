@@ -21,7 +21,7 @@ from proxskip.flower.client import ClientNode, ClientState
 from proxskip.flower.envelope import HELLO, KEY, unwrap, wrap
 from proxskip.flower.noise import Noise
 from proxskip.flower.worker import Worker
-from proxskip.problems.oracles import knows_L, row_smoothness_of, rows_of
+from proxskip.problems.oracles import attribute, has_hessian, knows_L, row_smoothness_of, rows_of
 from proxskip.results import checkpoint, description
 from proxskip.types import InputError, Oracle
 
@@ -31,6 +31,8 @@ MODS_THAT_CHANGE_UPDATES = (
 """Flower mods that change updates after h is computed from them."""
 STYPE = "proxskip.vector"
 """The serialization type of memory arrays in Flower."""
+FEWEST_ROWS = 10
+"""A site with fewer rows sends no Hessian unless its administrator says otherwise."""
 MAX_ORACLES = 64
 """Oracles that a process keeps in memory."""
 
@@ -42,6 +44,7 @@ def client_app(
     mods: Sequence[Any] = (),
     limit: int = messages.LIMIT,
     noise: Noise | None = None,
+    least_rows: int | None = None,
 ) -> ClientApp:
     """A Flower ClientApp for every method of this library.
 
@@ -53,6 +56,8 @@ def client_app(
         mods: Flower mods that do not change what is sent.
         limit: the largest message in bytes.
         noise: clip what is sent and add noise to it, for differential privacy.
+        least_rows: with fewer rows this site answers nothing. By default it answers, but sends no Hessian unless it has
+            more rows than unknowns, and at least 10.
     """
     _check_mods(mods)
     app = ClientApp(mods=list(mods))
@@ -61,7 +66,12 @@ def client_app(
     def oracle_of(context: Context) -> Oracle:
         key = (context.run_id, context.node_id)
         if key not in ready:
-            ready[key] = make_oracle(context)
+            oracle = make_oracle(context)
+            if least_rows is not None and rows_of(oracle) < least_rows:
+                raise InputError(
+                    f"this site has {rows_of(oracle)} rows, and answers nothing with fewer than {least_rows}."
+                )
+            ready[key] = oracle
             if len(ready) > MAX_ORACLES:
                 ready.popitem(last=False)
         return ready[key]
@@ -81,6 +91,7 @@ def client_app(
         method, _ = description.revive({**words, "cohort": {"everyone": None}})
         # a new worker for every message: everything to remember is in the memory on disk
         worker = Worker(oracle_of(context), i, int(words["seed"]), words["batch"])
+        worker.least_rows = max(FEWEST_ROWS, worker.d + 1) if least_rows is None else least_rows
         client = ClientNode(method, worker, int(words["itemsize"]), limit, noise)
         folder = _folder_of(context, memory_folder) if on_disk else None
         before = _load(context, folder, run, i)
@@ -106,6 +117,8 @@ def _about(oracle: Oracle, context: Context, batch: int | None, noise: Noise | N
         "name": node.get("name"),
         "kind": loss if isinstance(loss, str) else type(oracle).__name__,
         "lambda": float(getattr(oracle, "l2", 0.0) or 0.0),
+        "hessian": has_hessian(oracle),
+        "columns": attribute(oracle, "columns"),
         "noise": None if noise is None else [noise.clip, noise.std],
     }
 

@@ -9,37 +9,39 @@ from typing import Any
 
 import numpy as np
 
+from proxskip.codecs import Codec, Key
+from proxskip.core.dry_run import IdleClient, Route
+from proxskip.core.method import Method
 from proxskip.flower import halves
 from proxskip.flower.messages import Answer
 from proxskip.flower.server_half import Call
 from proxskip.flower.tickets import Outcome, ServerState, Ticket
-from proxskip.interfaces import Method
-from proxskip.interfaces.dry_run import IdleClient, Route
-from proxskip.links.codecs import Codec, Key
-from proxskip.links.sums import weighted_sum
-from proxskip.loop.audit import allowed, rounded_scale
-from proxskip.loop.stop import Stop
-from proxskip.loop.watch import RunWatch, grown, start_of
 from proxskip.problems import accuracy
 from proxskip.problems.federated import Problem
 from proxskip.problems.oracles import knows_L
 from proxskip.results.result import Status
+from proxskip.running.audit import allowed, rounded_scale
+from proxskip.running.stop import Stop
+from proxskip.running.watch import RunWatch, grown, start_of
+from proxskip.support.sums import weighted_sum
 from proxskip.types import Array, InputError, Vectors
 
 
-def read(answer: Answer, round: int, route: Route, d: int, key: Key) -> tuple[tuple[Array, ...], str | None]:
+def read(answer: Answer, round: int, route: Route, key: Key) -> tuple[tuple[Array, ...], str | None]:
     """The decoded vectors of an answer, and the reason to reject them: None for sound ones."""
     if len(answer.up) != len(route):
         return (), f"it holds {len(answer.up)} vectors instead of {len(route)}"
     vectors: list[Any] = []
-    for k, (v, (codec, number)) in enumerate(zip(answer.up, route, strict=True)):
+    for k, (v, (codec, number, length)) in enumerate(zip(answer.up, route, strict=True)):
         if isinstance(v, bytes) is (codec is None):
             return (), f"the {len(v) * (1 if codec is None else 8)} bytes of vector {k} are in the wrong format"
+        if codec is None and len(v) != length:
+            return (), f"vector {k} has {len(v)} numbers instead of {length}"
         if isinstance(v, bytes) and codec is not None:
             mine = replace(key, vector=number)
-            if len(v) != -(-codec.bits(d, mine) // 8):
-                return (), f"vector {k} has {len(v)} bytes instead of {-(-codec.bits(d, mine) // 8)}"
-            vectors.append(codec.decode(v, d, mine))
+            if len(v) != -(-codec.bits(length, mine) // 8):
+                return (), f"vector {k} has {len(v)} bytes instead of {-(-codec.bits(length, mine) // 8)}"
+            vectors.append(codec.decode(v, length, mine))
         else:
             vectors.append(v)
     if answer.round != round:
@@ -135,10 +137,10 @@ def measured(
     size = float(problem.weights[list(ticket.asked)] @ sizes) + L * float(np.linalg.norm(x))
     residual = accuracy.Bounded(float(np.linalg.norm(g)), accuracy.ASSUMED_ULPS * accuracy.UNIT * size)
     if problem.psi is not None:
-        residual = accuracy.prox_residual(problem.psi.prox, x, g, residual.error, 1.0 / problem.L_global)
+        residual = accuracy.prox_residual(problem.psi.prox, x, g, residual.error, 1.0 / problem.L_average)
         f += float(problem.psi(x))
     state.grad_norm, state.f = residual.value, f
-    if state.round == 0 and problem.mu is not None:
+    if state.round == 0 and problem.mu is not None and problem.knows_L:
         state.ceiling = RunWatch.of(method, problem, start_of(problem, G, None), residual.value).blown_up
     if residual.value > state.ceiling:
         return grown(residual.value, state.round)

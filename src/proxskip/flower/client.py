@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from proxskip.codecs import Float32, Key
+from proxskip.core.method import Method
 from proxskip.flower import halves, messages
 from proxskip.flower.messages import Answer, Ask
 from proxskip.flower.worker import Worker
-from proxskip.interfaces import Method
-from proxskip.links.codecs import Float32, Key
 from proxskip.types import Array, InputError, Vectors
 
 
@@ -159,7 +159,7 @@ class ClientNode:
             state, status = self._heed(state, ask)
             if status != messages.OK:
                 return state, [self._answer(state, ask, None, status)]
-        if self.noise is not None and ask.half == halves.MEASURE:
+        if self.noise is not None and ask.half in (halves.MEASURE, halves.INFORM):
             raise InputError("this client adds noise, so it does not report gradients; set measure=None at the server.")
         if ask.half not in self.allowed or (ask.settle and ask.settle not in self.allowed):
             return state, []

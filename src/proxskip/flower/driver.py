@@ -13,25 +13,31 @@ from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MessageType, MetricRecord
-from flwr.serverapp.strategy import Result
+from flwr.serverapp.strategy import Result as FlowerResult
 
-from proxskip.flower import messages, nodes
+from proxskip.flower import messages, nodes, tables
 from proxskip.flower.envelope import log, unwrap, wrap
 from proxskip.flower.messages import Ask
 from proxskip.flower.nodes import FederatedClient
-from proxskip.flower.server import Server
-from proxskip.flower.tickets import ServerState
-from proxskip.loop.ledger import Ledger
+from proxskip.flower.server import INFORMATION, Server
+from proxskip.flower.tickets import Purpose, ServerState
 from proxskip.methods.built_in import BUILT_IN
-from proxskip.results import checkpoint, description
-from proxskip.results.result import Status, Summary
-from proxskip.results.run_text import report
+from proxskip.problems.information import Information
+from proxskip.results import checkpoint, description, inference, run_text
+from proxskip.results.inference import Inference
+from proxskip.results.load import FEDERATION
+from proxskip.results.result import Result, Status, Summary
+from proxskip.results.trace import Trace
+from proxskip.running.ledger import Ledger
+from proxskip.running.records import COLUMNS
 from proxskip.types import Array as Vector
 from proxskip.types import InputError
 
 MAX_ERRORS = 3
 """Errors of a client's app in one exchange after which the server stops waiting for it."""
 SECONDS_BETWEEN_CHECKS = 5.0
+MOST_NAMES = 1_000
+"""With more clients, what is known of each of them by name does not fit into a checkpoint's header."""
 
 
 class MessageLedger(Ledger):
@@ -43,29 +49,36 @@ class MessageLedger(Ledger):
         self.iterations += max((a.K for a in asks), default=0)
         self.local_steps += sum(a.K for a in asks)
 
-    def sent(self, raw: bytes) -> None:
-        """Count a message to a client."""
+    def sent(self, raw: bytes, d: int) -> None:
+        """Count a message to a client, of a problem in d unknowns."""
+        vectors, floats = messages.contents(raw, d)
         self.bytes_down += len(raw)
-        self.vectors_down += messages.vectors_in(raw)
+        self.vectors_down += vectors
+        self.floats_down += floats
 
-    def answered(self, raw: bytes, gradients: object) -> None:
+    def answered(self, raw: bytes, gradients: object, d: int) -> None:
+        """Count an answer."""
+        vectors, floats = messages.contents(raw, d)
         self.bytes_up += len(raw)
-        self.vectors_up += messages.vectors_in(raw)
+        self.vectors_up += vectors
+        self.floats_up += floats
         # the number comes from the client, so it may be anything
         self.grad_evals += gradients if isinstance(gradients, int) and 0 <= gradients < 2**53 else 0
 
-    def measured(self, s: ServerState, d: int, N: int) -> dict[str, float]:
+    def measured(self, s: ServerState, N: int) -> dict[str, float]:
         """A row as in a run's trace: the costs, and the server's measurements."""
-        sizes = {f"floats_{way}": d * vars(self)[f"vectors_{way}"] for way in ("up", "down")}
-        sizes |= {f"bits_{way}": 8 * vars(self)[f"bytes_{way}"] for way in ("up", "down")}
-        unknown = dict.fromkeys(("gap", "lyapunov", "lyapunov_bound"), math.nan)
+        row = dict.fromkeys(COLUMNS, math.nan) | self.row()
+        for way in ("up", "down"):
+            row[f"bits_{way}"] = 8 * row[f"bytes_{way}"]
         known = {"round": s.round, "passes": self.grad_evals / N, "f": s.f, "grad_norm": s.grad_norm, "sum_h": s.sum_h}
-        return self.row() | sizes | unknown | known
+        return row | known
 
 
-@dataclass
-class FederationResult(Result):
-    """Flower's Result, with the solution and the summary of ``proxskip run``.
+@dataclass(repr=False, eq=False)
+class FederationResult(Result, FlowerResult):
+    """What a federation returns: a result as that of ``run``, and what Flower's strategies return.
+
+    ``proxskip.load`` gives it back from the strategy's folder, without Flower's parts.
 
     Args:
         arrays: the solution in the shapes of ``initial_arrays``; without these, one array x.
@@ -73,23 +86,37 @@ class FederationResult(Result):
         evaluate_metrics_clientapp: empty, since clients evaluate nothing.
         evaluate_metrics_serverapp: for each round, what ``evaluate_fn`` returned.
         x: the solution as one vector.
+        status, message: how it ended.
+        trace: what was recorded: the costs, and where clients were asked for gradients, f and the gradient norm.
         summary: the method, the status, the costs and more, by name.
-        notes: sentences about what happened, such as repairs.
+        warnings: sentences about what happened, such as repairs.
         state: the server's last state, as its folder has it.
+        information: what the clients said of their Hessians at the end, if they were asked.
     """
 
     x: Vector = field(default_factory=lambda: np.zeros(0))
-    summary: dict[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    status: Status = Status.INTERRUPTED
+    message: str = ""
+    trace: Trace = field(default_factory=lambda: Trace(COLUMNS))
+    summary: Summary = field(default_factory=Summary)
+    warnings: tuple[str, ...] = ()
     state: ServerState | None = None
+    information: Information | None = None
+    axes = ("rounds", "grad_norm")
 
-    @property
-    def success(self) -> bool:
-        """Whether a tolerance was given and reached."""
-        return bool(self.summary.get("success"))
+    def inference(self, *, level: float = 0.95) -> Inference:
+        """The coefficients' standard errors, p-values and intervals: those of a fit to the rows of all clients.
 
-    def __str__(self) -> str:
-        return report(self.summary)
+        Args:
+            level: of the intervals.
+        """
+        if self.information is None:
+            raise InputError("the clients were not asked for their Hessians: pass Federated(..., inference=True).")
+        loss, clients = str(self.summary["loss"]), int(self.summary["clients"])
+        return inference.of(self.information, loss, clients, None, level=level, robust=False, penalized=False)
+
+    def rows(self) -> list[tuple[str, str]]:
+        return [("method", str(self.summary["method"])), *run_text.rows(self.summary), *super().rows()]
 
 
 class FederationRun:
@@ -108,7 +135,9 @@ class FederationRun:
         self.server, self.remotes, self.mailbox, self.deadline = server, remotes, mailbox, deadline
         self.folder, self.evaluate, self.initial = strategy.folder, evaluate, initial
         self.batch, self.limit = strategy.batch, strategy.limit
-        self.costs, self.outcome, self.began = MessageLedger(), FederationResult(), time.perf_counter()
+        self.costs, self.trace, self.began = MessageLedger(), Trace(COLUMNS), time.perf_counter()
+        self.round_metrics: dict[int, MetricRecord] = {}
+        self.evaluations: dict[int, MetricRecord] = {}
         self.before = 0.0  # seconds before the last restart
         self.places = {r.node: k for k, r in enumerate(remotes)}
         self.last_error = ""
@@ -131,6 +160,7 @@ class FederationRun:
         self._evaluated(self.state.round)
         try:
             while not self.state.over:
+                self._record()
                 asks = self._ticket(asks)
         except nodes.SuperLinkSilent as error:
             # the state on disk is unchanged, so the run can be resumed
@@ -139,16 +169,17 @@ class FederationRun:
 
     def _begin(self) -> list[Ask]:
         """Begin a new run, or restore the one in the folder."""
-        if self.folder is None or not (self.folder / "server").exists():
+        if self.folder is None or not (self.folder / FEDERATION).exists():
             asks = self.server.begin(secrets.token_bytes(16), self.x0)
             self._save()
             return asks
-        saved = checkpoint.load(self.folder, name="server")
+        saved = checkpoint.load(self.folder, name=FEDERATION)
         different = checkpoint.differences(saved.meta["config"], self._config())
         if different:
             raise InputError(f"{self.folder} holds another run: {'; '.join(different)}; choose another folder.")
         asks = self.server.restore(saved.arrays, saved.meta["state"])
         self.costs = MessageLedger(**saved.meta["costs"])
+        self.trace = Trace.from_arrays(saved.arrays, "trace.")
         self.before = self.costs.seconds
         log(INFO, "\tresuming the run in %s at round %d", self.folder, self.state.round)
         self._save()
@@ -160,8 +191,11 @@ class FederationRun:
             return
         self._update_seconds()
         arrays, state = self.server.save()
-        meta = {"config": self._config(), "state": state, "costs": vars(self.costs)}
-        checkpoint.save(self.folder, arrays, meta, name="server")
+        summary = self._summary()
+        if self.server.problem.n > MOST_NAMES:
+            summary |= {"participation": None, "noise": None}
+        meta = {"config": self._config(), "state": state, "costs": vars(self.costs), "summary": summary}
+        checkpoint.save(self.folder, arrays | self.trace.to_arrays("trace."), meta, name=FEDERATION)
 
     def _config(self) -> dict[str, Any]:
         names = {str(k): n for k, n in enumerate(self.server.names)}
@@ -169,8 +203,7 @@ class FederationRun:
         # by name: a client that reconnects as another node keeps its weight
         weights = {n: float(w) for n, w in zip(self.server.names, self.server.problem.weights, strict=True)}
         each: dict[str, Any] = {"names": names, "weights": weights, "noise": self._noise()}
-        if len(names) > 1_000:
-            # thousands of names do not fit into a checkpoint's header
+        if len(names) > MOST_NAMES:
             each = {k: _short(repr(v)) for k, v in each.items()}
         return {
             "method": self.server.method.name, "parameters": parameters, "seed": self.server.seed,
@@ -198,7 +231,7 @@ class FederationRun:
         """Log the round, and add its time and cohort to Flower's metrics."""
         now, r = self.mailbox.clock(), self.state.round
         seconds, self.closed = now - self.closed, now
-        self.outcome.train_metrics_clientapp[r] = MetricRecord({"clients": cohort, "seconds": seconds})
+        self.round_metrics[r] = MetricRecord({"clients": cohort, "seconds": seconds})
         log(INFO, "\tround %d of %d: %d clients, %.1f s", r, self.server.rounds, cohort, seconds)
         self._evaluated(r)
 
@@ -239,7 +272,7 @@ class FederationRun:
     def _message(self, ask: Ask, end: float) -> Message:
         ttl = max(1.0, end - self.mailbox.clock()) + nodes.EXTRA_TTL
         raw = messages.encode(ask, self.limit)
-        self.costs.sent(raw)
+        self.costs.sent(raw, self.server.problem.d)
         words = self.words | {"client": ask.client, "run": ask.run.hex(), "parameters": self._parameters_of(ask.client)}
         node = self.remotes[ask.client].node
         return Message(wrap(raw, words), node, MessageType.TRAIN, ttl=ttl, group_id=str(ask.ticket))
@@ -274,7 +307,7 @@ class FederationRun:
             return self._handle(self.server.arrived, b"", i)
         if raw is None:
             return []
-        self.costs.answered(raw, words.get("gradients"))
+        self.costs.answered(raw, words.get("gradients"), self.server.problem.d)
         return self._handle(self.server.arrived, raw, i)
 
     def _again(self, waiting: dict[str, int], connected: set[int], end: float) -> dict[str, int]:
@@ -323,45 +356,80 @@ class FederationRun:
             return
         metrics = self.evaluate(round, self._arrays())
         if metrics is not None:
-            self.outcome.evaluate_metrics_serverapp[round] = metrics
+            self.evaluations[round] = metrics
 
     def _noise(self) -> dict[str, Any]:
         return {r.name: None if r.noise is None else [r.noise.clip, r.noise.std] for r in self.remotes}
 
-    def _finish(self) -> FederationResult:
-        s, result = self.state, self.outcome
+    def _record(self, over: bool = False) -> None:
+        """Add the last round to the trace when the next one begins, or the run is over: by then it was measured."""
+        ticket, s = self.server.under_way, self.state
+        if not over and (ticket is None or ticket.purpose is not Purpose.ROUND):
+            return
+        last = self.trace.last()["round"] if len(self.trace) else -1
+        step = max(1, -(-s.round // 100))
+        if s.round == last or (s.round % step and not over):
+            return
         self._update_seconds()
-        result.arrays, result.x, result.notes, result.state = self._arrays(), s.vectors["x"], tuple(s.notes), s
-        result.summary = summary_of(self.server, s, self.remotes, self.costs, self.batch)
+        row = self.costs.measured(s, self._rows())
+        if s.measured != s.round:
+            row |= {"f": math.nan, "grad_norm": math.nan}
+        self.trace.append(row)
+
+    def _rows(self) -> int:
+        """The rows of all clients."""
+        return sum(r.N for r in self.remotes)
+
+    def _summary(self) -> Summary:
+        """The content of summary.json; null for what the server does not know."""
+        server, s, remotes = self.server, self.state, self.remotes
+        problem, first = server.problem, remotes[0]
+        about = {
+            "data": "the clients' own data", "data_sha256": None, "split": "the federation", "samples": self._rows(),
+            "d": problem.d, "clients": problem.n, "weights": description.weighting(problem), "lambda": first.l2,
+            "loss": first.kind, "batch": self.batch, "psi": None if problem.psi is None else repr(problem.psi),
+            "smoothness": problem.smoothness,
+        }  # fmt: skip
+        config = {
+            "method": server.method.name, "parameters": description.parameters(server.method), "problem": about,
+            "seed": server.seed, "engine": "flower", "cohort": description.cohort(server.cohort),
+        }  # fmt: skip
+        row = self.costs.measured(s, self._rows())
+        notes = (*server.unsafe, *s.notes)
+        summary = description.summary(config, problem, row, *server.verdict(), None, notes)
+        if not all(r.L_known for r in remotes):
+            summary |= {"smoothness": "unknown", "kappa": None}
+        participation = dict(zip(server.names, s.participated.tolist(), strict=True))
+        summary |= {"closing": server.closing, "participation": participation, "counts": dict(vars(s.counts))}
+        summary["settings"].append("closing")
         noise = self._noise()
-        result.summary["noise"] = {"clients": noise, "releases": s.ticket} if any(noise.values()) else None
-        if self.server.verdict()[0] is Status.INTERRUPTED and self.last_error:
-            result.summary["message"] += f" {self.last_error}"
-        log(INFO, "\t%s", result.summary["message"])
-        return result
+        summary["noise"] = {"clients": noise, "releases": s.ticket} if any(noise.values()) else None
+        return summary
 
-
-def summary_of(
-    server: Server, s: ServerState, remotes: Sequence[FederatedClient], costs: MessageLedger, batch: int | None
-) -> Summary:
-    """The content of summary.json; null for what the server does not know."""
-    problem, first, N = server.problem, remotes[0], sum(r.N for r in remotes)
-    about = {
-        "data": "the clients' own data", "data_sha256": None, "split": "the federation", "samples": N, "d": problem.d,
-        "clients": problem.n, "weights": description.weighting(problem), "lambda": first.l2, "loss": first.kind,
-        "batch": batch, "psi": None if problem.psi is None else repr(problem.psi),
-    }  # fmt: skip
-    config = {
-        "method": server.method.name, "parameters": description.parameters(server.method), "problem": about,
-        "seed": server.seed, "engine": "flower", "cohort": description.cohort(server.cohort),
-    }  # fmt: skip
-    notes = (*server.unsafe, *s.notes)
-    summary = description.summary(config, problem, costs.measured(s, problem.d, N), *server.verdict(), None, notes)
-    if not all(r.L_known for r in remotes):
-        summary |= {"L_kind": "unknown", "kappa": None}
-    participation = dict(zip(server.names, s.participated.tolist(), strict=True))
-    summary |= {"closing": server.closing, "participation": participation, "counts": dict(vars(s.counts))}
-    return summary
+    def _finish(self) -> FederationResult:
+        self._record(over=True)
+        self._update_seconds()
+        status, message = self.server.verdict()
+        if status is not Status.INTERRUPTED:  # the state on disk is one from which the run can go on
+            self._save()
+        s, summary = self.state, self._summary()
+        if status is Status.INTERRUPTED and self.last_error:
+            message += f" {self.last_error}"
+            summary["message"] = message
+        log(INFO, "\t%s", message)
+        return FederationResult(
+            arrays=self._arrays(),
+            train_metrics_clientapp=self.round_metrics,
+            evaluate_metrics_serverapp=self.evaluations,
+            x=s.vectors["x"],
+            status=status,
+            message=message,
+            trace=self.trace,
+            summary=summary,
+            warnings=tuple(summary["warnings"]),
+            state=s,
+            information=tables.pooled(s.vectors.get(INFORMATION), s.vectors["x"], self.remotes),
+        )
 
 
 def _short(text: str) -> str:

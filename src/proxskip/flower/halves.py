@@ -6,18 +6,21 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from proxskip import registry
-from proxskip.interfaces import Client, Method
+import numpy as np
+
+from proxskip.core.exchange import Client
+from proxskip.core.method import Method
+from proxskip.methods import registry
 from proxskip.types import Array, InputError, Vectors
 
-REPORT, MEASURE, RECENTRE, ADOPT = ".report", ".measure", ".recentre", ".adopt"
+REPORT, MEASURE, INFORM, RECENTRE, ADOPT = ".report", ".measure", ".inform", ".recentre", ".adopt"
 
 
 def allowed(method: Method) -> dict[str, Callable[..., Any]]:
     """The halves by name: the method's public functions of (client, memory, ...), and the protocol's own."""
     name = method.about.summed
     halves: dict[str, Callable[..., Any]] = {REPORT: partial(report, name), RECENTRE: partial(recentre, name)}
-    halves |= {MEASURE: measure, ADOPT: partial(adopt, name)}
+    halves |= {MEASURE: measure, INFORM: inform, ADOPT: partial(adopt, name)}
     return halves | registry.bound_halves(method)
 
 
@@ -29,6 +32,11 @@ def report(name: str, client: Client, memory: Vectors, K: int) -> tuple[tuple[Ar
 def measure(client: Any, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
     """Send the local gradient at x; the value goes with it."""
     return (client.measured_gradient(x),), {}
+
+
+def inform(client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
+    """Send value, gradient and Hessian at x, and at zero for comparison: what a table of errors follows from."""
+    return (client.expansion(x), client.expansion(np.zeros_like(x))), {}
 
 
 def recentre(name: str, client: Client, memory: Vectors, excess: Array) -> Vectors:

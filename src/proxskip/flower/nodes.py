@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from proxskip.flower.envelope import HELLO, log, unwrap, wrap
 from proxskip.flower.noise import Noise
 from proxskip.problems.federated import Problem
-from proxskip.timeouts import within
+from proxskip.support.time_limits import within
 from proxskip.types import Array, InputError, Prox
 
 APP_ERRORS = (1, 2, 7, 8)
@@ -94,6 +94,8 @@ class FederatedClient:
         kind: its loss, such as "logistic", or the class of its function.
         l2: the coefficient lambda of  lambda/2 |x|^2.
         L_known: whether the client knows its L.
+        has_hessian: whether its function has a Hessian.
+        columns: the names of its unknowns; None if it knows none.
         noise: what it adds to its uploads; None for nothing.
     """
 
@@ -107,6 +109,8 @@ class FederatedClient:
     kind: str
     l2: float
     L_known: bool
+    has_hessian: bool
+    columns: tuple[str, ...] | None = None
     noise: Noise | None = None
 
     def value(self, x: Array) -> float:
@@ -128,7 +132,7 @@ class FederatedClient:
             partition = place if words["partition"] is None else int(words["partition"])
             name = str(words["name"] or f"client-{partition}")
             known = words["L"] is not None
-            L = float(words["L"]) if known else UNKNOWN_L
+            L = (float(words["L"]) if known else 0.0) or UNKNOWN_L  # zero where there is no event to learn from
             mu = None if words["mu"] is None or not known else float(words["mu"])
             d, N, kind, l2 = int(words["d"]), int(words["N"]), str(words["kind"])[:32], float(words["lambda"])
         except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -141,7 +145,9 @@ class FederatedClient:
                 f"{name} declares L = {L}, mu = {mu}, d = {d}, rows = {N}, partition = {partition}; L, d and rows must "
                 "be positive, and mu and partition not negative."
             )
-        return FederatedClient(node, name, partition, d, N, L, mu, kind, l2, known, Noise.of(words.get("noise"), name))
+        noise, has_hessian = Noise.of(words.get("noise"), name), words.get("hessian") is True
+        columns = None if words.get("columns") is None else tuple(map(str, words["columns"]))
+        return FederatedClient(node, name, partition, d, N, L, mu, kind, l2, known, has_hessian, columns, noise)
 
 
 class RemoteProblem(Problem):
@@ -160,6 +166,11 @@ def as_problem(remotes: Sequence[FederatedClient], weights: str | Sequence[float
         if r.d != first.d:
             raise InputError(
                 f"{r.name} has {r.d} unknowns but {first.name} has {first.d}; every client needs the same model."
+            )
+        if r.columns != first.columns:
+            raise InputError(
+                f"{r.name} has the columns {r.columns} but {first.name} has {first.columns}; give every client the "
+                "same, in the same order."
             )
         if r.l2 != first.l2:
             raise InputError(

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from proxskip.data.files import read_svmlight
+from proxskip.datasets.files import read_svmlight
 from proxskip.problems.glm import LeastSquares, LinearModel, Logistic, Softmax
+from proxskip.problems.poisson import Poisson
 from proxskip.types import InputError
 
-LOSSES: dict[str, Any] = {"logistic": Logistic, "squared": LeastSquares, "softmax": Softmax}
+LOSSES: dict[str, Any] = {"logistic": Logistic, "squared": LeastSquares, "softmax": Softmax, "poisson": Poisson}
 
 
 def from_arrays(
@@ -21,17 +22,18 @@ def from_arrays(
     Args:
         A: the data, one row per sample.
         b: the labels or targets, one per row.
-        loss: "logistic", "squared" or "softmax".
+        loss: "logistic", "squared", "softmax" or "poisson".
         l2: lambda in lambda/2 |x|^2, the same number for every client.
         classes: the labels of the whole federation, in order and the same for every client, which may lack some.
-        more: further arguments of Logistic, LeastSquares or Softmax.
+        more: further arguments of Logistic, LeastSquares, Softmax or Poisson.
     """
     if loss not in LOSSES:
         raise InputError(f'loss = "{loss}" is not known; use {", ".join(LOSSES)}.')
     # relative to L, which differs between clients
-    if more.get("l2_relative"):
+    if more.get("l2_relative") is not None:
         raise InputError("l2_relative would give each client its own lambda; use l2 instead.")
-    return LOSSES[loss](A, b, l2=l2, classes=classes, **more)  # type: ignore[no-any-return]
+    of_loss = more if loss == "poisson" else more | {"classes": classes}
+    return LOSSES[loss](A, b, l2=l2, **of_loss)  # type: ignore[no-any-return]
 
 
 def from_svmlight(path: str | Path, features: int, loss: str = "logistic", l2: float = 0.0, **more: Any) -> LinearModel:

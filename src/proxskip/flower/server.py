@@ -15,27 +15,29 @@ from typing import Any
 
 import numpy as np
 
+from proxskip.codecs import Float32, Key
+from proxskip.core.dry_run import Route, Trip
+from proxskip.core.method import Method
 from proxskip.flower import checks, halves, messages
 from proxskip.flower.messages import Answer, Ask
 from proxskip.flower.server_half import Call, Done, Mean, MeansSoFar, advance
 from proxskip.flower.tickets import Outcome, Purpose, Reply, ServerState, Ticket
-from proxskip.interfaces import Method
-from proxskip.interfaces.dry_run import Route
-from proxskip.links.codecs import Float32, Key
-from proxskip.links.cohorts import Everyone, Participation, Uniform
-from proxskip.links.sums import weighted_sum
-from proxskip.loop.audit import rounded_scale
-from proxskip.loop.closing import LEAST, PATIENCE, asked_in, commits, fewest, way_to_close
-from proxskip.loop.ledger import Ledger
-from proxskip.loop.run_spec import RunSpec
-from proxskip.loop.stop import Stop
-from proxskip.loop.watch import not_finite
 from proxskip.methods import Decaying
+from proxskip.participation import Everyone, Participation, Uniform
 from proxskip.problems.federated import Problem
 from proxskip.results.result import Status
-from proxskip.running import checked_x0
+from proxskip.running.audit import rounded_scale
+from proxskip.running.closing import LEAST, PATIENCE, asked_in, commits, fewest, way_to_close
+from proxskip.running.ledger import Ledger
+from proxskip.running.run import checked_x0
+from proxskip.running.run_spec import RunSpec
+from proxskip.running.stop import Stop
+from proxskip.running.watch import not_finite
+from proxskip.support.sums import weighted_sum
 from proxskip.types import InputError
 
+INFORMATION = "information"
+"""Where the state keeps what the clients say of their Hessians at the end."""
 NO_COSTS = Ledger()
 """A server stops by rounds and tolerance only; its driver counts the messages."""
 
@@ -56,6 +58,7 @@ class Server:
         cohort: who is asked in a round; everyone if not given.
         audit: check sum_i w_i h_i every this many rounds, 0 for never.
         measure: ask for gradients at x every this many rounds, 0 for only at the end, None for never.
+        inform: at the end ask for Hessians, from which a table of standard errors follows.
         tol: stop when the gradient norm is below.
         least: fewest clients that close a round; the whole cohort for a method that needs it.
         patience: void rounds in a row after which the run fails.
@@ -79,6 +82,7 @@ class Server:
         cohort: Participation | None = None,
         audit: int = 50,
         measure: int | None = 0,
+        inform: bool = False,
         tol: float | None = None,
         least: int = LEAST,
         patience: int = PATIENCE,
@@ -89,6 +93,7 @@ class Server:
     ) -> None:
         self.problem, self.rounds, self.seed, self.patience = problem, rounds, seed, patience
         self.audit, self.measure, self.itemsize, self.limit = audit, measure, itemsize, limit
+        self.inform = inform
         self.cohort: Participation = Everyone() if cohort is None else cohort
         self.stop = Stop(rounds=rounds, tol=tol)
         self.closing = way_to_close(method, problem, closing, self.cohort)
@@ -103,7 +108,8 @@ class Server:
         self.least = fewest(self.method, least, problem.n)
         self.has_h = self._has_h()
         self.under_way: Ticket | None = None
-        self._routes: dict[str, Route] = {halves.REPORT: ((None, 0),), halves.MEASURE: ((None, 0),)}
+        plain = (Trip(None, 0, problem.d),)
+        self._routes: dict[str, Route] = {halves.REPORT: plain, halves.MEASURE: plain}
 
     def _check(self, method: Method) -> None:
         """Refuse what a federation cannot run."""
@@ -210,6 +216,7 @@ class Server:
         an h is lost, and restoring it was not tried in this round, or cannot wait for another one  audit
         the sum of the h is due: every ``audit`` rounds, and at the end                             audit
         the gradient is due: every ``measure`` rounds, and at the end                               measure
+        the Hessians are due: at the end                                                            inform
         the run has enough rounds, or reached its tolerance                                         none
         otherwise                                                                                   round
         ==========================================================================================  =======
@@ -224,6 +231,8 @@ class Server:
         measures = self.measure is not None and state.measured != state.round
         if measures and (enough or (self.measure and state.round % self.measure == 0)):
             return Purpose.MEASURE
+        if enough and self.inform and INFORMATION not in state.vectors:
+            return Purpose.INFORM
         return None if enough else Purpose.ROUND
 
     def _enough(self) -> bool:
@@ -268,6 +277,7 @@ class Server:
         =======  ================================================  ====================================================
         audit    the h of all that are not lost, if any are left   restore those that are, or check the sum
         measure  gradient and value at x                           the norm decides whether the run goes on
+        inform   values, gradients and Hessians at x and at zero   their means are kept with the state
         round    what the server half asks for, one after another  the cohort is counted
         =======  ================================================  ====================================================
         """
@@ -281,6 +291,11 @@ class Server:
             if not ticket.means and ticket.asked:
                 return self._ask(ticket, Call(halves.REPORT, (), 0, weights))
             fault = checks.audited(self.method, self.problem, self.names, self.state, ticket)
+        elif ticket.purpose is Purpose.INFORM:
+            if not ticket.means:
+                return self._ask(ticket, Call(halves.INFORM, (self.state.vectors["x"],), 0, weights))
+            self.state.vectors[INFORMATION] = np.concatenate(ticket.means[-1].vectors)
+            fault = None
         elif not ticket.means:
             return self._ask(ticket, Call(halves.MEASURE, (self.state.vectors["x"],), 0, weights))
         else:
@@ -296,7 +311,7 @@ class Server:
         state, call = self.state, ticket.call
         assert call is not None
         # the key only travels if a codec uses it: a repeated ask must have the same bytes
-        keyed = any(codec is not None and codec.keyed for codec, _ in self._route(call))
+        keyed = any(trip.codec is not None and trip.codec.keyed for trip in self._route(call))
         asks = []
         for i in ticket.missing:
             counted = int(state.counted[i])
@@ -348,7 +363,7 @@ class Server:
             what = "is ahead of the server" if answer.status == messages.AHEAD else "has lost its memory"
             self._lost(ticket, i, what)
             return self._close_if_complete(ticket)
-        up, reason = checks.read(answer, state.round, self._route(ticket.call), self.problem.d, self._key(ticket, i))
+        up, reason = checks.read(answer, state.round, self._route(ticket.call), self._key(ticket, i))
         if reason is not None:
             self._reject(ticket, i, reason)
         elif answer.base != state.counted[i]:
@@ -361,7 +376,7 @@ class Server:
         return self._close_if_complete(ticket)
 
     def _route(self, call: Call | None) -> Route:
-        """The codec of each vector of this exchange."""
+        """How each vector of this exchange travels."""
         assert call is not None
         if call.half not in self._routes:
             codec = Float32() if self.itemsize == 4 else None
@@ -421,6 +436,7 @@ class Server:
         audit    the same if a round cannot go on without the h that is lost; otherwise it waits for another
                  round, or at the end is tried again
         measure  the gradient of this round stays unknown
+        inform   it is tried again, and given up after ``patience`` attempts
         =======  ===========================================================================================
         """
         state, wanted = self.state, self._wanted(ticket.purpose)
@@ -434,6 +450,8 @@ class Server:
             is_vital = self.closing == "everyone" and bool(state.lost)
             state.void += is_vital or self._enough()
             state.tried, state.sum_h = state.round, math.nan
+        elif ticket.purpose is Purpose.INFORM:
+            state.void, is_vital = state.void + 1, True
         else:
             state.measured, state.grad_norm, state.f = state.round, math.nan, math.nan
             if self._enough():
@@ -452,7 +470,7 @@ class Server:
         state.count(ticket.answers, cohort, Outcome(done.settle, done.outcome))
         state.participated[cohort] += 1
         state.last[cohort] = state.round
-        state.vectors = dict(done.vectors)
+        state.vectors = {name: v for name, v in done.vectors.items() if name != INFORMATION}
         state.round, state.void = state.round + 1, 0
         self._update_scale()
         return self._open()

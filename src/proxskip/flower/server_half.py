@@ -8,8 +8,9 @@ from functools import partial
 
 import numpy as np
 
-from proxskip.interfaces import ClientHalf, Method, SettleHalf
-from proxskip.links.gossip import Links
+from proxskip.core.exchange import ClientHalf, SettleHalf
+from proxskip.core.gossip import Links
+from proxskip.core.method import Method
 from proxskip.problems.federated import Problem
 from proxskip.prox import conjugate_prox
 from proxskip.randomness import stream

@@ -12,13 +12,13 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from proxskip.flower import halves, messages, nodes
+from proxskip.core.method import Method
+from proxskip.flower import halves, messages, nodes, tables
 from proxskip.flower.driver import FederationResult, FederationRun
 from proxskip.flower.envelope import log
 from proxskip.flower.nodes import FederatedClient, as_problem
 from proxskip.flower.server import Server
-from proxskip.interfaces import Method
-from proxskip.links.cohorts import as_participation
+from proxskip.participation import as_participation
 from proxskip.types import InputError, Prox
 
 
@@ -36,6 +36,8 @@ class Federated(Strategy):
         psi: a regularizer at the server with a prox, such as ``ps.prox.L1(0.1)``; None for none.
         upload: the precision of uploads, "float64" or "float32".
         batch: rows of a minibatch; None for full gradients.
+        inference: ask for the Hessians at the end, from which ``result.inference()`` makes a table of standard errors;
+            needs weights="rows".
         seed: of everything that is drawn but the clients' noise: cohorts, numbers of local steps, minibatches.
         folder: where the server saves its state before every message; a run that is saved there is resumed.
         allow_unsafe_step: accept step sizes that are refused otherwise.
@@ -61,6 +63,7 @@ class Federated(Strategy):
         psi: Prox | None = None,
         upload: str = "float64",
         batch: int | None = None,
+        inference: bool = False,
         seed: int = 0,
         folder: str | Path | None = None,
         allow_unsafe_step: bool = False,
@@ -80,7 +83,7 @@ class Federated(Strategy):
         self.allow_unsafe_step = allow_unsafe_step
         self.options: dict[str, Any] = {
             "closing": closing, "audit": audit, "measure": measure, "tol": tol, "least": least, "patience": patience,
-            "cohort": as_participation(cohort),
+            "cohort": as_participation(cohort), "inform": inference,
         }  # fmt: skip
 
     # -- Flower's interface --------------------------------------------------------------------------------------------
@@ -158,12 +161,14 @@ class Federated(Strategy):
             if callable(method):
                 raise InputError(
                     f"the L of {', '.join(unknown)} is unknown, so no step size follows from it; pass a method with a "
-                    "fixed gamma."
+                    "fixed gamma, or Newton()."
                 )
             log(WARNING, "\tthe L of %s is unknown, so the step size is not checked", ", ".join(unknown))
         elif callable(method):
             make: Any = method
             method = make.theory(problem) if isinstance(method, type) else make(problem)
+        if options["inform"]:
+            tables.check(remotes, self.weights, self.psi, self.batch)
         noisy = any(r.noise is not None for r in remotes)
         if noisy:
             if options["measure"] or options["tol"] is not None:

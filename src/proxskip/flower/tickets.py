@@ -25,6 +25,7 @@ class Purpose(Enum):
     ROUND = "round"
     AUDIT = "audit"
     MEASURE = "measure"
+    INFORM = "inform"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from proxskip.codecs import Codec, Identity, Key
+from proxskip.core.engine import Request
+from proxskip.core.exchange import ClientHalf, SettleHalf
 from proxskip.engines.cpu.cohort import Cohort
 from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.local import no_half
-from proxskip.interfaces import ClientHalf, Request, SettleHalf
-from proxskip.links.codecs import Codec, Identity, Key
 from proxskip.problems.clients import checked_gradient
 from proxskip.problems.federated import Problem
 from proxskip.problems.oracles import in_double
-from proxskip.types import Array, Oracle, Vectors
+from proxskip.types import Array, InputError, Oracle, Vectors
 
 Noise = Callable[[Array, Array], Array]
 """``noise(x, xhat)``, sent instead of xhat, the point that local steps reached from x."""
@@ -37,6 +38,7 @@ class Worker:
         problem = Problem([oracle], batch=batch, d=d)
         self.oracle, self.i, self.seed, self.d = oracle, i, seed, problem.d
         self.rows, self.gradients = int(problem.rows_each[0]), 0
+        self.least_rows = 0  # it sends no Hessian of fewer
         self.engine = CpuEngine(1)
         self.engine.open(problem, {}, seed, i)
         self.codec: Codec | None = None
@@ -84,6 +86,15 @@ class Worker:
 
     def gradient(self, x: Array, where: Any = None) -> Array:
         (row,) = self.cohort.gradient(x, where)
+        return np.asarray(row)
+
+    def expansion(self, x: Array) -> Array:
+        if self.rows < self.least_rows:
+            raise InputError(
+                f"this site has {self.rows} rows, and sends no Hessian of fewer than {self.least_rows}, which would "
+                "reveal much about each; client_app(..., least_rows=) sets the limit."
+            )
+        (row,) = self.cohort.expansion(x)
         return np.asarray(row)
 
     def own(self, values: Any) -> Any:

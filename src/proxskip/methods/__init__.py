@@ -9,6 +9,7 @@ from proxskip.methods.gossip_methods import EXTRA, DecentralizedScaffnew, DIGing
 from proxskip.methods.gradient import GD, LocalGD, ProxGD
 from proxskip.methods.gradskip import GradSkip
 from proxskip.methods.locodl import LoCoDL
+from proxskip.methods.newton import Newton
 from proxskip.methods.proxskip import ProxSkip, SProxSkip
 from proxskip.methods.scaffnew import Scaffnew
 from proxskip.methods.scaffold import Scaffold
@@ -18,6 +19,6 @@ from proxskip.methods.variance_reduced import ProxSkipVR, ScaffnewVR
 
 __all__ = [
     "APDA", "EXTRA", "GD", "PDHG", "Accelerated", "DIGing", "Decaying", "DecentralizedScaffnew", "FedLin", "Fista",
-    "FiveGCS", "GradSkip", "LoCoDL", "LocalGD", "ProxGD", "ProxSkip", "ProxSkipVR", "RandomGossip", "SLocalGD",
-    "SProxSkip", "Scaffnew", "ScaffnewVR", "Scaffold", "SplitSkip", "Tamuna",
+    "FiveGCS", "GradSkip", "LoCoDL", "LocalGD", "Newton", "ProxGD", "ProxSkip", "ProxSkipVR", "RandomGossip",
+    "SLocalGD", "SProxSkip", "Scaffnew", "ScaffnewVR", "Scaffold", "SplitSkip", "Tamuna",
 ]  # fmt: skip

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from proxskip.interfaces import About, Claims, Exchange, Style, chosen
-from proxskip.links.cohorts import EVERYONE, Participation
+from proxskip.core.exchange import Exchange
+from proxskip.core.method import About, Claims, Style, chosen
 from proxskip.methods import steps
 from proxskip.methods.gradient import GD
+from proxskip.participation import EVERYONE, Participation
 from proxskip.problems.federated import Problem
 from proxskip.theory.step_sizes import Setting, StepLimits, nesterov_limit, nesterov_momentum
 from proxskip.types import Array, InputError, Vectors
@@ -61,15 +62,15 @@ class Accelerated(GD):
         """gamma = 1/L with the smoothness of the average, beta from its condition number."""
         gamma, beta = self.gamma, self.beta
         if gamma is None:
-            gamma = 1.0 / problem.L_global
+            gamma = 1.0 / problem.L_average
         if beta is None:
-            beta = nesterov_momentum(problem.L_global, steps.known_mu(problem, "beta"))
+            beta = nesterov_momentum(problem.L_average, steps.known_mu(problem, "beta"))
         return replace(self, gamma=gamma, beta=beta)
 
     def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """gamma <= 1/L; beyond (2 + 2 beta)/((1 + 2 beta) L) it diverges."""
-        limit = nesterov_limit(problem.L_global, self.beta)
-        if self.gamma >= limit and not (insist or problem.L_kind == "global"):
+        limit = nesterov_limit(problem.L_average, self.beta)
+        if self.gamma >= limit and not (insist or problem.smoothness == "average"):
             raise InputError(f"gamma = {self.gamma:g} is too large: momentum {self.beta:g} diverges from {limit:g}.")
         return self.check_steps(problem, insist, mu=problem.mu)
 
@@ -83,7 +84,7 @@ class Accelerated(GD):
 
     def claims(self, problem: Problem) -> Claims:
         """sqrt(gamma mu), of f(x) - f* + mu/2 |z - x*|^2, for the momentum that belongs to this gamma."""
-        if problem.mu is None or self.gamma > 1.0 / problem.L_global:
+        if problem.mu is None or self.gamma > 1.0 / problem.L_average:
             return Claims()
         # the theorem gives no rate for another momentum
         root = math.sqrt(self.gamma * problem.mu)

@@ -9,10 +9,11 @@ from functools import partial
 import numpy as np
 
 from proxskip import theory
-from proxskip.interfaces import About, Client, Exchange, Method, Sent, Style, chosen
-from proxskip.links.cohorts import EVERYONE, Participation
+from proxskip.core.exchange import Client, Exchange, Sent
+from proxskip.core.method import About, Method, Style, chosen
 from proxskip.methods import steps
 from proxskip.methods.splitskip import operator_of
+from proxskip.participation import EVERYONE, Participation
 from proxskip.problems import operators
 from proxskip.problems.federated import Problem
 from proxskip.types import Array, InputError, Vectors
@@ -44,7 +45,7 @@ def enough_steps(gamma: float, L: float) -> int:
 
 def first_step(problem: Problem) -> float:
     """gamma = 1/sqrt(mu L), the best of the theorem for exact local solves; 4/L where mu is unknown."""
-    L, mu = problem.L_global, problem.mu
+    L, mu = problem.L_average, problem.mu
     return FIRST_STEP / L if mu is None else 1.0 / math.sqrt(mu * L)
 
 
@@ -109,8 +110,8 @@ class APDA(Method):
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         x, gamma = server["x"], steps.first_of(server["step"])
-        K = enough_steps(gamma, exchange.problem.L_global) if self.K is None else self.K
-        y, m = exchange(partial(self.local, gamma=gamma, smoothness=exchange.problem.L_global), x, K=K)
+        K = enough_steps(gamma, exchange.problem.L_average) if self.K is None else self.K
+        y, m = exchange(partial(self.local, gamma=gamma, smoothness=exchange.problem.L_average), x, K=K)
         new = m if exchange.problem.psi is None else exchange.prox(m, gamma)
         return {"x": new, "step": self._balanced(server["step"], x - y, new - x)}
 
@@ -133,7 +134,7 @@ class APDA(Method):
 
     def smoothness(self, problem: Problem) -> float:
         """That of the average."""
-        return problem.L_global
+        return problem.L_average
 
     def slowest_rate(self, problem: Problem) -> float | None:
         """None: gamma moves, and for few local steps no rate is known with which a run could be called stalled."""
@@ -144,7 +145,7 @@ class APDA(Method):
         notes = self.check_steps(problem, insist)
         if self.K is None:
             return notes
-        L = problem.L_global
+        L = problem.L_average
         size, enough = self.gamma * L, enough_steps(self.gamma, L)
         # without psi a round is one of 5GCS for one client, with mu = 0 and tau = 1/gamma
         if enough <= self.K or (
@@ -205,7 +206,7 @@ class SplitAPDA(Method):
         norm = steps.first_of(server["norm"])
         tau = 1.0 / (gamma * norm**2)
         y = exchange.prox_conjugate(server["y"] + tau * (D @ server["xbar"]), tau)
-        L = exchange.problem.L_global
+        L = exchange.problem.L_average
         half = partial(self.local, gamma=gamma, L=L)
         (new,) = exchange(half, x, -np.asarray(D.T @ y), K=enough_steps(gamma, L))
         most = MAX_BALANCE ** (SETTLING ** steps.first_of(server["balances"]))

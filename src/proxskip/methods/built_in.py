@@ -5,7 +5,7 @@ from __future__ import annotations
 from proxskip import methods as m
 
 BUILT_IN = (
-    m.GD, m.ProxGD, m.Accelerated, m.Fista, m.LocalGD, m.Scaffold, m.FedLin, m.SLocalGD, m.ProxSkip, m.SProxSkip,
-    m.ProxSkipVR, m.APDA, m.Scaffnew, m.ScaffnewVR, m.GradSkip, m.FiveGCS, m.Tamuna, m.LoCoDL,
+    m.GD, m.ProxGD, m.Accelerated, m.Fista, m.Newton, m.LocalGD, m.Scaffold, m.FedLin, m.SLocalGD, m.ProxSkip,
+    m.SProxSkip, m.ProxSkipVR, m.APDA, m.Scaffnew, m.ScaffnewVR, m.GradSkip, m.FiveGCS, m.Tamuna, m.LoCoDL,
     m.DecentralizedScaffnew, m.RandomGossip, m.DIGing, m.EXTRA, m.SplitSkip, m.PDHG,
 )  # fmt: skip

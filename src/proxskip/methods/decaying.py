@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from proxskip import theory
-from proxskip.interfaces import About, Exchange, Method, chosen
-from proxskip.links.cohorts import EVERYONE, Participation
+from proxskip.core.exchange import Exchange
+from proxskip.core.method import About, Method, chosen
+from proxskip.participation import EVERYONE, Participation
 from proxskip.problems.federated import Problem
 from proxskip.types import Array, InputError, Vectors
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from proxskip import theory
-from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, as_sent, chosen
-from proxskip.interfaces.method import check_probability
-from proxskip.links.cohorts import EVERYONE, Participation
+from proxskip.core.exchange import Client, Exchange, Sent, as_sent
+from proxskip.core.method import About, Claims, Method, Style, chosen
+from proxskip.core.parameters import check_probability
 from proxskip.methods import steps
 from proxskip.methods.gradient import LocalMethod
+from proxskip.participation import EVERYONE, Participation
 from proxskip.problems.federated import Problem
 from proxskip.theory.step_sizes import Setting, StepLimits
 from proxskip.types import Array, Vectors

@@ -9,11 +9,12 @@ from typing import TypeVar
 import numpy as np
 
 from proxskip import theory
-from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, chosen, constant, from_solution
-from proxskip.links.cohorts import EVERYONE, Everyone, Participation
-from proxskip.links.sums import weighted_sum
+from proxskip.core.exchange import Client, Exchange, Sent
+from proxskip.core.method import About, Claims, Method, Style, chosen, constant, from_solution
+from proxskip.participation import EVERYONE, Everyone, Participation
 from proxskip.problems.federated import Problem
 from proxskip.problems.solve import Solution
+from proxskip.support.sums import weighted_sum
 from proxskip.types import Array, InputError, Vectors
 
 T = TypeVar("T")
@@ -183,7 +184,7 @@ class FiveGCS(Method):
 
     def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """gamma sum_m w_m tau_m <= 1; settings that diverge on a quadratic are refused."""
-        insist = insist or problem.L_kind == "global"
+        insist = insist or problem.smoothness == "average"
         for name in ("tau", "L", "beta", "pi"):
             values = np.atleast_1d(np.asarray(1.0 if self.parameters()[name] is None else self.parameters()[name]))
             if len(values) not in (1, problem.n) or not np.all(np.isfinite(values)) or values.min() < 0:

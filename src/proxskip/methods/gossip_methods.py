@@ -10,25 +10,13 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from proxskip import theory
-from proxskip.interfaces import (
-    About,
-    Claims,
-    Client,
-    Exchange,
-    Lyapunov,
-    Method,
-    Sent,
-    SettleHalf,
-    Style,
-    chosen,
-    constant,
-    from_solution,
-)
-from proxskip.links.cohorts import EVERYONE, Participation
-from proxskip.links.gossip import Links, RandomLinks, largest_weight, links_of
-from proxskip.links.graphs import Graph, as_graph
+from proxskip.core.exchange import Client, Exchange, Sent, SettleHalf
+from proxskip.core.gossip import Links, RandomLinks, largest_weight, links_of
+from proxskip.core.method import About, Claims, Lyapunov, Method, Style, chosen, constant, from_solution
+from proxskip.graphs import Graph, as_graph
 from proxskip.methods import steps
 from proxskip.methods.proxskip import PAPER
+from proxskip.participation import EVERYONE, Participation
 from proxskip.problems.federated import Problem
 from proxskip.problems.solve import Solution
 from proxskip.theory.step_sizes import Setting, StepLimits

@@ -7,9 +7,10 @@ from typing import Self
 
 import numpy as np
 
-from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, chosen, from_solution
-from proxskip.links.cohorts import EVERYONE, Participation
+from proxskip.core.exchange import Client, Exchange, Sent
+from proxskip.core.method import About, Claims, Method, Style, chosen, from_solution
 from proxskip.methods import steps
+from proxskip.participation import EVERYONE, Participation
 from proxskip.problems.federated import Problem
 from proxskip.problems.solve import Solution
 from proxskip.theory.step_sizes import Setting, StepLimits
@@ -52,11 +53,11 @@ class GD(Method):
             return self
         # the mean of the clients' steps is a step of the average, whose L can be far below max_i L_i; with minibatches
         # the worst client's A counts
-        return replace(self, gamma=1.0 / (problem.L_global if problem.batch is None else problem.es_A))
+        return replace(self, gamma=1.0 / (problem.L_average if problem.batch is None else problem.es_A))
 
     def smoothness(self, problem: Problem) -> float:
         """That of the average."""
-        return problem.L_global
+        return problem.L_average
 
     @classmethod
     def limits(cls, s: Setting) -> StepLimits:

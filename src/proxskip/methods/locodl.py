@@ -6,11 +6,12 @@ import math
 from dataclasses import dataclass
 
 from proxskip import theory
-from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, chosen, constant, from_solution
-from proxskip.interfaces.method import check_probability
-from proxskip.links.codecs import Codec, Float32, Natural, RandK, as_codec
-from proxskip.links.cohorts import EVERYONE, Participation
+from proxskip.codecs import Codec, Float32, Natural, RandK, as_codec
+from proxskip.core.exchange import Client, Exchange, Sent
+from proxskip.core.method import About, Claims, Method, Style, chosen, constant, from_solution
+from proxskip.core.parameters import check_probability
 from proxskip.methods import steps
+from proxskip.participation import EVERYONE, Participation
 from proxskip.problems.federated import Problem
 from proxskip.problems.solve import Solution
 from proxskip.theory.step_sizes import Setting, StepLimits
@@ -111,7 +112,7 @@ class LoCoDL(Method):
     def complete(self, problem: Problem, cohorts: Participation = EVERYONE, figure: bool = False) -> LoCoDL:
         """gamma = 2/L, mu_g = mu/2, rho = 1/(1 + omega max_i w_i), and the best p for them.
 
-        gamma = 1/L where clients are unlike (L_global < L_max/2). F_i is (L - mu/2)-smooth, so that 2/L is the best.
+        gamma = 1/L where clients are unlike (L_average < L_max/2). F_i is (L - mu/2)-smooth, so that 2/L is the best.
         The codec sends d/n random coordinates after natural compression: with fewer bits a round, as many more rounds
         are needed.
         """

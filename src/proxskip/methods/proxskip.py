@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from proxskip import theory
-from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, as_sent, chosen, from_solution
-from proxskip.links.cohorts import EVERYONE, Participation
+from proxskip.core.exchange import Client, Exchange, Sent, as_sent
+from proxskip.core.method import About, Claims, Method, Style, chosen, from_solution
 from proxskip.methods import steps
+from proxskip.participation import EVERYONE, Participation
 from proxskip.problems.federated import Problem
 from proxskip.problems.solve import Solution
 from proxskip.theory.step_sizes import Setting, StepLimits

@@ -8,23 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from proxskip import theory
-from proxskip.interfaces import (
-    About,
-    Claims,
-    Client,
-    Exchange,
-    Method,
-    Sent,
-    Style,
-    as_sent,
-    chosen,
-    constant,
-    from_solution,
-)
-from proxskip.links.codecs import Codec, as_codec
-from proxskip.links.cohorts import EVERYONE, Everyone, Participation
+from proxskip.codecs import Codec, as_codec
+from proxskip.core.exchange import Client, Exchange, Sent, as_sent
+from proxskip.core.method import About, Claims, Method, Style, chosen, constant, from_solution
 from proxskip.methods import steps
 from proxskip.methods.proxskip import PAPER
+from proxskip.participation import EVERYONE, Everyone, Participation
 from proxskip.problems.federated import Problem
 from proxskip.problems.solve import Solution
 from proxskip.theory.step_sizes import Setting, StepLimits
@@ -145,7 +134,7 @@ class Scaffnew(Method):
         if self.own_steps:
             return tuple(float(1.0 / A) for A in problem.es_A_i)
         if figure and problem.batch is None:
-            return 1.0 / problem.L_global
+            return 1.0 / problem.L_average
         return steps.largest_step(problem)
 
     @classmethod

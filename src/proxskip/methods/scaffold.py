@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from proxskip.interfaces import About, Client, Exchange, Method, Sent, Style, as_sent, chosen
-from proxskip.links.cohorts import EVERYONE, Everyone, Participation
+from proxskip.core.exchange import Client, Exchange, Sent, as_sent
+from proxskip.core.method import About, Method, Style, chosen
 from proxskip.methods import steps
 from proxskip.methods.gradient import LocalMethod
+from proxskip.participation import EVERYONE, Everyone, Participation
 from proxskip.problems.federated import Problem
 from proxskip.theory.step_sizes import Setting, StepLimits
 from proxskip.types import Array, InputError, Vectors

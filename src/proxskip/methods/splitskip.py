@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from proxskip import theory
-from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, as_sent, chosen, from_solution
-from proxskip.links.cohorts import EVERYONE, Participation
+from proxskip.core.exchange import Client, Exchange, Sent, as_sent
+from proxskip.core.method import About, Claims, Method, Style, chosen, from_solution
 from proxskip.methods import steps
 from proxskip.methods.proxskip import PAPER
+from proxskip.participation import EVERYONE, Participation
 from proxskip.problems import operators
 from proxskip.problems.federated import Problem
 from proxskip.problems.solve import Solution
@@ -201,7 +202,7 @@ class PDHG(Method):
         mu = (problem.mu or 0.0) if self.mu is None else self.mu
         if gamma is not None and tau is not None:
             return replace(self, mu=mu)
-        norm2, L = operators.operator_norm2(operator_of(problem)), problem.L_global
+        norm2, L = operators.operator_norm2(operator_of(problem)), problem.L_average
         # f - mu/2 |x|^2 is L - mu smooth; where mu is near L, gamma would have no bound
         smooth = max(L - mu, 1e-3 * L)
         if tau is None and gamma is not None:
@@ -222,13 +223,13 @@ class PDHG(Method):
 
     def smoothness(self, problem: Problem) -> float:
         """That of the average."""
-        return problem.L_global
+        return problem.L_average
 
     def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """gamma (L - mu + tau |DD'|) <= 1, and so gamma <= 1/L, where no tau would be left."""
         notes = self.check_steps(problem, insist)
         norm2 = operators.operator_norm2(operator_of(problem))
-        used = self.gamma * (max(problem.L_global - self.mu, 0.0) + self.tau * norm2)
+        used = self.gamma * (max(problem.L_average - self.mu, 0.0) + self.tau * norm2)
         if used > 1 + theory.ROUNDING and not insist:
             raise InputError(
                 f"gamma (L - mu + tau |D D'|) = {used:.4g} is above 1, so PDHG can diverge; use a smaller tau."

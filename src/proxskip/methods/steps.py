@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from proxskip import theory
-from proxskip.links.graphs import Graph
-from proxskip.links.sums import weighted_sum
+from proxskip.graphs import Graph
 from proxskip.problems.federated import Problem
 from proxskip.prox import inner_state
 from proxskip.prox.adapted import Adapted
+from proxskip.support.sums import weighted_sum
 from proxskip.types import Array, Indices, InputError
 
 NEVER = 1e15
@@ -91,8 +91,8 @@ def longer_step(problem: Problem, longest: Callable[[], float]) -> float:
     as the steepest client, 1/L takes fewer rounds (measured on quadratics with kappa = 1e3 and 1e4; docs/decisions.md).
     ``longest`` is for full gradients and L = max_i L_i.
     """
-    exact = problem.batch is None and problem.L_kind == "max" and problem.mu is not None
-    alike = exact and 2 * problem.L_global >= problem.L_max
+    exact = problem.batch is None and problem.smoothness == "max" and problem.mu is not None
+    alike = exact and 2 * problem.L_average >= problem.L_max
     return longest() if alike else largest_step(problem)
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from proxskip import theory
-from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, as_sent, chosen
-from proxskip.links.codecs import Masks, Ownership
-from proxskip.links.cohorts import EVERYONE, Everyone, Given, Participation, Uniform
+from proxskip.codecs import Masks, Ownership
+from proxskip.core.exchange import Client, Exchange, Sent, as_sent
+from proxskip.core.method import About, Claims, Method, Style, chosen
 from proxskip.methods import steps
 from proxskip.methods.scaffnew import Scaffnew, best_p
+from proxskip.participation import EVERYONE, Everyone, Given, Participation, Uniform
 from proxskip.problems.federated import Problem
 from proxskip.theory.step_sizes import Setting, StepLimits
 from proxskip.types import Array, InputError, Vectors
@@ -86,7 +87,7 @@ class Tamuna(Method):
     def complete(self, problem: Problem, cohorts: Participation = EVERYONE, figure: bool = False) -> Tamuna:
         """gamma = 2/(L + mu), chi = nu, the best p of the theorem, and s = max(2, c/d), the fewest floats up.
 
-        gamma = 1/L where clients are unlike (L_global < L_max/2), and 1/A with minibatches.
+        gamma = 1/L where clients are unlike (L_average < L_max/2), and 1/A with minibatches.
         """
         c, gamma, s, p = size_of(cohorts, problem.n), self.gamma, self.s, self.p
         if gamma is None and figure:

@@ -8,10 +8,11 @@ from typing import Self
 import numpy as np
 
 from proxskip import theory
-from proxskip.interfaces import About, Claims, Client, Exchange, Method, Sent, Style, as_sent, chosen, from_solution
-from proxskip.interfaces.method import check_probability
-from proxskip.links.cohorts import EVERYONE, Participation
+from proxskip.core.exchange import Client, Exchange, Sent, as_sent
+from proxskip.core.method import About, Claims, Method, Style, chosen, from_solution
+from proxskip.core.parameters import check_probability
 from proxskip.methods import steps
+from proxskip.participation import EVERYONE, Participation
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.solve import Solution
@@ -107,7 +108,7 @@ class ScaffnewVR(Method):
             return self.check_steps(problem, insist)
         if problem.batch is None:
             exact = StepLimits.one_over_L(problem.L_max, PAPER)
-            return check_limits(self.name, self.gamma, exact, problem.L_max, insist or problem.L_kind == "global")
+            return check_limits(self.name, self.gamma, exact, problem.L_max, insist or problem.smoothness == "average")
         L = _smoothness(problem)
         return check_limits(self.name, self.gamma, self.limits(Setting.of(L)), L, insist)
 

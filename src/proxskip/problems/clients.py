@@ -1,18 +1,23 @@
 """The clients of a problem, and what a problem asks of all of them at once.
 
-``Clients`` asks one client after another, which suits any oracles. ``packed.Packed`` answers for rows of one store.
+``Clients`` asks one client after another, which suits any oracles. ``packed.Packed`` answers for linear models of one
+kind, whose rows are in one store.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from proxskip.problems import oracles, spectrum
+from proxskip.problems import oracles
+from proxskip.problems.cox import Cox, are_alike, stratified
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.quadratic import Quadratic
+from proxskip.problems.spectrum import NUMBERS_AT_ONCE
+from proxskip.support.display import short
 from proxskip.types import Array, Indices, InputError, Oracle
 
 
@@ -24,18 +29,17 @@ class Clients(Sequence[Oracle]):
         return self
 
     def sizes(self) -> Indices | None:
-        """Rows of each client; None unless all are finite sums."""
-        sums = all(isinstance(f, LinearModel) or oracles.can_sample(f) for f in self.distinct())
+        """Rows of each client; None unless all have rows."""
+        sums = all(isinstance(f, (LinearModel, Cox)) or oracles.can_sample(f) for f in self.distinct())
         return self.rows() if sums else None
 
     def rows(self) -> Indices:
         """What a full gradient of each client counts: its rows, or 1."""
         return np.array([oracles.rows_of(f) for f in self], dtype=np.int64)
 
-    def are_one_kind(self) -> bool:
-        """Whether all are linear models of the same kind."""
-        first, *others = self.distinct()
-        return isinstance(first, LinearModel) and all(type(f) is type(first) for f in others)
+    def entries(self) -> Array:
+        """Roughly how much work a gradient of each client is: the stored numbers of a linear model, 1 for others."""
+        return np.array([oracles.stored_numbers(f) or 1 for f in self], dtype=np.float64)
 
     def whole(self, weights: Array) -> Any:
         """sum_i w_i f_i as a single oracle, where it has a closed form."""
@@ -43,7 +47,7 @@ class Clients(Sequence[Oracle]):
             return self[0]
         if all(isinstance(f, Quadratic) for f in self):
             return Quadratic.average(list(self), weights)  # type: ignore[arg-type]
-        return None
+        return stratified(list(self), weights) if are_alike(self) else None  # type: ignore[arg-type]
 
     def in_double(self) -> Clients:
         """The same clients with their data in double precision; this very object if they are."""
@@ -59,13 +63,6 @@ class Clients(Sequence[Oracle]):
         """Strong convexity of each client; None if a client does not know its own."""
         mus = [f.mu for f in self]
         return None if any(m is None for m in mus) else np.array([float(m) for m in mus if m is not None])
-
-    def L_of_sum(self, weights: Array) -> float:
-        """Smoothness of sum_i w_i f_i, of linear models of the same kind."""
-        models: list[Any] = list(self)
-        reg = sum(w * f.reg for w, f in zip(weights, models, strict=True))[: models[0].A.shape[1]]
-        parts = [(f.A, w * f.s) for w, f in zip(weights, models, strict=True)]
-        return spectrum.largest_of_sum(parts, models[0].curvature, reg)
 
     def L_rows(self) -> Array:
         """The largest smoothness of the function of one row of each client."""
@@ -90,14 +87,52 @@ class Clients(Sequence[Oracle]):
 
     def gradient_blocks(self, x: Array) -> Iterator[tuple[slice, Array]]:
         """The gradients of all clients, some at a time: which ones, and one row each."""
-        step = max(1, spectrum.NUMBERS_AT_ONCE // len(x))
+        step = max(1, NUMBERS_AT_ONCE // len(x))
         for lo in range(0, len(self), step):
             hi = min(lo + step, len(self))
             yield slice(lo, hi), self.gradients(x, lo, hi)
 
 
+class RemoteValues(Protocol):
+    """An engine that computes the values and gradients of the clients it holds."""
+
+    def evaluate(self, x: Array, clients: Sequence[Oracle]) -> tuple[list[float], Array]:
+        """f_i(x) and grad f_i(x) of every client."""
+
+
+class ValuesElsewhere:
+    """The values and gradients of clients, computed by an engine that holds them."""
+
+    def __init__(self, holder: RemoteValues, clients: Sequence[Oracle]) -> None:
+        self.holder, self.clients = holder, clients
+        self._last: tuple[Array, list[float], Array] | None = None
+
+    def values(self, x: Array) -> list[float]:
+        """f_i(x) of every client."""
+        return self._at(x)[1]
+
+    def gradients(self, x: Array) -> Array:
+        """grad f_i(x), one row per client."""
+        return self._at(x)[2]
+
+    def _at(self, x: Array) -> tuple[Array, list[float], Array]:
+        """The point, the values and the gradients; the last ones are kept, since a record needs both."""
+        if self._last is None or not np.array_equal(self._last[0], x):
+            self._last = (x.copy(), *self.holder.evaluate(x, self.clients))
+        return self._last
+
+
 class Listed(tuple[Oracle, ...], Clients):
     """Clients one by one."""
+
+
+def checked_value(f: Oracle, x: Array, i: int) -> float:
+    """The value of client i at x as a float."""
+    value = f.value(x)
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise InputError(f"the value of client {i} is {short(value)}; it must be one number.") from None
 
 
 def checked_gradient(f: Oracle, x: Array, i: int) -> Array:
@@ -111,6 +146,8 @@ def checked_gradient(f: Oracle, x: Array, i: int) -> Array:
     except ValueError as error:
         if "read-only" in str(error):
             raise InputError(f"the gradient of client {i} changes the x it is given; let it work on a copy.") from None
+        if "could not convert" in str(error):
+            raise InputError(f"the gradient of client {i} holds what is no number ({error}).") from None
         raise
     if g.shape != x.shape:
         raise InputError(f"the gradient of client {i} has shape {g.shape}; it must have shape {x.shape}.")
@@ -123,7 +160,21 @@ def value_and_gradient(f: Oracle, x: Array, i: int) -> tuple[float, Array]:
     kind = type(f)
     if isinstance(f, LinearModel) and kind.value is LinearModel.value and kind.gradient is LinearModel.gradient:
         return f.value_and_gradient(x)
-    return float(f.value(x)), checked_gradient(f, x, i)
+    return checked_value(f, x, i), checked_gradient(f, x, i)
+
+
+def expansion(f: Oracle, x: Array, i: int) -> Array:
+    """f_i(x), its gradient and the upper triangle of its Hessian, row by row, as one vector in double precision."""
+    value, g = value_and_gradient(f, x, i)
+    H = np.asarray(oracles.in_double(f).hessian(x), dtype=np.float64)
+    if H.shape != (len(x), len(x)):
+        raise InputError(f"the Hessian of client {i} has shape {H.shape}; it must have shape {(len(x), len(x))}.")
+    return np.concatenate([[value], g, H[np.triu_indices(len(x))]])
+
+
+def expansion_length(d: int) -> int:
+    """The numbers of an ``expansion`` in d unknowns:  1 + d + d(d + 1)/2."""
+    return 1 + d * (d + 3) // 2
 
 
 def checked_dimension(clients: Clients, d: int) -> int:
@@ -142,10 +193,11 @@ def checked_dimension(clients: Clients, d: int) -> int:
             raise InputError(
                 f"client {i} has the classes {oracles.attribute(f, 'classes')} and client 0 has {classes}."
             )
-        if isinstance(f, LinearModel) or not oracles.knows_L(f):
+        if isinstance(f, (LinearModel, Cox)) or not oracles.knows_L(f):
             continue  # its constants are right and may be expensive, or whoever needs them is refused
-        if not (isinstance(f.L, int | float | np.number) and np.isfinite(f.L) and f.L > 0):
-            raise InputError(f"client {i} says L = {f.L}; it must be a positive number.")
+        # no integer beyond the largest float: it would be infinite
+        if not (isinstance(f.L, int | float | np.number) and 0 < f.L <= sys.float_info.max):
+            raise InputError(f"client {i} says L = {short(f.L)}; it must be a positive number.")
         if f.mu is not None and not 0 <= f.mu <= f.L * (1 + 1e-9):
             raise InputError(f"client {i} says mu = {f.mu} and L = {f.L}; it must be 0 <= mu <= L.")
     if not d:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Literal
 
 import numpy as np
 
-from proxskip import display, theory
+from proxskip import theory
 from proxskip.problems import oracles, solve
-from proxskip.problems.clients import Clients, Listed, checked_dimension
+from proxskip.problems.clients import Clients, RemoteValues, ValuesElsewhere, checked_dimension, checked_value
+from proxskip.problems.cox import Cox
 from proxskip.problems.glm import LinearModel, shares
 from proxskip.problems.operators import as_operator
+from proxskip.problems.packed import as_clients
 from proxskip.prox import as_prox
+from proxskip.support import display
 from proxskip.theory import minibatches
 from proxskip.types import Array, Indices, InputError, Oracle, Prox
 
-LKind = Literal["max", "global"]
+Smoothness = Literal["max", "average"]
 MAX_CLIENTS_ONE_BY_ONE = 64
 """Up to this many clients, f is evaluated client by client."""
 MIN_NUMBERS_PER_CLIENT = 10_000
@@ -35,11 +39,12 @@ class Problem:
         psi: a regularizer at the server with a prox, such as ``prox.L1(0.1)``; pyproximal's operators work as well.
         D: a matrix or linear operator, for psi(D x).
         batch: rows of a minibatch, drawn without replacement; None for full gradients.
-        L_kind: which smoothness constant ``problem.L`` is: "max" for max_i L_i, which the theorems need, or "global"
+        smoothness: which constant ``problem.L`` is: "max" for max_i L_i, which the theorems need, or "average"
             for that of the sum, which the figures of the paper use.
         whole: sum_i w_i f_i as a single oracle, where there is one; faster for many small clients.
         d: the number of unknowns, needed only if no client has an attribute d.
         info: anything to keep with the problem; it is written to the description of a run.
+        find_minimum: whether ``solution`` is computed, which f - f* needs; see ``without_minimum``.
 
     >>> from proxskip.problems.quadratic import Quadratic
     >>> problem = Problem([Quadratic([1.0, 2.0], [1.0, 1.0]), Quadratic([3.0, 1.0], [0.0, 1.0])])
@@ -52,10 +57,15 @@ class Problem:
     psi: Prox | None = None
     D: Any = None
     batch: int | None = None
-    L_kind: LKind = "max"
+    smoothness: Smoothness = "max"
     whole: Any = None
     d: int = 0
     info: Mapping[str, Any] = field(default_factory=dict)
+    find_minimum: bool = True
+    sibling: Problem | None = field(default=None, init=False)
+    """The problem of which this one is a variant with the same solution."""
+    elsewhere: ValuesElsewhere | None = field(default=None, init=False)
+    """Where values and gradients come from, unless they are computed here."""
 
     def __post_init__(self) -> None:
         def put(name: str, value: Any) -> None:
@@ -66,14 +76,16 @@ class Problem:
             raise InputError("clients must be a list; for one function write Problem([f]).")
         if not isinstance(self.clients, Iterable):
             raise InputError(f"clients must be a list of functions, not {self.clients!r:.40}.")
-        put("clients", self.clients if isinstance(self.clients, Clients) else Listed(self.clients))
+        put("clients", as_clients(self.clients))
         if not self.clients:
             raise InputError("a problem needs at least one client.")
         put("weights", shares("weights", self.weights, len(self.clients), zeros=False))
         self.weights.setflags(write=False)
         put("d", checked_dimension(self._clients, self.d))
-        if self.L_kind not in ("max", "global"):
-            raise InputError(f'L = "{self.L_kind}" is not known; use "max" (the theorems) or "global" (the figures).')
+        if self.smoothness not in ("max", "average"):
+            raise InputError(
+                f'smoothness = "{self.smoothness}" is not known; use "max" (the theorems) or "average" (the figures).'
+            )
         put("psi", as_prox(self.psi))
         if self.D is not None and self.psi is None:
             raise InputError("D was given without psi; the problem is f(x) + psi(D x).")
@@ -86,7 +98,7 @@ class Problem:
 
     def _check_batch(self, batch: int) -> None:
         sizes = self._clients.sizes()
-        if sizes is None:
+        if sizes is None or not all(oracles.attribute(f, "minibatch_gradient") for f in self._clients.distinct()):
             raise InputError("minibatches need linear models, or functions with N and minibatch_gradient(x, rows).")
         i = int(np.argmin(sizes))
         if theory.whole("batch", batch) > sizes[i]:
@@ -120,8 +132,8 @@ class Problem:
         if self.n > 1:
             low, high = float(self.weights.min()), float(self.weights.max())
             rows.append(("weights", "equal" if low == high else f"{low:.3g} to {high:.3g}"))
-        if "L_max" in self.__dict__ or "L_global" in self.__dict__:
-            known = [f"{k} = {self.__dict__[k]:.4g}" for k in ("L_max", "L_global", "mu") if self.__dict__.get(k)]
+        if "L_max" in self.__dict__ or "L_average" in self.__dict__:
+            known = [f"{k} = {self.__dict__[k]:.4g}" for k in ("L_max", "L_average", "mu") if self.__dict__.get(k)]
             rows.append(("constants", ", ".join(known)))
         if self.__dict__.get("solution") is not None:
             rows.append(("solution", f"f* = {self.__dict__['solution'].f:.12g}"))
@@ -156,6 +168,11 @@ class Problem:
         """What a full gradient of each client counts: its rows, or 1."""
         return self._clients.rows()
 
+    @property
+    def work_each(self) -> Array:
+        """Roughly how much work a gradient of each client is, in entries of its data."""
+        return self._clients.entries()
+
     @cached_property
     def is_random(self) -> bool:
         """Whether a gradient of some client draws numbers, as dropout does."""
@@ -165,6 +182,11 @@ class Problem:
     def is_thread_safe(self) -> bool:
         """Whether several threads may compute gradients of the clients at once."""
         return all(map(oracles.is_thread_safe, self._clients.distinct()))
+
+    @property
+    def has_hessian(self) -> bool:
+        """Whether every client has a dense Hessian."""
+        return all(map(oracles.has_hessian, self._clients.distinct()))
 
     @cached_property
     def knows_L(self) -> bool:
@@ -218,23 +240,20 @@ class Problem:
         return _positive_L(float(self.L_i.max()))
 
     @cached_property
-    def L_global(self) -> float:
+    def L_average(self) -> float:
         """Smoothness of sum_i w_i f_i; the bound sum_i w_i L_i where the clients do not show more."""
-        if self.whole is not None:
-            return _positive_L(float(self.whole.L))
-        if self.L_global_is_bound:
-            return _positive_L(float(self.weights @ self.L_i))
-        return _positive_L(self._clients.L_of_sum(self.weights))
+        L = self.weights @ self.L_i if self.L_average_is_bound else self.whole.L
+        return _positive_L(float(L))
 
     @property
-    def L_global_is_bound(self) -> bool:
-        """Whether ``L_global`` is only the bound sum_i w_i L_i: the clients are oracles whose sum is unknown."""
-        return self.whole is None and not self._clients.are_one_kind()
+    def L_average_is_bound(self) -> bool:
+        """Whether ``L_average`` is only the bound sum_i w_i L_i: the clients are oracles whose sum is unknown."""
+        return self.whole is None
 
     @property
     def L(self) -> float:
-        """``L_max`` or ``L_global``, as ``L_kind`` says."""
-        return self.L_max if self.L_kind == "max" else self.L_global
+        """``L_max`` or ``L_average``, as ``smoothness`` says."""
+        return self.L_max if self.smoothness == "max" else self.L_average
 
     @cached_property
     def mu(self) -> float | None:
@@ -248,17 +267,20 @@ class Problem:
 
     @property
     def l2(self) -> float | None:
-        """The coefficient lambda of the l2 regularizer; None unless the clients are linear models."""
+        """The coefficient lambda of the l2 regularizer; None unless the clients are models of the library."""
         f = self.clients[0]
-        return f.l2 if isinstance(f, LinearModel) else None
+        return f.l2 if isinstance(f, (LinearModel, Cox)) else None
 
     # -- values and gradients ------------------------------------------------------------------------------------------
     def value(self, x: Array) -> float:
         """sum_i w_i f_i(x) + psi(D x)."""
-        smooth = self.smooth_value(x)
+        return self.smooth_value(x) + self.regularizer(x)
+
+    def regularizer(self, x: Array) -> float:
+        """psi(D x); zero without psi."""
         if self.psi is None:
-            return smooth
-        return smooth + float(self.psi(x if self.D is None else self.D @ x))
+            return 0.0
+        return float(self.psi(x if self.D is None else self.D @ x))
 
     @cached_property
     def by_client(self) -> bool:
@@ -280,12 +302,17 @@ class Problem:
 
     def smooth_value(self, x: Array) -> float:
         """sum_i w_i f_i(x); in double precision, like the gradient, even where the data are single."""
+        if self.elsewhere is not None:
+            return float(sum(w * v for w, v in zip(self.weights, self.elsewhere.values(x), strict=True)))
         if self._single is not None:
-            return float(self._single.value(x))
-        return float(sum(w * oracles.in_double(f).value(x) for w, f in zip(self.weights, self.clients, strict=True)))
+            return checked_value(self._single, x, 0)
+        values = (checked_value(oracles.in_double(f), x, i) for i, f in enumerate(self.clients))
+        return float(sum(w * value for w, value in zip(self.weights, values, strict=True)))
 
     def gradient(self, x: Array) -> Array:
         """The gradient of the smooth part."""
+        if self.elsewhere is not None:
+            return np.asarray(sum(w * g for w, g in zip(self.weights, self.elsewhere.gradients(x), strict=True)))
         if self._single is not None:
             return np.asarray(self._single.gradient(x))
         parts = (
@@ -305,6 +332,8 @@ class Problem:
 
     def client_gradients(self, x: Array) -> Array:
         """grad f_i(x), one row per client."""
+        if self.elsewhere is not None:
+            return self.elsewhere.gradients(x)
         return self._clients.gradients(x, 0, self.n)
 
     def gradient_blocks(self, x: Array) -> Iterator[tuple[slice, Array]]:
@@ -314,7 +343,13 @@ class Problem:
     @cached_property
     def solution(self) -> solve.Solution | None:
         """x*, f* and h_i* = grad f_i(x*) with a certificate; None if computing them would be too expensive."""
-        minimum = solve.minimize(self)
+        if not self.find_minimum:
+            return None
+        if self.sibling is not None:
+            return self.sibling.solution
+        words = f"proxskip: computing f* with {self.d:,} unknowns, which problem.without_minimum() leaves out"
+        with display.said_if_slow(words), solve.blas_threads(self):
+            minimum = solve.minimize(self)
         if minimum is None:
             return None
         x, y, certificate = minimum
@@ -324,10 +359,28 @@ class Problem:
     # -- variants ------------------------------------------------------------------------------------------------------
     def with_batch(self, batch: int | None) -> Problem:
         """The same problem with gradients from minibatches of this many rows, drawn without replacement."""
-        other = replace(self, batch=batch)
-        if "solution" in self.__dict__:
-            other.__dict__["solution"] = self.solution  # sampling does not change the minimizer
+        return self._variant(batch=batch)
+
+    def with_smoothness(self, smoothness: Smoothness) -> Problem:
+        """The same problem with another ``L``, and so with other step sizes."""
+        return self._variant(smoothness=smoothness)
+
+    def _variant(self, **changes: Any) -> Problem:
+        """The same problem with changes that do not move its minimizer."""
+        other = replace(self, **changes)
+        object.__setattr__(other, "sibling", self)
         return other
+
+    def evaluated_by(self, holder: RemoteValues) -> Problem:
+        """The same problem with values and gradients from an engine; what was computed of it before stays known."""
+        _ = self.solution  # its own Newton steps would go through the engine
+        other = copy(self)
+        object.__setattr__(other, "elsewhere", ValuesElsewhere(holder, self.clients))
+        return other
+
+    def without_minimum(self) -> Problem:
+        """The same problem without x* and f*, which may take long to compute; f - f* is then unknown."""
+        return replace(self, find_minimum=False)
 
     def with_psi(self, psi: Prox | None, D: Any = None) -> Problem:
         """The same smooth part with a regularizer psi(x), or psi(D x)."""

@@ -6,6 +6,7 @@ the weighted sum of the functions of the shards is the function of the whole aga
 
 from __future__ import annotations
 
+import sys
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
@@ -14,6 +15,7 @@ import numpy.typing as npt
 import scipy
 
 from proxskip.problems import spectrum
+from proxskip.problems.frames import names_of, separated
 from proxskip.problems.operators import check_adjoint, is_complex, is_operator
 from proxskip.types import Array, Indices, InputError, is_sparse
 
@@ -27,6 +29,14 @@ class LinearModel:
     loss: ClassVar[str]
     curvature: ClassVar[float]
     """An upper bound on the second derivative of the loss in its margin (tight for logistic and squared loss)."""
+    margins_cancel: ClassVar[bool] = False
+    """Whether the loss of a row is a difference of its margins, rather than as small as its slope says."""
+    also_per_row: ClassVar[tuple[str, ...]] = ()
+    """What a model holds for each row besides A, b and s."""
+    has_kernels: ClassVar[bool] = True
+    """Whether the engines have kernels for this loss."""
+    names: tuple[str, ...] | None = None
+    """The names of the features, where a data frame gave them."""
 
     def __init__(
         self,
@@ -34,7 +44,7 @@ class LinearModel:
         b: npt.ArrayLike,
         l2: float = 0.0,
         *,
-        l2_relative: bool = False,
+        l2_relative: float | None = None,
         intercept: bool = False,
         dtype: npt.DTypeLike = np.float64,
         row_weights: npt.ArrayLike | None = None,
@@ -44,10 +54,11 @@ class LinearModel:
 
         Args:
             A: the data, one row per sample: a dense array, a scipy sparse matrix, or a real linear operator of scipy or
-                pylops. An operator gives only products with A and A', so it allows no minibatches and no splits.
-            b: the labels (or targets), one per row.
+                pylops. An operator gives only products with A and A', so it allows no minibatches and no splits. Of a
+                data frame the columns have names.
+            b: the labels (or targets), one per row; with a data frame also the name of a column.
             l2: the coefficient lambda of  lambda/2 |x|^2.
-            l2_relative: take lambda = l2 * L0, with L0 the smoothness of the loss without the regularizer.
+            l2_relative: lambda as a share of L0, the smoothness of the loss without the regularizer; in place of l2.
             intercept: append a column of ones, whose coefficient (the last of x) is not penalized.
             dtype: float32 stores the data, and computes gradients, in single precision.
             row_weights: nonnegative, scaled to sum to one.
@@ -56,16 +67,17 @@ class LinearModel:
         self.dtype = np.dtype(dtype)
         if self.dtype not in (np.dtype(np.float64), np.dtype(np.float32)):
             raise InputError(f"dtype {self.dtype} is not supported; use float64 or float32.")
-        check_l2(l2)
+        check_l2(l2, l2_relative)
+        A, self.names, given = separated(A, {"b": b, "row_weights": row_weights})
+        b, row_weights = given["b"], given["row_weights"]
         self.A = _matrix(A, intercept, self.dtype)
         self.intercept = intercept
         N = self.A.shape[0]
         self.b = self._encode(_labels(b, N), classes)
         self.s = shares("row_weights", row_weights, N, zeros=True)
         self.l2 = float(l2)
-        self.l2_relative = l2_relative
-        if l2_relative:  # last, since L0 needs the data
-            self.l2 = float(l2) * self.L0
+        if l2_relative is not None:  # last, since L0 needs the data
+            self.l2 = float(l2_relative) * self.L0
 
     @classmethod
     def over(cls, A: Any, b: npt.ArrayLike, l2: float, classes: npt.ArrayLike | None) -> Self:
@@ -73,7 +85,9 @@ class LinearModel:
         check_l2(l2)
         N = A.shape[0]
         model = cls.__new__(cls)
-        model.dtype, model.intercept, model.l2, model.l2_relative = np.dtype(np.float64), False, float(l2), False
+        model.dtype = np.dtype(np.float64)
+        model.intercept = False
+        model.l2 = float(l2)
         model.A, model.s = A, np.full(N, 1.0 / N)
         model.b = model._encode(_labels(b, N), classes)
         return model
@@ -92,6 +106,11 @@ class LinearModel:
     def N(self) -> int:
         """The number of samples."""
         return int(self.A.shape[0])
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns of A, with that of the intercept."""
+        return names_of(self.names, self.A.shape[1] - self.intercept, self.intercept)
 
     @property
     def has_rows(self) -> bool:
@@ -146,6 +165,10 @@ class LinearModel:
     def L_rows(self) -> float:
         """The largest smoothness of the function of one row,  max_j N s_j c |a_j|^2 + l2."""
         return self.curvature * float(np.max(self.row_factors * self.row_squares)) + self.l2
+
+    def largest_curvature(self, x: Array) -> float:
+        """An upper bound on the second derivatives of the losses of the rows at x."""
+        return self.curvature
 
     @property
     def row_factors(self) -> Array | float:
@@ -219,7 +242,7 @@ class LinearModel:
 
     def hessp(self, x: Array, v: Array) -> Array:
         """Hessian times vector."""
-        return self._back(self.A, self.s * self.curvatures(self.margins(x)) * self.margins(v)) + self.reg * v
+        return self._back(self.A, self.s * self.curvatures(self.margins(x)) * self.margins(v, self.A)) + self.reg * v
 
     def gradient_variance(self, x: Array, less: Array | None = None) -> float:
         """mean_j |grad f_j(x) - grad f(x)|^2  over the rows j; with ``less``, of the gradients' change from there.
@@ -233,6 +256,30 @@ class LinearModel:
         # the gradient of row j is the (outer) product of c_j and a_j: the regularizer cancels
         squares = c * c if c.ndim == 1 else np.sum(c * c, axis=1)
         return max(float(np.mean(squares * self.row_squares)) - float(mean @ mean), 0.0)
+
+    def sizes_of_terms(self, x: Array) -> tuple[float, float]:
+        """How large the terms of the value and of the gradient are, see ``oracles.Terms``: those of the mean row."""
+        row = np.sqrt(self._mean_square_of_rows())
+        slope = self._mean_slope(x)
+        length = spectrum.norm(x)
+        of_gradient = row * (self.largest_curvature(x) * row * length + slope) + spectrum.norm(self.reg * x)
+        of_value = row * length * (1.0 if self.margins_cancel else slope)
+        return float(of_value), float(of_gradient)
+
+    def _mean_slope(self, x: Array) -> float:
+        """The root mean square of the derivatives of the rows' losses in their margins."""
+        squares = self.row_slopes(x) ** 2
+        return float(np.sqrt(np.sum(self.s * squares.reshape(self.N, -1).sum(axis=1))))
+
+    def _mean_square_of_rows(self) -> float:
+        """sum_j s_j |a_j|^2, or a bound on it where rows cannot be read."""
+        if not self.has_rows:
+            return self.L0 / self.curvature
+        if np.ptp(self.s) > 0:
+            return float(np.sum(self.s * self.row_squares))
+        # without a copy of data that may be large
+        entries = self.A.data if is_sparse(self.A) else np.ravel(self.A)
+        return float(self.s[0]) * float(entries @ entries)
 
     def take(self, rows: Indices) -> Self:
         """The shard with these rows: the same unknowns, regularizer and classes, with the row weights in proportion."""
@@ -249,13 +296,19 @@ class LinearModel:
         self._need_rows()
         other = self.reweighted(self.s)
         if not (len(rows) == self.N and np.array_equal(rows, np.arange(self.N))):
-            other.A, other.b, other.s = self.A[rows], self.b[rows], self.s[rows]
+            other.A = self.A[rows]
+            other.b = self.b[rows]
+            other.s = self.s[rows]
+            for name in self.also_per_row:
+                setattr(other, name, getattr(self, name)[rows])
         return other
 
     def between(self, lo: int, hi: int) -> Self:
         """Rows lo to hi - 1 with the weights that they have; a view, but for small pieces that scipy copies."""
         other = self.reweighted(self.s[lo:hi])
         other.A, other.b = _rows_between(self.A, lo, hi), self.b[lo:hi]
+        for name in self.also_per_row:
+            setattr(other, name, getattr(self, name)[lo:hi])
         return other
 
     def double(self) -> Self:
@@ -294,7 +347,7 @@ class Logistic(LinearModel):
         A: the data, one row per sample: a dense array, a scipy sparse matrix, or a real linear operator.
         b: the labels, two different numbers or texts, one per row.
         l2: the coefficient lambda of  lambda/2 |x|^2.
-        l2_relative: take lambda = l2 L0, with L0 the smoothness of the loss alone.
+        l2_relative: lambda as a share of the smoothness of the loss alone; in place of l2.
         intercept: append a column of ones, whose coefficient (the last of x) is not penalized.
         dtype: float32 stores the data, and computes gradients, in single precision.
         row_weights: nonnegative, scaled to sum to one; equal if not given.
@@ -344,7 +397,7 @@ class LeastSquares(LinearModel):
         A: the data, one row per sample: a dense array, a scipy sparse matrix, or a real linear operator.
         b: the targets, one per row.
         l2: the coefficient lambda of  lambda/2 |x|^2.
-        l2_relative: take lambda = l2 L0, with L0 the smoothness of the loss alone.
+        l2_relative: lambda as a share of the smoothness of the loss alone; in place of l2.
         intercept: append a column of ones, whose coefficient (the last of x) is not penalized.
         dtype: float32 stores the data, and computes gradients, in single precision.
         row_weights: nonnegative, scaled to sum to one; equal if not given.
@@ -390,7 +443,7 @@ class Softmax(LinearModel):
         A: the data, one row per sample: a dense array, a scipy sparse matrix, or a real linear operator.
         b: the labels, numbers or texts, one per row.
         l2: the coefficient lambda of  lambda/2 |x|^2.
-        l2_relative: take lambda = l2 L0, with L0 the smoothness of the loss alone.
+        l2_relative: lambda as a share of the smoothness of the loss alone; in place of l2.
         intercept: append a column of ones, whose coefficient (the last of x) is not penalized.
         dtype: float32 stores the data, and computes gradients, in single precision.
         row_weights: nonnegative, scaled to sum to one; equal if not given.
@@ -399,6 +452,7 @@ class Softmax(LinearModel):
 
     loss = "softmax"
     curvature = 0.5
+    margins_cancel = True
     classes: tuple[Any, ...]
 
     def _encode(self, labels: npt.NDArray[Any], classes: npt.ArrayLike | None) -> Array:
@@ -511,10 +565,14 @@ def _rows_between(A: Any, lo: int, hi: int) -> Any:
     return scipy.sparse.csr_matrix(parts, shape=(hi - lo, A.shape[1]))
 
 
-def check_l2(l2: Any) -> None:
-    """Refuse a coefficient of the regularizer that is negative or no number."""
-    if isinstance(l2, bool) or not isinstance(l2, (int, float, np.number)) or not (np.isfinite(l2) and l2 >= 0):
-        raise InputError(f"l2 = {l2!r} must be a nonnegative number.")
+def check_l2(l2: Any, l2_relative: Any = None) -> None:
+    """Refuse a coefficient of the regularizer that is negative, no number, or given twice."""
+    for name, value in (("l2", l2), ("l2_relative", 0.0 if l2_relative is None else l2_relative)):
+        number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+        if not (number and 0 <= value <= sys.float_info.max):
+            raise InputError(f"{name} = {value!r:.80} must be a nonnegative number.")
+    if l2_relative is not None and l2 != 0:
+        raise InputError("l2 is lambda, and l2_relative makes it a share of the smoothness; give one of the two.")
 
 
 def _labels(b: npt.ArrayLike, N: int) -> npt.NDArray[Any]:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from proxskip.problems import oracles
-from proxskip.problems.clients import Clients, checked_gradient
+from proxskip.problems.clients import Clients, checked_gradient, checked_value
 from proxskip.randomness import generator
 from proxskip.types import Array
 
@@ -55,15 +55,11 @@ def of_clients(clients: Sequence[Any], x: Array) -> str | None:
     for i, f in enumerate(distinct):
         if is_trusted(f):
             continue
-        gradient = partial(_gradient_of_client, f, i)
-        fault = contradiction(f.value, gradient, x, gradient(x), float(f.L) if oracles.knows_L(f) else None)
+        value, gradient = partial(checked_value, f, i=i), partial(checked_gradient, f, i=i)
+        fault = contradiction(value, gradient, x, gradient(x), float(f.L) if oracles.knows_L(f) else None)
         if fault is not None:
             return f"client {i}: {fault}"
     return None
-
-
-def _gradient_of_client(f: Any, i: int, x: Array) -> Array:
-    return checked_gradient(f, x, i)
 
 
 def contradiction(

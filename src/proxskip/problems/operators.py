@@ -11,6 +11,8 @@ from proxskip.problems import spectrum
 from proxskip.randomness import generator
 from proxskip.types import Array, InputError
 
+EXACT_NORM_UP_TO = 1024
+"""Up to this many rows or columns, whichever are fewer, the norm is exact; beyond, that would take many seconds."""
 MAX_IDENTITY_SIZE = 3000
 """Up to this many columns, an operator is compared with the identity."""
 
@@ -73,17 +75,27 @@ def operator_norm2(D: Any) -> float:
     """||D D'||: what D says, or else exact for a matrix of moderate size and a Lanczos bound for others."""
     if getattr(D, "norm2", None) is not None:
         return float(D.norm2)
-    M = as_matrix(D) if min(D.shape) <= spectrum.EXACT_UP_TO else None
-    if M is not None:
-        # D D' and D'D have the same largest eigenvalue: take the smaller matrix
-        return spectrum.top_eigenvalue(M @ M.T if M.shape[0] <= M.shape[1] else M.T @ M)
+    product = _smaller_product(D, EXACT_NORM_UP_TO)
+    if product is not None:
+        return spectrum.top_eigenvalue(product)
     return spectrum.lanczos_bound(lambda v: D.T @ (D @ v), D.shape[1])
 
 
+def _smaller_product(D: Any, largest: int) -> Array | None:
+    """D D' or D'D, whichever is smaller: both have the same positive eigenvalues. None if it has more rows than that.
+
+    It is None for an operator that cannot be converted to a matrix, too.
+    """
+    M = as_matrix(D) if min(D.shape) <= largest else None
+    if M is None:
+        return None
+    return M @ M.T if M.shape[0] <= M.shape[1] else M.T @ M
+
+
 def _eigenvalues(D: Any) -> Any:
-    """Those of D D' or D'D, whichever is smaller, in increasing order; None if D is too large to compute them."""
-    M = as_matrix(D) if min(D.shape) <= spectrum.EXACT_UP_TO else None
-    return None if M is None else scipy.linalg.eigvalsh(M @ M.T if M.shape[0] <= M.shape[1] else M.T @ M)
+    """Those of the smaller product in increasing order; None if D is too large to compute them."""
+    product = _smaller_product(D, spectrum.EXACT_UP_TO)
+    return None if product is None else scipy.linalg.eigvalsh(product)
 
 
 def full_row_rank(D: Any) -> bool:

@@ -8,7 +8,8 @@ Attribute                               Effect
 ``d``                                   the number of unknowns need not be given
 ``N``, ``minibatch_gradient(x, rows)``  minibatches; ``L_rows`` gives their step size, ``gradient_variance(x)`` their
                                         noise
-``hessp(x, v)``, ``hessian(x)``         the reference solution comes from Newton's method
+``hessp(x, v)``, ``hessian(x)``         the reference solution comes from Newton's method; ``hessian`` is what the
+                                        method newton needs
 ``minimizer``                           the reference solution is read off
 ``classes``                             must be the same for all clients
 ``dtype``                               the precision of its gradients; float64 where it is missing
@@ -18,21 +19,24 @@ Attribute                               Effect
 ``metrics``, ``measure(x)``             names, and what they are at x: columns of the trace
 ``is_random``                           local steps take ``random_gradient(x, rows, key)``, such as with dropout
 ``fingerprint()``                       bytes that tell its data from others', for a run's folder
+``sizes_of_terms(x)``                   how large the terms are that its value and gradient add up, see ``Terms``
 ======================================  ===========================================================================
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from proxskip.problems.cox import Cox
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.quadratic import Quadratic
+from proxskip.problems.spectrum import norm
 from proxskip.types import Array, Oracle
 
-BUILT_IN = (LinearModel, Quadratic)
+BUILT_IN = (LinearModel, Quadratic, Cox)
 
 
 def attribute(f: object, name: str, otherwise: Any = None) -> Any:
@@ -85,6 +89,12 @@ def dimension_of(f: object) -> int | None:
     return None if d is None else int(d)
 
 
+def names_of(f: object, d: int) -> tuple[str, ...]:
+    """The names of the unknowns: those of the columns, where f knows them."""
+    known: tuple[str, ...] | None = attribute(f, "columns")
+    return known or tuple(f"x{j + 1}" for j in range(d))
+
+
 def dtype_of(f: object) -> np.dtype[Any]:
     """The precision of the data of f."""
     return getattr(f, "dtype", np.dtype(np.float64))
@@ -100,15 +110,41 @@ def is_thread_safe(f: object) -> bool:
     return isinstance(f, BUILT_IN) or bool(attribute(f, "thread_safe", False))
 
 
+def has_hessian(f: object) -> bool:
+    """Whether f has a dense Hessian; one on another machine says so, and a linear model on an operator has none."""
+    return bool(attribute(f, "has_hessian", attribute(f, "hessian") is not None and has_rows(f)))
+
+
 def stored_numbers(f: object) -> int:
     """The size of the data matrix (or the Hessian) of f, a measure of what an evaluation costs."""
     return int(np.size(attribute(f, "A", attribute(f, "H", 0))))
+
+
+class Terms(NamedTuple):
+    """The sizes of what is added up in a value and in a gradient, and may cancel there; rounding is relative to it."""
+
+    of_value: float
+    of_gradient: float
+
+
+def sizes_of_terms(f: Any, x: Array) -> Terms:
+    """What f says about its terms at x; of an f that says nothing, a gradient has a term of L |x|."""
+    own = attribute(f, "sizes_of_terms")
+    if own is not None:
+        return Terms(*own(x))
+    return Terms(0.0, float(f.L) * norm(x) if knows_L(f) else 0.0)
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
 def rows_of(f: object) -> int:
     """The number of terms if f is a finite sum, otherwise 1."""
     return int(attribute(f, "N", 1))
+
+
+def row_weights_of(f: Any) -> Array:
+    """What each row of a statistical model counts; all the same where it does not say."""
+    weights = attribute(f, "s")
+    return np.full(f.N, 1.0 / f.N) if weights is None else np.asarray(weights)
 
 
 def has_rows(f: object) -> bool:

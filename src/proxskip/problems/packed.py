@@ -1,14 +1,14 @@
-"""Many clients as rows of one store: a client is made when it is used, and what concerns all of them takes no loop.
+"""Linear models of one kind as rows of one store: a client is a view that is made when it is used.
 
-Blocks of clients are computed at once, in the arithmetic of a single client: their data are one matrix in which every
-client has columns of its own. Gradients and fingerprints are those of the same clients one by one; L and mu agree up to
-rounding.
+What concerns all clients takes no loop over them. Blocks of clients are computed at once, in the arithmetic of a single
+client: their data are one matrix in which every client has columns of its own. Gradients and fingerprints are those of
+the same clients one by one; L and mu agree up to rounding.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -19,10 +19,8 @@ from proxskip.problems import oracles
 from proxskip.problems.clients import Clients, Listed
 from proxskip.problems.glm import LeastSquares, LinearModel, Softmax, times
 from proxskip.problems.spectrum import NUMBERS_AT_ONCE, apart, by_size, largest_each, rows_of, smallest_each
-from proxskip.types import Array, Indices
+from proxskip.types import Array, Indices, Oracle, is_sparse
 
-PACKED_FROM = 256
-"""Clients from which a split packs them."""
 VIEWS_KEPT = 4096
 """Clients kept after their first use."""
 
@@ -51,6 +49,23 @@ class Packed(Clients):
         store.s = np.repeat(1.0 / sizes, sizes) if even else store.s / np.repeat(sums(store.s, row0), sizes)
         return Packed(store, row0)
 
+    @staticmethod
+    def joined(models: Sequence[LinearModel]) -> Packed:
+        """Client i is models[i]; the rows of several are copied into one store."""
+        row0 = np.concatenate([[0], np.cumsum([f.N for f in models])])
+        store = models[0]
+        if len(models) > 1:
+            store = store.reweighted(np.concatenate([f.s for f in models]))
+            for name in ("b", *store.also_per_row):
+                setattr(store, name, np.concatenate([getattr(f, name) for f in models]))
+            matrices = [f.A for f in models]
+            store.A = scipy.sparse.vstack(matrices, format="csr") if is_sparse(store.A) else np.concatenate(matrices)
+        return Packed(store, row0)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the views, which would be copies of the rows."""
+        return vars(self) | {"_views": {}}
+
     # -- a sequence ----------------------------------------------------------------------------------------------------
     def __len__(self) -> int:
         return len(self.row0) - 1
@@ -66,12 +81,12 @@ class Packed(Clients):
         k = int(i) + (len(self) if i < 0 else 0)
         if not 0 <= k < len(self):
             raise IndexError(f"there is no client {i} among {len(self)}.")
+        if len(self) == 1:
+            return self.store
         if k not in self._views:
             if len(self._views) >= VIEWS_KEPT:
                 self._views.clear()
             self._views[k] = self.store.between(int(self.row0[k]), int(self.row0[k + 1]))
-            if self._L is not None:
-                self._views[k].L = float(self._L[k])
         return self._views[k]
 
     # -- what they are -------------------------------------------------------------------------------------------------
@@ -84,10 +99,10 @@ class Packed(Clients):
 
     rows = sizes
 
-    def entries(self) -> Indices:
-        """Stored numbers of each client."""
+    def entries(self) -> Array:
         A = self.store.A
-        return np.asarray(np.diff(A.indptr[self.row0])) if scipy.sparse.issparse(A) else self.sizes() * A.shape[1]
+        entries = np.diff(A.indptr[self.row0]) if is_sparse(A) else self.sizes() * A.shape[1]
+        return np.asarray(entries, dtype=np.float64)
 
     def has_even_rows(self) -> bool:
         """Whether the rows of every client have equal weights."""
@@ -112,8 +127,11 @@ class Packed(Clients):
 
     def add_to(self, digest: Any) -> None:
         """Add the data of all clients to a digest, client by client as ``sharded.add_client`` does."""
-        store, A, matrix = self.store, self.store.A, []
+        store = self.store
+        A = self.store.A
+        matrix = []
         name, sparse = type(store).__name__.encode(), scipy.sparse.issparse(A)
+        also = [getattr(store, of_rows) for of_rows in store.also_per_row]
         for lo, hi in pairwise(self.row0.tolist()):
             if sparse:
                 entries = slice(A.indptr[lo], A.indptr[hi])
@@ -121,14 +139,18 @@ class Packed(Clients):
                 matrix = [indptr.astype(np.int64), indices.astype(np.int64), A.data[entries]]
             for part in (name, store.b[lo:hi], store.reg, store.s[lo:hi], *(matrix if sparse else [A[lo:hi]])):
                 digest.update(part)
+            for v in also:
+                digest.update(v[lo:hi])
 
     # -- constants -----------------------------------------------------------------------------------------------------
     def L_i(self) -> Array:
         if self._L is None:
-            self._L = largest_each(self.store, self.row0)
+            self._L = np.array([self.store.L]) if len(self) == 1 else largest_each(self.store, self.row0)
         return self._L.copy()
 
     def mu_i(self) -> Array:
+        if len(self) == 1:
+            return np.array([self.store.mu])
         if isinstance(self.store, LeastSquares):
             return smallest_each(self.store, self.row0)
         return np.full(len(self), float(self.store.reg.min()))
@@ -169,14 +191,30 @@ class Packed(Clients):
             yield self.store.between(int(row0[0]), int(row0[-1])), row0 - row0[0]
 
 
-def stores_of(clients: Any) -> list[Any]:
-    """Linear models that hold the rows of all clients, end to end: the store of packed ones, or the clients."""
-    return [clients.store] if isinstance(clients, Packed) else list(clients)
+def as_clients(given: Iterable[Oracle]) -> Clients:
+    """The clients as one object, which answers for all of them; linear models of one kind are packed."""
+    if isinstance(given, Clients):
+        return given
+    listed = Listed(given)
+    return Packed.joined(listed) if _are_one_kind(listed) else listed  # type: ignore[arg-type]
 
 
-def has_even_rows(clients: Any) -> bool:
-    """Whether the rows of every client, a linear model, have equal weights."""
-    return clients.has_even_rows() if isinstance(clients, Packed) else all(np.ptp(f.s) == 0 for f in clients)
+def _are_one_kind(clients: Sequence[Any]) -> bool:
+    """Whether these are linear models whose rows may be mixed: the same unknowns, classes, regularizer and type."""
+    first = clients[0] if clients else None
+    if not isinstance(first, LinearModel) or type(first).gradient is not LinearModel.gradient:
+        return False
+    return first.has_rows and all(_is_alike(f, first) for f in clients)
+
+
+def _is_alike(f: Any, first: LinearModel) -> bool:
+    if type(f) is not type(first) or not f.has_rows or is_sparse(f.A) != is_sparse(first.A):
+        return False
+    return _kind_of(f) == _kind_of(first)
+
+
+def _kind_of(f: LinearModel) -> tuple[Any, ...]:
+    return f.A.shape[1], f.intercept, f.l2, f.dtype, oracles.attribute(f, "classes")
 
 
 def sums(v: Array, row0: Indices) -> Array:
@@ -200,7 +238,9 @@ def _are_even(s: Array, row0: Indices) -> Any:
 
 def _products(sub: LinearModel, row0: Indices, c: Array) -> Array:
     """A_i' c_i of each client, in the order of its unknowns."""
-    A, clients, F = sub.A, len(row0) - 1, sub.A.shape[1]
+    A = sub.A
+    clients = len(row0) - 1
+    F = sub.A.shape[1]
     if scipy.sparse.issparse(A):
         products = np.asarray(apart(A, row0).T @ c, dtype=np.float64).reshape(clients, F, -1)
     else:

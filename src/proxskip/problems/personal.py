@@ -22,7 +22,9 @@ class Personal:
     """
 
     def __init__(self, f: Any, alpha: float, own: Array) -> None:
-        self.f, self.alpha, self.own = f, alpha, own
+        self.f = f
+        self.alpha = alpha
+        self.own = own
         self.d = len(own)
         self.L = alpha**2 * float(f.L)
         self.mu = None if f.mu is None else alpha**2 * float(f.mu)
@@ -71,7 +73,7 @@ def scafflix(problem: Problem, alpha: npt.ArrayLike, own: npt.ArrayLike | None =
     if not np.isfinite(models).all():
         raise InputError("own must be finite numbers.")
     clients = [Personal(f, float(a), m) for f, a, m in zip(problem.clients, alphas, models, strict=True)]
-    return Problem(clients, problem.weights, problem.psi, problem.D, L_kind=problem.L_kind, info=problem.info)
+    return Problem(clients, problem.weights, problem.psi, problem.D, smoothness=problem.smoothness, info=problem.info)
 
 
 def _own_models(problem: Problem) -> Array:

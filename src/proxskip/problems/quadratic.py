@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from proxskip import theory
-from proxskip.problems.spectrum import smallest_eigenvalue, top_eigenvalue
+from proxskip.problems.spectrum import norm, smallest_eigenvalue, top_eigenvalue
 from proxskip.randomness import generator
 from proxskip.types import Array, InputError
 
@@ -78,6 +78,11 @@ class Quadratic:
     def hessp(self, x: Array, v: Array) -> Array:
         """H v."""
         return self._times(v)
+
+    def sizes_of_terms(self, x: Array) -> tuple[float, float]:
+        """How large the terms of the value and of the gradient are, see ``oracles.Terms``."""
+        length, slope = norm(x), self.L * norm(x) + norm(self.b)
+        return length * slope + abs(self.c), slope
 
     @cached_property
     def minimizer(self) -> Array:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NoReturn
 
@@ -16,7 +16,7 @@ import numpy as np
 import scipy
 
 from proxskip.problems import oracles
-from proxskip.problems.clients import checked_gradient
+from proxskip.problems.clients import RemoteValues, ValuesElsewhere, checked_gradient
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.quadratic import Quadratic
@@ -59,6 +59,7 @@ class RemoteClient:
     l2: float | None
     classes: tuple[Any, ...] | None
     digest: str
+    has_hessian: bool = False
 
     def value(self, x: Array, *rows: Any) -> NoReturn:
         """Refused: the data are not here."""
@@ -81,6 +82,7 @@ def loaded(source: Shards, i: int) -> tuple[Any, RemoteClient]:
         loss, dtype, l2 = (f.loss, f.dtype, f.l2) if linear else (type(f).__name__, np.dtype(np.float64), None)
         classes, name = oracles.attribute(f, "classes"), source.name(i)
         known = RemoteClient(name, d, N, linear, float(f.L), mu, L_rows, loss, dtype, l2, classes, digest.hexdigest())
+        known = replace(known, has_hessian=oracles.has_hessian(f))
         return f, known
     except Exception as error:
         # an OSError repeats the path
@@ -98,7 +100,7 @@ def add_client(digest: Any, f: Any, d: int) -> None:
     if callable(own):
         parts: tuple[Any, ...] = (np.frombuffer(own(), np.uint8),)
     elif isinstance(f, LinearModel) and f.has_rows:
-        parts = (f.b, f.reg, f.s, *matrix_parts(f.A))
+        parts = (f.b, f.reg, f.s, *matrix_parts(f.A), *(getattr(f, name) for name in f.also_per_row))
     elif isinstance(f, Quadratic):
         parts = (f.H, f.b)
     else:  # its data cannot be read, so what it says at two points stands for them
@@ -119,43 +121,21 @@ def matrix_parts(A: Any) -> tuple[Any, ...]:
 
 # -- the problem -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, eq=False)
-class Elsewhere(Problem):
-    """A problem whose values and gradients are computed where its clients are."""
+class Sharded(Problem):
+    """A problem whose data were never on this machine: its values and gradients are computed where its clients are.
 
-    holder: Any = None
-    """The engine that holds the shards: its ``evaluate(x, clients)`` gives all values and gradients."""
+    Args:
+        holder: the engine that holds the shards.
+        source: what it loaded them with.
+    """
 
-    @staticmethod
-    def of(problem: Problem, holder: Any) -> Problem:
-        """The same problem, evaluated by the holder; its solution is computed here, before."""
-        elsewhere = object.__new__(Elsewhere)
-        # Not by the constructor, which would check the clients again and lose what is cached.
-        elsewhere.__dict__.update(problem.__dict__, solution=problem.solution, holder=holder)
-        return elsewhere
-
-    def _at(self, x: Array) -> tuple[list[float], Array]:
-        """Values and gradients at x; the last ones are kept, since a record needs both."""
-        last = self.__dict__.get("_last")
-        if last is None or not np.array_equal(last[0], x):
-            last = (x.copy(), *self.holder.evaluate(x, self.clients))
-            self.__dict__["_last"] = last
-        return last[1], last[2]
-
-    def smooth_value(self, x: Array) -> float:
-        return float(sum(w * v for w, v in zip(self.weights, self._at(x)[0], strict=True)))
-
-    def gradient(self, x: Array) -> Array:
-        return np.asarray(sum(w * g for w, g in zip(self.weights, self._at(x)[1], strict=True)))
-
-    def client_gradients(self, x: Array) -> Array:
-        return self._at(x)[1]
-
-
-@dataclass(frozen=True, eq=False)
-class Sharded(Elsewhere):
-    """A problem whose data were never on this machine."""
-
+    holder: RemoteValues | None = None
     source: Shards | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        assert self.holder is not None
+        object.__setattr__(self, "elsewhere", ValuesElsewhere(self.holder, self.clients))
 
     @property
     def l2(self) -> float | None:
@@ -171,4 +151,4 @@ class Sharded(Elsewhere):
         """The same problem with all shards loaded into this process."""
         assert self.source is not None
         clients = [loaded(self.source, i)[0] for i in range(self.n)]
-        return Problem(clients, self.weights, self.psi, self.D, self.batch, self.L_kind, info=self.info)
+        return Problem(clients, self.weights, self.psi, self.D, self.batch, self.smoothness, info=self.info)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -13,6 +14,7 @@ import scipy
 
 from proxskip.problems import gradient_check, oracles
 from proxskip.problems.operators import is_identity, operator_norm2
+from proxskip.support.cores import one_blas_thread
 from proxskip.types import Array, GradientWarning
 
 Problem: TypeAlias = Any
@@ -24,6 +26,8 @@ MAX_UNKNOWNS = 200_000
 """Beyond this many unknowns, no reference solution is computed."""
 MAX_CERTIFICATE = 1e-10
 """A point is a solution if its gradient is this small, relative to the clients' gradients that cancel in it."""
+MAX_ONE_THREAD = 10_000_000
+"""Up to this many numbers of data, one thread of BLAS is fast enough, and often faster than several."""
 
 
 @dataclass(frozen=True)
@@ -59,15 +63,14 @@ def minimize(problem: Problem) -> tuple[Array, Array | None, float] | None:
     scale = _scale(problem)
     y, curved = None, True
     if problem.psi is None:
-        f, exact = problem.whole, None if problem.mu is None else oracles.attribute(problem.whole, "minimizer")
-        x = exact if exact is not None else _newton(f, problem.d) if hasattr(f, "hessp") else _accelerated(problem)
+        x = _smooth_minimizer(problem)
         certificate = float(np.linalg.norm(problem.gradient(x)))
         # Without mu, a small gradient may also mean a slope that only flattens out towards infinity.
-        curved = problem.mu is not None or scipy.linalg.eigvalsh(problem.whole.hessian(x))[0] > 1e-9 * problem.L_global
+        curved = problem.mu is not None or _is_curved(problem, x)
     elif problem.D is None or is_identity(problem.D):
         plain = problem if problem.D is None else replace(problem, D=None)
         x = _accelerated(plain)
-        certificate = plain.residual(x, 1.0 / problem.L_global)
+        certificate = plain.residual(x, 1.0 / problem.L_average)
         y = None if problem.D is None else -problem.gradient(x)  # the optimality condition for D = I
     else:
         x, y, certificate = _papc(problem)
@@ -78,6 +81,28 @@ def minimize(problem: Problem) -> tuple[Array, Array | None, float] | None:
         warnings.warn(f"{fault} The minimum is therefore unknown.", GradientWarning, stacklevel=4)
         return None
     return x, y, certificate
+
+
+def _smooth_minimizer(problem: Problem) -> Array:
+    """The minimizer without psi, by the best way that there is."""
+    exact = None if problem.mu is None else oracles.attribute(problem.whole, "minimizer")
+    if exact is not None:
+        return np.asarray(exact)
+    if hasattr(problem.whole, "hessp"):
+        return _newton(problem.whole, problem.d)
+    return _accelerated(problem)
+
+
+def _is_curved(problem: Problem, x: Array) -> bool:
+    """Whether the Hessian at x is far from singular."""
+    eigenvalues = scipy.linalg.eigvalsh(problem.whole.hessian(x))
+    steepest = problem.L_average if problem.knows_L else eigenvalues[-1]
+    return bool(eigenvalues[0] > 1e-9 * steepest)
+
+
+def blas_threads(problem: Problem) -> AbstractContextManager[None]:
+    """Within this, the matrices of this problem are multiplied on as many threads as are worth it."""
+    return one_blas_thread() if (problem.N or 1) * problem.d <= MAX_ONE_THREAD else nullcontext()
 
 
 def in_double(problem: Any) -> Any:
@@ -139,7 +164,7 @@ def _fast_gradient(problem: Problem) -> Callable[[Array], Array]:
 
 def _accelerated(problem: Problem, steps: int = 100_000) -> Array:
     """FISTA with the constant momentum of strong convexity, until the residual no longer falls."""
-    gamma = 1.0 / (problem.L_global if problem.whole is not None else problem.L_max)
+    gamma = 1.0 / (problem.L_average if problem.whole is not None else problem.L_max)
     gradient = _fast_gradient(problem)
     # Nesterov, 2018, section 2.2: beta = (1 - sqrt(gamma mu))/(1 + sqrt(gamma mu))
     root = np.sqrt(gamma * (problem.mu or 0.0))
@@ -154,7 +179,9 @@ def _accelerated(problem: Problem, steps: int = 100_000) -> Array:
         y, x = new + beta * (new - x), new
         since += 1
         if residual < 0.99 * best:
-            best, best_x, since = residual, x, 0
+            best = residual
+            best_x = x
+            since = 0
         elif since > 20 / root + 50:
             break
     return best_x
@@ -163,7 +190,7 @@ def _accelerated(problem: Problem, steps: int = 100_000) -> Array:
 def _papc(problem: Problem, steps: int = 200_000) -> tuple[Array, Array, float]:
     """The primal-dual method of Loris and Verhoeven (SplitSkip with p = 1), until the residual no longer falls."""
     D, psi = problem.D, problem.psi
-    gamma, gradient = 1.0 / problem.L_global, _fast_gradient(problem)
+    gamma, gradient = 1.0 / problem.L_average, _fast_gradient(problem)
     tau = 1.0 / (gamma * operator_norm2(D))
     x, y = np.zeros(problem.d), np.zeros(D.shape[0])
     best: tuple[float, Array, Array] = (np.inf, x, y)
@@ -175,9 +202,11 @@ def _papc(problem: Problem, steps: int = 200_000) -> tuple[Array, Array, float]:
         y_new = u - tau * psi.prox(u / tau, 1.0 / tau)
         x_new = xhat - gamma * (D.T @ (y_new - y))
         residual = float(
-            np.linalg.norm(x_new - x) / gamma + np.linalg.norm(y_new - y) / tau * np.sqrt(problem.L_global)
+            np.linalg.norm(x_new - x) / gamma + np.linalg.norm(y_new - y) / tau * np.sqrt(problem.L_average)
         )
-        x, y, since = x_new, y_new, since + 1
+        x = x_new
+        y = y_new
+        since = since + 1
         if residual < 0.99 * best[0]:
             best, since = (residual, x, y), 0
         elif since > 5000:

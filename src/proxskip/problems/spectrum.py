@@ -5,16 +5,16 @@ Those of many packed clients come from stacks of small Gram matrices, and are th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import scipy
 
-from proxskip.compiling import compiling
-from proxskip.cores import available_cores
 from proxskip.randomness import generator
+from proxskip.support.compiling import compiling
+from proxskip.support.cores import available_cores
 from proxskip.types import Array, Indices, InputError, is_sparse
 
 EPS = float(np.finfo(np.float64).eps)
@@ -36,6 +36,14 @@ MAX_DENSE_WORK = 1e11
 """Clients times features cubed, up to which an uneven regularizer is treated exactly; beyond, L is a bound."""
 WORTH_THREADS = 1e7
 """Matrices times their size cubed, from which they are spread over threads."""
+
+
+def norm(v: Array) -> float:
+    """The norm, without overflow or underflow of the squares."""
+    top = float(np.max(np.abs(v), initial=0.0))
+    if not 0.0 < top < np.inf:
+        return top
+    return top * float(np.linalg.norm(v.ravel() / top))
 
 
 def is_matrix(A: Any) -> bool:
@@ -96,15 +104,6 @@ def largest(A: Any, s: Array, c: float, reg: Array) -> float:
         return lanczos_bound(lambda v: c * (A.T @ (s * (A @ v))) + reg * v, d)
 
 
-def largest_of_sum(parts: Sequence[tuple[Any, Array]], c: float, reg: Array) -> float:
-    """The largest eigenvalue of  c sum_i A_i' diag(s_i) A_i + diag(reg)  for parts (A_i, s_i)."""
-    d = len(reg)
-    with np.errstate(over="ignore", invalid="ignore"):
-        if d <= EXACT_UP_TO and all(is_matrix(A) for A, _ in parts):
-            return top_eigenvalue(c * sum(gram(A, s) for A, s in parts) + np.diag(reg))
-        return lanczos_bound(lambda v: c * sum(A.T @ (s * (A @ v)) for A, s in parts) + reg * v, d)
-
-
 def smallest(A: Any, s: Array, c: float, reg: Array) -> float:
     """The smallest eigenvalue of  c A' diag(s) A + diag(reg);  the lower bound min(reg) if A is large or wide."""
     N, d = A.shape
@@ -160,15 +159,16 @@ def lanczos_bound(matvec: Callable[[Array], Any], d: int) -> float:
 def lanczos(matvec: Callable[[Array], Any], d: int, k: int) -> float:
     """The largest eigenvalue of a PSD operator as k products with it show it, from below."""
     v = generator(0).standard_normal(d)
-    Q = [v / np.linalg.norm(v)]
+    Q = np.empty((k + 1, d))
+    Q[0] = v / np.linalg.norm(v)
     alpha: list[float] = []
     beta: list[float] = []
     size = 0.0
-    for _ in range(k):
-        w = np.asarray(matvec(Q[-1]), dtype=np.float64)
-        alpha.append(float(w @ Q[-1]))
+    for m in range(k):
+        w = np.asarray(matvec(Q[m]), dtype=np.float64)
+        alpha.append(float(w @ Q[m]))
+        B = Q[: m + 1]
         for _again in range(2):  # full reorthogonalisation; twice is enough
-            B = np.asarray(Q)
             w = w - B.T @ (B @ w)
         norm = float(np.linalg.norm(w))
         if not np.isfinite(norm):
@@ -178,11 +178,9 @@ def lanczos(matvec: Callable[[Array], Any], d: int, k: int) -> float:
         if norm <= 1e-14 * size:
             break
         beta.append(norm)
-        Q.append(w / norm)
-    m = len(alpha)
-    top = scipy.linalg.eigh_tridiagonal(
-        alpha, beta[: m - 1], eigvals_only=True, select="i", select_range=(m - 1, m - 1)
-    )
+        Q[m + 1] = w / norm
+    last = len(alpha) - 1
+    top = scipy.linalg.eigh_tridiagonal(alpha, beta[:last], eigvals_only=True, select="i", select_range=(last, last))
     return float(top[0])
 
 
@@ -202,7 +200,9 @@ def rows_of(row0: Indices, who: Indices, m: int) -> Indices:
 
 def largest_each(store: Any, row0: Indices) -> Array:
     """L of each client; for many clients with an intercept and few rows, a bound that is at most lambda too large."""
-    F, c, reg = int(store.A.shape[1]), store.curvature, store.reg[: store.A.shape[1]]
+    F = int(store.A.shape[1])
+    c = store.curvature
+    reg = store.reg[: store.A.shape[1]]
     even = np.ptp(reg) == 0  # then reg only shifts the spectrum
     by_rows = even or (len(row0) - 1) * float(F) ** 3 > MAX_DENSE_WORK
     own, shift = (np.zeros(F), float(reg[0])) if even else (reg, 0.0)
@@ -211,7 +211,7 @@ def largest_each(store: Any, row0: Indices) -> Array:
         for m, who, A, s in _blocks(store, row0):
             if by_rows and m < F and m <= EXACT_UP_TO:
                 values[who] = c * eigenvalue_each(_grams(A, s, m, of_rows=True), m - 1) + float(reg.max())
-            elif F <= EXACT_UP_TO:
+            elif F <= EXACT_UP_TO and len(who) > 1:
                 values[who] = eigenvalue_each(c * _grams(A, s, m, of_rows=False) + np.diag(own), F - 1) + shift
             else:  # few and large
                 cuts = [slice(k * m, k * m + m) for k in range(len(who))]
@@ -228,7 +228,10 @@ def smallest_each(store: Any, row0: Indices) -> Array:
     if F > EXACT_UP_TO:
         return values
     with np.errstate(over="ignore", invalid="ignore"):
-        for m, who, A, s in _blocks(store, row0, 1 if costly or even else 0):
+        for m, who, A, s in _blocks(store, row0, tall=costly or even):
+            if len(who) == 1:
+                values[who] = smallest(A, s, 1.0, store.reg)
+                continue
             S = _grams(A, s, m, of_rows=False) + np.diag(store.reg)
             w = eigenvalue_each(S, 0)
             w[np.abs(w) <= F * EPS * np.abs(S).sum(axis=2).max(axis=1)] = 0.0  # within rounding
@@ -246,7 +249,7 @@ def eigenvalue_each(S: Array, k: int) -> Array:
         return np.concatenate(list(pool.map(np.linalg.eigvalsh, np.array_split(S, threads))))[:, k]
 
 
-def _blocks(store: Any, row0: Indices, tall: int = 0) -> Iterator[tuple[int, Indices, Any, Array]]:
+def _blocks(store: Any, row0: Indices, tall: bool = False) -> Iterator[tuple[int, Indices, Any, Array]]:
     """(m, clients with m rows, their rows, the weights of these); with ``tall``, only clients without a null space."""
     A, F = store.A, int(store.A.shape[1])
     each = A.nnz / A.shape[0] if scipy.sparse.issparse(A) else F

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from proxskip import theory
-from proxskip.problems.federated import LKind, Problem
+from proxskip.problems.cox import Cox
+from proxskip.problems.federated import Problem, Smoothness
 from proxskip.problems.glm import LinearModel
-from proxskip.problems.packed import PACKED_FROM, Packed, sums
+from proxskip.problems.packed import Packed, sums
 from proxskip.randomness import generator
 from proxskip.types import Array, Indices, InputError
 
@@ -19,12 +19,12 @@ By = Literal["label", "iid", "dirichlet", "contiguous", "group"]
 
 
 def split(
-    model: LinearModel,
+    model: LinearModel | Cox,
     clients: int | None = None,
     by: By = "label",
     *,
     weights: Literal["rows", "equal"] = "rows",
-    L: LKind = "max",
+    smoothness: Smoothness = "max",
     groups: npt.ArrayLike | None = None,
     alpha: float = 0.5,
     seed: int = 0,
@@ -34,16 +34,16 @@ def split(
     """Split the rows of a model among clients.
 
     Args:
-        model: the whole data set: Logistic, LeastSquares or Softmax.
+        model: the whole data set: Logistic, LeastSquares, Softmax, Poisson or Cox.
         info: more to write into the summaries of runs, by name.
         clients: the number of clients.
-        by: "label" sorts by label (stable) and cuts, "contiguous" cuts the rows in their order, "iid" shuffles and
-            cuts, "dirichlet" splits each label in proportions drawn from Dirichlet(alpha), "group" sorts by ``groups``
-            and cuts, or makes one client per group if ``clients`` is not given.
+        by: "label" sorts by label (stable; Cox by time) and cuts, "contiguous" cuts the rows in their order, "iid"
+            shuffles and cuts, "dirichlet" splits each label in proportions drawn from Dirichlet(alpha), "group" sorts
+            by ``groups`` and cuts, or makes one client per group if ``clients`` is not given.
         weights: "rows" weights each client by its rows, so that the problem is that of the whole data set; "equal"
-            gives every client the weight 1/n.
-        L: which smoothness constant ``problem.L`` is, see ``Problem``.
-        groups: an integer per row, for ``by="group"``.
+            gives every client the weight 1/n. With Cox and "rows" it is that of all rows, stratified by client.
+        smoothness: which constant ``problem.L`` is, see ``Problem``.
+        groups: a number or a text per row, such as its site, for ``by="group"``.
         alpha: the concentration of the Dirichlet split; the smaller, the more the clients differ.
         seed: of the random splits.
         batch: rows of a minibatch, see ``Problem``.
@@ -54,12 +54,17 @@ def split(
     >>> [f.N for f in problem.clients], problem.weights.tolist()
     ([2, 2, 2], [0.3333333333333333, 0.3333333333333333, 0.3333333333333333])
     """
-    if not isinstance(model, LinearModel):
-        raise InputError("split needs a linear model; give other oracles to Problem.")
+    if not isinstance(model, (LinearModel, Cox)):
+        raise InputError("split needs a linear model or Cox; give other oracles to Problem.")
     order, row0 = arrangement(model, clients, by, groups=groups, alpha=alpha, seed=seed)
     if weights not in ("rows", "equal"):
         raise InputError(f'weights = "{weights}" is not known; use "rows" or "equal".')
     sizes = np.diff(row0)
+    if isinstance(model, Cox):
+        models = [model.take(np.sort(rows)) for rows in np.split(order, row0[1:-1])]
+        about = {"split": by, "weights": weights, **(info or {})}
+        w = sizes if weights == "rows" else np.ones(len(sizes))
+        return Problem(models, w / w.sum(), batch=batch, smoothness=smoothness, info=about)
     # Counts of rows where all row weights are equal: they are exact, sums of weights are not.
     total = sums(model.s[order], row0)
     share = sizes.astype(np.float64) if np.ptp(model.s) == 0 else total
@@ -71,15 +76,12 @@ def split(
         s = np.empty(model.N)
         s[order] = np.repeat(w / w.sum(), sizes) * model.s[order] / np.repeat(total, sizes)
         whole = model.reweighted(s)
-    about = {"split": by, "weights": weights, "l2_relative": model.l2_relative, **(info or {})}
-    shards: Sequence[Any] = Packed.of(model, order, row0)
-    # few clients are made at once, so that each keeps its own constants
-    shards = shards if len(shards) >= PACKED_FROM else tuple(shards)
-    return Problem(shards, w, batch=batch, L_kind=L, whole=whole, info=about)
+    about = {"split": by, "weights": weights, **(info or {})}
+    return Problem(Packed.of(model, order, row0), w, batch=batch, smoothness=smoothness, whole=whole, info=about)
 
 
 def arrangement(
-    model: LinearModel,
+    model: LinearModel | Cox,
     clients: int | None,
     by: str,
     *,
@@ -88,7 +90,7 @@ def arrangement(
     seed: int = 0,
 ) -> tuple[Indices, Indices]:
     """(order, row0): client i has rows order[row0[i]] to order[row0[i + 1] - 1]."""
-    N = model.N
+    N, labels = model.N, model.time if isinstance(model, Cox) else model.b
     if not isinstance(by, str):
         raise InputError('by is a word such as "label"; give a column of groups as groups=..., with by="group".')
     if groups is not None and by != "group":
@@ -103,7 +105,7 @@ def arrangement(
     assert clients is not None
     row0 = even_cuts(N, clients)
     if by == "label":
-        return np.argsort(model.b, kind="stable"), row0
+        return np.argsort(labels, kind="stable"), row0
     if by == "contiguous":
         return np.arange(N), row0
     if by == "iid":
@@ -111,7 +113,7 @@ def arrangement(
         owner[rng.permutation(N)] = np.repeat(np.arange(clients), np.diff(row0))
         return _by_owner(owner, clients)
     if by == "dirichlet":
-        return _dirichlet(model.b, clients, alpha, rng)
+        return _dirichlet(labels, clients, alpha, rng)
     raise InputError(f'split "{by}" is not known; use label, iid, dirichlet, contiguous or group.')
 
 

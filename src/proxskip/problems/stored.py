@@ -14,7 +14,7 @@ import numpy as np
 import scipy
 
 from proxskip.problems import oracles
-from proxskip.problems.federated import LKind, Problem
+from proxskip.problems.federated import Problem, Smoothness
 from proxskip.problems.glm import LinearModel, Logistic
 from proxskip.problems.packed import Packed
 from proxskip.types import Array, Indices, InputError, is_sparse
@@ -166,7 +166,9 @@ class ClientStore:
         for name, kind in kinds.items():
             if name not in self.about or not isinstance(self.about[name], kind):
                 raise self._damaged(f"store.json lacks {name}")
-        rows, entries, index = self.about["rows"], self.arrays["data"].size, self.arrays["indptr"].dtype
+        rows = self.about["rows"]
+        entries = self.arrays["data"].size
+        index = self.arrays["indptr"].dtype
         sizes = {"data": entries, "indices": entries, "indptr": rows + 1, "b": rows, "row0": self.about["clients"] + 1}
         types = {"data": np.float64, "b": np.float64, "row0": np.int64}
         for k, v in self.arrays.items():
@@ -243,7 +245,7 @@ def open_clients(
     l2: float = 0.0,
     *,
     weights: Literal["rows", "equal"] = "rows",
-    L: LKind = "max",
+    smoothness: Smoothness = "max",
     batch: int | None = None,
 ) -> Problem:
     """The problem of the clients in a folder that ``write_clients`` made; its rows stay on disk until they are used.
@@ -257,7 +259,7 @@ def open_clients(
         model: Logistic, LeastSquares or Softmax.
         l2: the coefficient lambda of  lambda/2 |x|^2.
         weights: as in ``split``.
-        L: as in ``split``.
+        smoothness: as in ``split``.
         batch: rows of a minibatch, see ``Problem``.
     """
     files = ClientStore(folder)
@@ -271,4 +273,4 @@ def open_clients(
     w: Array = np.ones(len(sizes)) if equal else sizes.astype(np.float64)
     whole = clients.store.reweighted(np.repeat(1.0 / len(sizes) / sizes, sizes) if equal else np.full(N, 1.0 / N))
     about = {"data": str(files.folder), "data_sha256": files.about["sha256"], "split": "group", "weights": weights}
-    return Problem(clients, w, batch=batch, L_kind=L, whole=whole, info=about)
+    return Problem(clients, w, batch=batch, smoothness=smoothness, whole=whole, info=about)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import weakref
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,11 +13,14 @@ import numpy as np
 import torch
 from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
+from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from proxskip import theory
 from proxskip.randomness import dropout_word
 from proxskip.types import Array, InputError
 
+Rows = dict[str, torch.Tensor]
+"""Tensors with one row per sample, by name: "inputs" and "targets", or the names of a dict."""
 ROWS_AT_ONCE = 4096
 """Rows that a full loss or gradient passes through the module in one go."""
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64
@@ -86,6 +89,17 @@ class KeyedDropout(TorchFunctionMode):  # type: ignore[misc]
         return input * kept.to(input.dtype) / (1.0 - p if p < 1.0 else 1.0)
 
 
+class _Called(torch.nn.Module):  # type: ignore[misc]
+    """A function of a module and a batch, as a module that is called with the batch."""
+
+    def __init__(self, function: Callable[..., Any], module: torch.nn.Module) -> None:
+        super().__init__()
+        self.function, self.module = function, module
+
+    def forward(self, batch: Rows) -> Any:
+        return self.function(self.module, batch)
+
+
 class Model:
     """A PyTorch module with its loss on one client's data: x is the vector of its trainable parameters.
 
@@ -96,11 +110,13 @@ class Model:
         module: any module whose buffers stay as they are; clients may share one. Its dropout acts in local steps if it
             is in training mode, with masks keyed by seed, client, round and step, never where the loss is evaluated.
         loss: ``loss(outputs, targets)``, a mean over the rows.
-        inputs, targets: tensors with one row per sample, on the module's device.
+        inputs, targets: tensors with one row per sample, on the module's device. Or ``inputs`` is a dict of such
+            tensors and ``targets`` is left out: loss and metrics are then functions of (module, batch), a dict of rows.
         l2: adds l2/2 |x|^2.
         L: the smoothness constant, if you know it; step sizes are then derived from it and checked.
         metrics: ``{"accuracy": f}`` with ``f(outputs, targets)``, a mean over the rows: each is a column of the trace.
-        test: ``(inputs, targets)`` on which the metrics are evaluated instead; clients may share one pair.
+        test: ``(inputs, targets)`` on which the metrics are evaluated instead, or a dict; clients may share one.
+        may_move: accept a module that changes its buffers, as batch normalization does; ``moving`` are their names.
     """
 
     mu: float | None = None
@@ -111,26 +127,28 @@ class Model:
         module: torch.nn.Module,
         loss: Callable[..., Any],
         inputs: Any,
-        targets: Any,
+        targets: Any = None,
         l2: float = 0.0,
         L: float | None = None,
         metrics: Mapping[str, Callable[..., Any]] | None = None,
-        test: tuple[Any, Any] | None = None,
+        test: Any = None,
+        may_move: bool = False,
     ) -> None:
         if type(module).__name__ == "OptimizedModule":  # of torch.compile: engines differentiate and batch the original
             (module,) = module.children()
-        self.module, self.loss, self.inputs, self.targets = module, loss, inputs, targets
+        self.module, self.loss = module, loss
         self.names = tuple(name for name, p in module.named_parameters() if p.requires_grad)
-        _check(module, self.names, inputs, targets)
-        if not (targets.is_floating_point() or targets.dtype == torch.bool):
-            self.targets = targets.long()  # the only integers that all losses take as classes
+        _check(module, self.names)
+        data = tensors_of(inputs if targets is None else (inputs, targets))
+        self.of_batches, self.rows = isinstance(data, dict), _named(data)
+        self.test, self.test_rows = test, self.rows if test is None else _named(tensors_of(test))
         weights = [module.get_parameter(name) for name in self.names]
         self.shapes = tuple(p.shape for p in weights)
         self.torch_dtype, self.device = weights[0].dtype, weights[0].device
-        self.N, self.d, self.l2 = len(inputs), sum(p.numel() for p in weights), float(l2)
+        self.N, self.d, self.l2 = len(next(iter(self.rows.values()))), sum(p.numel() for p in weights), float(l2)
         self.given_L, self.L_known = None if L is None else theory.positive("L", L), L is not None
-        self.metrics, self.test = dict(metrics or {}), test
-        self.is_random = self._try()
+        self.metrics, self.may_move = dict(metrics or {}), may_move
+        self.is_random, self.moving = self._try()
 
     def __repr__(self) -> str:
         return f"Model({type(self.module).__name__}, {self.d} parameters, {self.N} rows)"
@@ -153,15 +171,17 @@ class Model:
         frozen = {name: p for name, p in self.module.named_parameters() if not p.requires_grad}
         return frozen | dict(self.module.named_buffers())
 
-    def _try(self) -> bool:
-        """Refuse a loss without gradients, or a module with a state or draws of its own; whether it has dropout."""
-        few, data = _extreme_rows(self.targets), (self.inputs, self.targets)
+    def _try(self) -> tuple[bool, tuple[str, ...]]:
+        """Refuse a loss without gradients, or a module with a state or draws of its own.
+
+        Returns:
+            Whether it has dropout, and the names of the buffers that it changes.
+        """
+        few = self._extreme_rows()
         modes = tuple((layer.training, layer.extra_repr()) for layer in self.module.modules())
-        labels = (
-            tuple(self.targets[few].tolist()) if self.targets.dtype == torch.long and self.targets.ndim == 1 else ()
-        )
+        labels = tuple(v.flatten().tolist() for v in few.values() if v.dtype == torch.long and v.ndim == 1)
         about = (
-            self.loss, modes, len(few), labels, *((v.dtype, v.shape[1:], v.device) for v in data),
+            self.loss, modes, labels, self.may_move, *((k, v.dtype, v.shape, v.device) for k, v in few.items()),
             tuple(self.metrics.items()), id(self.test),
         )  # fmt: skip
         if self.module in _TRIED and _TRIED[self.module][0] == about:
@@ -173,35 +193,44 @@ class Model:
         with torch.random.fork_rng(devices), dropout:
             before = _generator_state(self.device)
             with _in_a_sentence("the loss of two rows cannot be computed"):
-                loss = self.loss(functional_call(self.module, tensors, (self.inputs[few],)), self.targets[few])
+                (loss,) = self._answers([self.loss], tensors, few)
             drew = not torch.equal(before, _generator_state(self.device))
         _check_loss(loss)
         if any(g is not None and g.is_sparse for g in _slopes(loss, leaves)):
             raise InputError("a gradient is sparse; make the embedding with sparse=False.")
-        for name, v in buffers.items():
-            if tensors[name] is not v or not same_bytes(v, self.module.get_buffer(name)):
-                raise InputError(
-                    f"the module changes its buffer {name}, which is not averaged; use GroupNorm or LayerNorm in place "
-                    "of batch normalization, or put the layer in eval mode."
-                )
+        moving = tuple(name for name, v in buffers.items() if not same_bytes(v, self.module.get_buffer(name)))
+        replaced = tuple(name for name, v in buffers.items() if tensors[name] is not v)
+        if replaced or (moving and not self.may_move):
+            raise InputError(
+                f"the module changes its buffer {(replaced + moving)[0]}, which is not averaged; use GroupNorm or "
+                "LayerNorm in place of batch normalization, put the layer in eval mode, or pass buffers= to train."
+            )
         if drew:
             raise InputError(
                 "the module draws random numbers without a key; use nn.Dropout, set the dropout inside attention "
                 "layers to 0, or put the module in eval mode."
             )
-        self._check_scale(few)
+        self._check_scale(tensors, few)
         with _in_a_sentence("the metrics cannot be computed"):
-            self.measure(self.start(), slice(0, 2))
-        _TRIED[self.module] = about, dropout.layer > 0
-        return dropout.layer > 0
+            self.measured(tensors, self.module, slice(0, 2))
+        _TRIED[self.module] = about, (dropout.layer > 0, moving)
+        return _TRIED[self.module][1]
 
-    def _check_scale(self, few: Any) -> None:
+    def _extreme_rows(self) -> Rows:
+        """Two rows to try a loss on, with the smallest and the largest label, since a loss may refuse labels."""
+        labels = self.rows.get("targets", next(iter(self.rows.values())))
+        if labels.dtype != torch.long or len(labels) < 2:
+            picks = torch.arange(min(2, len(labels)), device=labels.device)
+        else:
+            of_rows = labels.reshape(len(labels), -1)
+            picks = torch.stack([of_rows.amin(1).argmin(), of_rows.amax(1).argmax()])
+        return picked(self.rows, picks)
+
+    def _check_scale(self, parameters: dict[str, Any], few: Rows) -> None:
         """Refuse a loss that is not a mean over the rows: of rows that are all there twice a mean stays the same."""
-        parameters = self.parameters_at(self._flat(self.start()))
+        doubled = {name: torch.cat([v, v]) for name, v in few.items()}
         with torch.no_grad():
-            once, twice = (
-                float(self.loss_at(parameters, self.inputs[r], self.targets[r])) for r in (few, few.repeat(2))
-            )
+            once, twice = (float(self.loss_at(parameters, rows)) for rows in (few, doubled))
         if abs(twice - once) > 0.1 * abs(once):
             raise InputError(
                 f"the loss is {once:.4g} for some rows and {twice:.4g} if each is there twice; give a loss that is "
@@ -233,14 +262,19 @@ class Model:
         return torch.as_tensor(np.array(x), device=self.device)
 
     # -- values and gradients ------------------------------------------------------------------------------------------
+    def _answers(
+        self, functions: Iterable[Callable[..., Any]], parameters: dict[str, Any], rows: Rows, module: Any = None
+    ) -> list[Any]:
+        """What a loss or metrics say of these rows."""
+        module = self.module if module is None else module
+        if self.of_batches:
+            named = {f"module.{name}": v for name, v in parameters.items()}
+            return [functional_call(_Called(f, module), named, (rows,)) for f in functions]
+        outputs = functional_call(module, parameters, (rows["inputs"],))
+        return [f(outputs, rows["targets"]) for f in functions]
+
     def loss_at(
-        self,
-        parameters: dict[str, Any],
-        inputs: Any,
-        targets: Any,
-        key: Any = None,
-        module: Any = None,
-        many: bool = False,
+        self, parameters: dict[str, Any], rows: Rows, key: Any = None, module: Any = None, many: bool = False
     ) -> Any:
         """The loss on these rows as a tensor, with the dropout of a key; of this module, or of one like it.
 
@@ -248,53 +282,54 @@ class Model:
             many: for many clients at once: ``conv2d`` is a product of matrices.
         """
         with KeyedDropout(key, many):
-            outputs = functional_call(self.module if module is None else module, parameters, (inputs,))
-            return self.loss(outputs, targets).reshape(())  # a shape of (1,) would be broadcast
+            (loss,) = self._answers([self.loss], parameters, rows, module)
+        return loss.reshape(())  # a shape of (1,) would be broadcast
 
     def value(self, x: Array) -> float:
         """The mean loss over all rows without dropout, and the regularizer."""
         parameters = self.parameters_at(self._flat(x))
         with torch.no_grad():
-            total = self._mean(lambda a, b: float(self.loss_at(parameters, a, b)), self.inputs, self.targets)
+            total = _mean(lambda rows: float(self.loss_at(parameters, rows)), self.rows)
         return float(total + 0.5 * self.l2 * float(x @ x))
 
     def gradient(self, x: Array) -> Array:
         """The gradient over all rows, without dropout."""
         parameters = self._leaves(x)
-        total = self._mean(lambda a, b: self._gradient(parameters, a, b, None), self.inputs, self.targets)
+        total = _mean(lambda rows: self._gradient(parameters, rows, None), self.rows)
         return np.asarray(total + self.l2 * x)
 
     def minibatch_gradient(self, x: Array, rows: Any) -> Array:
         """The gradient over these rows, without dropout."""
-        picks = torch.as_tensor(np.asarray(rows), device=self.inputs.device)
-        return self._gradient(self._leaves(x), self.inputs[picks], self.targets[picks], None) + self.l2 * x
+        return self._gradient(self._leaves(x), self._picked(rows), None) + self.l2 * x
 
     def random_gradient(self, x: Array, rows: Any, key: tuple[int, int, int, int]) -> Array:
         """The gradient over these rows (None for all) with dropout keyed by (seed, client, round, step)."""
         seed, client, round, step = key
         word, i = (torch.tensor(v, device=self.device) for v in (dropout_word(seed, round, step), int(client)))
-        picks = slice(None) if rows is None else torch.as_tensor(np.asarray(rows), device=self.inputs.device)
-        return self._gradient(self._leaves(x), self.inputs[picks], self.targets[picks], masks_of(word, i)) + self.l2 * x
+        some = self.rows if rows is None else self._picked(rows)
+        return self._gradient(self._leaves(x), some, masks_of(word, i)) + self.l2 * x
 
-    def measure(self, x: Array, rows: slice = slice(None)) -> dict[str, float]:
-        """The metrics at x on these rows, without dropout."""
+    def measure(self, x: Array) -> dict[str, float]:
+        """The metrics at x, without dropout."""
+        return self.measured(self.parameters_at(self._flat(x)), self.module)
+
+    def measured(self, parameters: dict[str, Any], module: Any, rows: slice = slice(None)) -> dict[str, float]:
+        """The metrics of a module with these parameters on these rows, without dropout."""
         if not self.metrics:
             return {}
-        inputs, targets = (v[rows] for v in self.test or (self.inputs, self.targets))
-        parameters = self.parameters_at(self._flat(x))
 
-        def values(a: Any, b: Any) -> Array:
-            outputs = functional_call(self.module, parameters, (a,))
-            return np.array([_number(name, f(outputs, b)) for name, f in self.metrics.items()])
+        def values(some: Rows) -> Array:
+            answers = self._answers(self.metrics.values(), parameters, some, module)
+            return np.array([_number(name, v) for name, v in zip(self.metrics, answers, strict=True)])
 
         with torch.no_grad(), KeyedDropout(None):
-            means = self._mean(values, inputs, targets)
+            means = _mean(values, picked(self.test_rows, rows))
         return dict(zip(self.metrics, means.tolist(), strict=True))
 
     def fingerprint(self) -> bytes:
         """A digest of the data, the weights' shapes and the loss."""
         digest = hashlib.sha256(repr((self.names, self.shapes, self.torch_dtype, self.l2, self.given_L)).encode())
-        for v in (self.inputs, self.targets, *self.constants.values()):
+        for v in (*self.rows.values(), *self.constants.values()):
             digest.update(repr((v.dtype, v.shape)).encode())
             digest.update(v.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         return digest.digest()
@@ -302,23 +337,32 @@ class Model:
     def _leaves(self, x: Array) -> dict[str, Any]:
         return {n: v.detach().requires_grad_(True) for n, v in self.parameters_at(self._flat(x)).items()}
 
-    def _gradient(self, leaves: dict[str, Any], inputs: Any, targets: Any, key: Any) -> Array:
-        slopes = _slopes(self.loss_at(leaves, inputs, targets, key), leaves)
+    def _gradient(self, leaves: dict[str, Any], rows: Rows, key: Any) -> Array:
+        slopes = _slopes(self.loss_at(leaves, rows, key), leaves)
         # a parameter that the loss does not depend on has the gradient zero
         parts = [torch.zeros_like(v) if g is None else g for g, v in zip(slopes, leaves.values(), strict=True)]
         return np.asarray(torch.cat([g.reshape(-1) for g in parts]).to("cpu", torch.float64).numpy())
 
-    def _mean(self, part: Callable[[Any, Any], Any], inputs: Any, targets: Any) -> Any:
-        """The mean over all rows of what ``part`` says of some of them, each a mean over its rows."""
-        N = len(inputs)
-        if N <= ROWS_AT_ONCE:
-            return part(inputs, targets)
-        pieces = [slice(lo, lo + ROWS_AT_ONCE) for lo in range(0, N, ROWS_AT_ONCE)]
-        return sum(len(inputs[s]) / N * part(inputs[s], targets[s]) for s in pieces)
+    def _picked(self, rows: Any) -> Rows:
+        return picked(self.rows, torch.as_tensor(np.asarray(rows), device=self.device))
 
 
-_TRIED: MutableMapping[torch.nn.Module, tuple[Any, bool]] = weakref.WeakKeyDictionary()
-"""Modules that were tried: with what, and whether they have dropout."""
+def picked(rows: Rows, which: Any) -> Rows:
+    """Some of the rows."""
+    return {name: v[which] for name, v in rows.items()}
+
+
+def _mean(part: Callable[[Rows], Any], rows: Rows) -> Any:
+    """The mean over all rows of what ``part`` says of some of them, each a mean over its rows."""
+    N = len(next(iter(rows.values())))
+    if N <= ROWS_AT_ONCE:
+        return part(rows)
+    pieces = [slice(lo, min(N, lo + ROWS_AT_ONCE)) for lo in range(0, N, ROWS_AT_ONCE)]
+    return sum((s.stop - s.start) / N * part(picked(rows, s)) for s in pieces)
+
+
+_TRIED: MutableMapping[torch.nn.Module, tuple[Any, tuple[bool, tuple[str, ...]]]] = weakref.WeakKeyDictionary()
+"""Modules that were tried: with what, and what ``Model._try`` found."""
 
 
 def same_bytes(a: Any, b: Any) -> bool:
@@ -344,14 +388,6 @@ def _number(metric: str, value: Any) -> float:
     return float(value)
 
 
-def _extreme_rows(targets: Any) -> Any:
-    """Two rows to try a loss on, with the smallest and the largest label, since a loss may refuse labels."""
-    if targets.dtype != torch.long or len(targets) < 2:
-        return torch.arange(min(2, len(targets)), device=targets.device)
-    rows = targets.reshape(len(targets), -1)
-    return torch.stack([rows.amin(1).argmin(), rows.amax(1).argmax()])
-
-
 @contextmanager
 def _in_a_sentence(what: str) -> Iterator[None]:
     """What a user's function raises, as one sentence."""
@@ -372,7 +408,59 @@ def _check_loss(loss: Any) -> None:
         raise InputError("the loss does not depend on the parameters by operations of PyTorch; there is no gradient.")
 
 
-def _check(module: torch.nn.Module, names: tuple[str, ...], inputs: Any, targets: Any) -> None:
+def tensors_of(data: Any, device: Any = None) -> Rows | tuple[torch.Tensor, torch.Tensor]:
+    """A client's data as tensors with one row per sample: a dict of them, or a pair.
+
+    Args:
+        data: (inputs, targets), tensors in a dict, or a map-style Dataset whose items are such, which is read once.
+        device: where the tensors are to be; where they are if not given.
+    """
+    if isinstance(data, (DataLoader, IterableDataset)):
+        raise InputError(f"a client is a {type(data).__name__}; give its data set, which has items by number.")
+    if hasattr(data, "__getitem__") and not isinstance(data, (Mapping, tuple, list, torch.Tensor, str)):
+        data = _collated(data)
+    if not isinstance(data, Mapping) and not (isinstance(data, (tuple, list)) and len(data) == 2):
+        raise InputError(
+            f"a client is a {type(data).__name__}; give (inputs, targets), a dict of tensors, or a data set whose "
+            "items are such."
+        )
+    try:
+        rows = {name: torch.as_tensor(v, device=device) for name, v in _named(data).items()}
+    except (RuntimeError, TypeError, ValueError):
+        rows = {}
+    if not rows or not all(v.ndim for v in rows.values()):
+        raise InputError("a client's data must be tensors with one row per sample, or what torch.as_tensor makes such.")
+    counts = {name: len(v) for name, v in rows.items()}
+    if len({*counts.values()}) > 1 or not all(counts.values()):
+        sizes = " and ".join(f"{count} {name}" for name, count in counts.items())
+        raise InputError(f"there are {sizes}; give a client as many rows of each, and at least one.")
+    if isinstance(data, Mapping):
+        return rows
+    inputs, targets = rows.values()
+    is_class = not (targets.is_floating_point() or targets.dtype == torch.bool)
+    return inputs, targets.long() if is_class else targets  # the only integers that all losses take as classes
+
+
+def _named(data: Any) -> Rows:
+    """The tensors by their names."""
+    return dict(data if isinstance(data, Mapping) else zip(("inputs", "targets"), data, strict=True))
+
+
+def _collated(data: Any) -> Any:
+    """All items of a data set as one batch."""
+    if not len(data):
+        raise InputError("a client has an empty data set; leave the client out.")
+    try:
+        return default_collate([data[k] for k in range(len(data))])
+    except (RuntimeError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(
+            f"the items of a data set cannot be stacked ({reason}); pad or cut them to one shape, and make each a pair "
+            "or a dict of tensors."
+        ) from None
+
+
+def _check(module: torch.nn.Module, names: tuple[str, ...]) -> None:
     """Refuse what cannot be averaged, or repeated."""
     if isinstance(module, torch.jit.ScriptModule):
         raise InputError(
@@ -380,10 +468,6 @@ def _check(module: torch.nn.Module, names: tuple[str, ...], inputs: Any, targets
         )
     if not names:
         raise InputError("the module has no parameter that requires a gradient; there is nothing to train.")
-    if not (isinstance(inputs, torch.Tensor) and isinstance(targets, torch.Tensor)):
-        raise InputError("inputs and targets must be tensors with one row per sample; torch.as_tensor makes them.")
-    if not len(inputs) or len(targets) != len(inputs):
-        raise InputError(f"there are {len(inputs)} inputs and {len(targets)} targets; give one target per input.")
     for name in names:
         p = module.get_parameter(name)
         if torch.nn.parameter.is_lazy(p) or p.is_meta or p.is_complex():

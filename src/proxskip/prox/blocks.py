@@ -152,7 +152,9 @@ class Sum(Iterative):
 
     def _accuracy(self, y: Array, seen: Array, z: Array, t: float) -> float:
         """The bound at ``y``, plus its distance to the returned point (the last ``seen``), plus inner errors."""
-        total, inner, rounding = 0.0, 0.0, 1e-15 * (norm(y) + norm(z))
+        total = 0.0
+        inner = 0.0
+        rounding = 1e-15 * (norm(y) + norm(z))
         for psi, at, change in zip(self.psis, seen, z, strict=True):
             if isinstance(psi, Inexact) and psi.last is not None:
                 inner += psi.last.accuracy

@@ -81,7 +81,9 @@ class Iterative(Operator):
             raise InputError(f"{type(self).__name__} needs a finite tolerance > 0, not tolerance = {tolerance}.")
         if max_iterations < 1:
             raise InputError(f"{type(self).__name__} needs max_iterations >= 1, not {max_iterations}.")
-        self.tolerance, self.max_iterations, self.warm = float(tolerance), int(max_iterations), bool(warm)
+        self.tolerance = float(tolerance)
+        self.max_iterations = int(max_iterations)
+        self.warm = bool(warm)
         self.reset()
 
     def reset(self) -> None:
@@ -107,7 +109,10 @@ class StoppingRule:
 
     def __init__(self, tolerance: float, most: int):
         self.tolerance, self.most = tolerance, most
-        self.iterations, self.accuracy, self.improved, self.mark = 0, math.inf, 0, math.inf
+        self.iterations = 0
+        self.accuracy = math.inf
+        self.improved = 0
+        self.mark = math.inf
         self.y: Array = np.empty(0)
 
     def done(self, accuracy: float, y: Array) -> bool:

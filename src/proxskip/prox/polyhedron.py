@@ -98,7 +98,9 @@ class _ActiveRows:
     def __init__(self, A: Any, l: Array, u: Array):
         size = np.sqrt(np.asarray(A.multiply(A).sum(axis=1)).ravel())
         size[size == 0] = 1.0
-        rows, low, high = A.toarray() / size[:, None], np.isfinite(l), np.isfinite(u)
+        rows = A.toarray() / size[:, None]
+        low = np.isfinite(l)
+        high = np.isfinite(u)
         self.N = np.ascontiguousarray(np.vstack([rows[low], -rows[high]]))
         self.b = np.concatenate([(l / size)[low], -(u / size)[high]])
         self._hold(np.zeros(0, np.int64))
@@ -128,7 +130,9 @@ class _ActiveRows:
             if contradictory or exchanges == MAX_EXCHANGES:
                 if tried_nnls:
                     break
-                better, exchanges, tried_nnls = self._by_nnls(x), 0, True
+                better = self._by_nnls(x)
+                exchanges = 0
+                tried_nnls = True
             exchanges += 1
             count += len(np.setxor1d(better, self.active))
             if count > most:

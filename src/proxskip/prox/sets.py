@@ -19,7 +19,10 @@ class Box(Operator):
 
     def __post_init__(self) -> None:
         for name, value in (("lo", self.lo), ("hi", self.hi)):
-            bound = np.asarray(value, dtype=np.float64)
+            try:
+                bound = np.asarray(value, dtype=np.float64)
+            except (TypeError, ValueError):
+                raise InputError(f"Box needs numbers, not {name} = {value!r:.80}.") from None
             object.__setattr__(self, name, tuple(bound.ravel().tolist()) if bound.ndim else float(bound))
         lo, hi = np.asarray(self.lo), np.asarray(self.hi)
         if lo.ndim and hi.ndim and lo.shape != hi.shape:

@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.compiling import compiling
-from proxskip.cores import available_cores
 from proxskip.prox.contract import Iterative, StoppingRule
 from proxskip.prox.parts import INSIDE, Operator, as_point, check_sizes, matrix_shape, max_abs, shaped, soft_threshold
+from proxskip.support.compiling import compiling
+from proxskip.support.cores import available_cores
 from proxskip.types import Array, InputError
 
 MIN_PIXELS_FOR_THREADS = 1 << 15
@@ -44,7 +44,9 @@ def _isotropic() -> Any:
     """The kernels of ``TV2D._gradients``."""
     from proxskip.prox import tv_kernels
 
-    x, row, duals = np.zeros((1, 1)), np.zeros(1), np.zeros((6, 1, 1))
+    x = np.zeros((1, 1))
+    row = np.zeros(1)
+    duals = np.zeros((6, 1, 1))
     with compiling(tv_kernels.iso_step):
         tv_kernels.iso_gap(x, 1.0, 0.0, 0.0, 0.0, *duals[:3], row, 0, 0)
         tv_kernels.iso_step(x, 1.0, 0.0, 0.0, 0.0, 0.0, *duals, row, 0, 0)
@@ -108,7 +110,9 @@ class TV1D(Operator):
             return np.full_like(x, np.nan)
         flat, n = np.ascontiguousarray(x).ravel(), x.size
         # The queue holds the place of each knot and its jumps in slope and intercept.
-        y, queue, ends = np.empty(n), np.empty((3, 2 * n + 2)), np.empty((2, n))
+        y = np.empty(n)
+        queue = np.empty((3, 2 * n + 2))
+        ends = np.empty((2, n))
         _exact().tv1d(flat, t * self.lam, y, *queue, *ends)
         return _pointwise_prox(self, y, t).reshape(x.shape)
 
@@ -147,8 +151,13 @@ class TV2D(Iterative):
         warm: bool = True,
         threads: int | None = None,
     ):
-        self.lam, self.shape, self.isotropic = float(lam), matrix_shape(self, shape), bool(isotropic)
-        self.l1, self.lo, self.hi = float(l1), float(lo), float(hi)
+        check_sizes(self, lam=lam, l1=l1)
+        self.lam = float(lam)
+        self.shape = matrix_shape(self, shape)
+        self.isotropic = bool(isotropic)
+        self.l1 = float(l1)
+        self.lo = float(lo)
+        self.hi = float(hi)
         self.threads = threads
         _bounded(self)
         self._begin(tolerance, max_iterations, warm)
@@ -180,9 +189,15 @@ class TV2D(Iterative):
 
     def _gradients(self, x: Array, t: float) -> Array:
         # (p, q): the dual of the vertical and horizontal differences; (r, s): the same after the momentum step.
-        m, lam, l1 = self.shape[0], t * self.lam, t * self.l1
+        m = self.shape[0]
+        lam = t * self.lam
+        l1 = t * self.l1
         p, q = self._started(2, t)
-        r, s, turn, gap, y = p.copy(), q.copy(), np.empty(m), np.empty(m), np.empty_like(x)
+        r = p.copy()
+        s = q.copy()
+        turn = np.empty(m)
+        gap = np.empty(m)
+        y = np.empty_like(x)
         r_new, s_new = np.empty_like(p), np.empty_like(q)
         spread, compiled = self._spread, _isotropic()
         rule, k = StoppingRule(self.tolerance, self.max_iterations), 0
@@ -202,7 +217,11 @@ class TV2D(Iterative):
         # c: the dual of the columns' part, ahead: the same after the momentum step; u: the dual of the rows' part.
         (m, n), lam = self.shape, t * self.lam
         (c,) = self._started(1, t)
-        ahead, u, y, turn, gap = c.copy(), np.empty_like(x), np.empty_like(x), np.empty(n), np.empty(m)
+        ahead = c.copy()
+        u = np.empty_like(x)
+        y = np.empty_like(x)
+        turn = np.empty(n)
+        gap = np.empty(m)
         spread, compiled = self._spread, _anisotropic()
         rule, k = StoppingRule(self.tolerance, self.max_iterations), 0
         while True:

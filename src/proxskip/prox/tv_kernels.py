@@ -79,7 +79,9 @@ def _means(x, lam, y):
             total += x[end] - x[start]
             end += 1
         # optimality: the jump to the next stretch pulls this one up or down by lam, and that one the other way
-        ahead = 0.0 if end == n else (lam if y[end] > level else -lam)
+        ahead = 0.0
+        if end < n:
+            ahead = lam if y[end] > level else -lam
         y[start:end] = x[start] + (total + ahead - pull) / (end - start)
         start, pull = end, ahead
 

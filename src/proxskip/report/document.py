@@ -1,4 +1,7 @@
-"""The HTML page: header, claims, experiments, and the numbers from which its script draws."""
+"""The HTML page of a report: header, claims, experiments, and the numbers from which its script draws.
+
+What the page says is computed here; how it looks is in page.html, which Jinja2 fills in, page.css and page.js.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +9,35 @@ import base64
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from proxskip.display import duration
-from proxskip.registry import title
+from proxskip.methods.registry import title
 from proxskip.report import figures, plots
 from proxskip.report.figures import Claim, Experiment, Panel, ReproductionReport, Series, Table, Verdict, first_below
 from proxskip.report.method_styles import style
 from proxskip.report.plots import X_AXES, curve_styles, methods_in, numbers
-from proxskip.report.safe_html import attribute, block, data, number, sentence, show, text
+from proxskip.report.words import finite, is_measured, number, sentence, words
+from proxskip.support.display import duration
 
-VERDICTS: dict[Verdict, tuple[str, str, str]] = {
-    "PASS": ("M3 8.5L6.5 12L13 4.5", "the claim holds here", "pass"),
-    "FAIL": ("M4 4L12 12M12 4L4 12", "the claim does not hold here", "fail"),
-    "REPORTED": ("M8 7V12M8 4V4.5", "measured, but not claimed for this data", "are reported"),
-    "INCONCLUSIVE": ("M4 8H12", "the runs are too short to decide", "are inconclusive"),
+
+class Look(NamedTuple):
+    """How a verdict is shown: its icon as an SVG path, its meaning, and the verb of a count."""
+
+    icon: str
+    meaning: str
+    verb: str
+
+
+VERDICTS: dict[Verdict, Look] = {
+    "PASS": Look("M3 8.5L6.5 12L13 4.5", "the claim holds here", "pass"),
+    "FAIL": Look("M4 4L12 12M12 4L4 12", "the claim does not hold here", "fail"),
+    "REPORTED": Look("M8 7V12M8 4V4.5", "measured, but not claimed for this data", "are reported"),
+    "INCONCLUSIVE": Look("M4 8H12", "the runs are too short to decide", "are inconclusive"),
 }
-"""The icon of each verdict as an SVG path, its meaning, and the verb of a count."""
-SWATCH = '<svg class="swatch" viewBox="0 0 34 16" width="34" height="16" aria-hidden="true"></svg>'
-"""A piece of a curve beside its name, drawn by the script."""
-HINT = '<p class="hint">Click a name in any legend to show or hide its method in all figures; with Shift, in one.</p>'
 SINGLE_PANEL_SIZE, PANEL_SIZE = (760, 420), (540, 340)
 """Width and height of a single panel, and of one among several; the script fits them to the page."""
 PAPER = "https://arxiv.org/abs/2202.09357"
@@ -59,59 +67,67 @@ def page(report: ReproductionReport, files_beside: bool = False) -> str:
     Args:
         files_beside: link to the files in the folder ``figures`` beside the page.
     """
-    from matplotlib.colors import to_hex
+    from jinja2 import Environment, StrictUndefined  # loaded by those who write a page
 
-    shown = downsample(report)
-    css, script = (files("proxskip.report").joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
-    anchors = _anchors([e.id for e in shown.experiments])
-    # allows the page's own script and style, by their hashes, and nothing else
-    policy = (
+    # as a file holds it, so that a page of results.json is the same
+    report = figures.from_json(finite(figures.to_json(downsample(report))))
+    panels = [p for e in report.experiments for p in e.panels]
+    css, script = _file("page.css"), _file("page.js")
+    environment = Environment(autoescape=True, undefined=StrictUndefined)
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
+    environment.tests["measured"] = is_measured
+    environment.filters |= {
+        "sentence": sentence,
+        "words": words,
+        "duration": duration,
+        "title_of_method": title,
+        "description": description,
+        "remark": remark,
+        "ends": plots.legend_order,
+        "numeric": numeric,
+        "by_experiment": by_experiment,
+        "by_verdict": by_verdict,
+        "picture": picture,
+    }
+    html = environment.from_string(_file("page.html")).render(
+        report=report,
+        headline=headline(report),
+        hero=hero(report.experiments),
+        places=places(report.experiments),
+        axes=shared_axes(panels),
+        methods=methods(panels),
+        files_beside=files_beside,
+        results=figures.to_json(report),
+        styles=[[styles(p, e) for p in e.panels] for e in report.experiments],
+        css=css,
+        script=script,
+        policy=policy(css, script),
+        verdict_looks=VERDICTS,
+        where_in_paper=WHERE,
+        paper=PAPER,
+        sections=SECTIONS,
+        single_panel_size=SINGLE_PANEL_SIZE,
+        panel_size=PANEL_SIZE,
+    )
+    # a name of a file may have half a character, which no file in UTF-8 can hold
+    return html.encode("utf-8", "replace").decode("utf-8")
+
+
+def _file(name: str) -> str:
+    return files("proxskip.report").joinpath(name).read_text("utf-8")
+
+
+def policy(css: str, script: str) -> str:
+    """The policy that allows the page's own script and style, by their hashes, and nothing else."""
+    return (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(css)}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
-    )
-    styles = [
-        [
-            [asdict(look) | {"color": to_hex(look.color)} for look in curve_styles(p.series, methods_in(e.panels))]
-            for p in e.panels
-        ]
-        for e in shown.experiments
-    ]
-    body = [
-        _bar(shown, anchors),
-        '<main id="top">',
-        _header(shown),
-        _claims(shown, anchors),
-        *(_experiment(e, k, anchors[k], shown, files_beside) for k, e in enumerate(shown.experiments)),
-        "</main>",
-        _footer(shown),
-        f'<script type="application/json" id="results">{block(figures.to_json(shown))}</script>',
-        f'<script type="application/json" id="styles">{block(styles)}</script>',
-    ]
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n<meta name="referrer" content="no-referrer">\n'
-        f'<title>{text(shown.title)}</title>\n<link rel="icon" href="data:,">\n<style>{css}</style>\n'
-        f"<script>{script}</script>\n</head>\n<body>\n" + "\n".join(body) + "\n</body>\n</html>\n"
     )
 
 
 def _hash(source: str) -> str:
     digest = hashlib.sha256(source.encode("utf-8")).digest()
     return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
-
-
-def _anchors(ids: Sequence[str]) -> list[str]:
-    """Ids that are plain words, used once and not by the page itself; numbers for the others."""
-    own = {name for name in ids if re.fullmatch(r"[a-z0-9-]+", name) and ids.count(name) == 1}
-    own -= {"top", "claims", "results", "styles"}
-    return [name if name in own else f"experiment.{k + 1}" for k, name in enumerate(ids)]
-
-
-def _short(e: Experiment) -> str:
-    head = e.title.split(":")[0].strip()
-    return head if 0 < len(head) <= 40 else e.id
 
 
 # -- the headline ------------------------------------------------------------------------------------------------------
@@ -126,8 +142,7 @@ def headline(report: ReproductionReport) -> str:
     race = "" if at is None else _race(report.experiments[at].panels[0].series)
     if race or not report.claims:
         return race
-    counts = {words: sum(c.verdict == v for c in report.claims) for v, (_, _, words) in VERDICTS.items()}
-    score = ", ".join(f"{n} {words}" for words, n in counts.items() if n)
+    score = ", ".join(f"{n} {VERDICTS[verdict].verb}" for verdict, n in by_verdict(report.claims))
     return f"Of {len(report.claims)} claims, {score}."
 
 
@@ -153,184 +168,77 @@ def _race(series: Sequence[Series]) -> str:
     return f"{start}; the best of the other methods, {nearest.label}, is at {number(left)} after {number(rounds)}."
 
 
-# -- the top -----------------------------------------------------------------------------------------------------------
-def _bar(report: ReproductionReport, anchors: Sequence[str]) -> str:
-    links = "".join(f'<a href="#{a}">{text(_short(e))}</a>' for a, e in zip(anchors, report.experiments, strict=True))
-    skip = '<a class="skip" href="#claims">Skip to the claims</a>' if report.claims else ""
-    claims = '<a href="#claims">Claims</a>' if report.claims else ""
-    return (
-        f'{skip}<header class="bar"><a class="brand" href="#top">proxskip</a>'
-        f'<nav aria-label="Contents">{claims}{links}</nav>'
-        '<button type="button" class="theme" hidden>Dark</button></header>'
-    )
+# -- what acts on all figures ------------------------------------------------------------------------------------------
+def shared_axes(panels: Sequence[Panel]) -> list[str]:
+    """The x axes that more than one figure can switch to."""
+    return [x for x in X_AXES if sum(x in p.xs and len(p.xs) > 1 for p in panels) > 1]
 
 
-def _header(report: ReproductionReport) -> str:
-    about = dict(report.about)
-    command = about.pop("command", "")
-    quick = '<span class="tag">quick run</span>' if about.pop("quick", False) else ""
-    facts = "".join(
-        f'<div class="{"wide" if len(str(v)) > 24 and not isinstance(v, float) else "fact"}">'
-        f"<dt>{text(str(k).replace('_', ' '))}</dt><dd>{_fact(k, v)}</dd></div>"
-        for k, v in about.items()
-        if v is not None
-    )
-    return (
-        f'<section class="head"><h1>{text(report.title)}</h1>{quick}'
-        f'<p class="headline">{sentence(headline(report))}</p>{_tally(report)}{_hero(report)}'
-        f'<details class="about"><summary>About this run</summary><dl class="facts">{facts}</dl>'
-        f"{_command(str(command))}</details></section>"
-    )
-
-
-def _hero(report: ReproductionReport) -> str:
-    """What acts on all figures, and Figure 1b."""
-    e = hero(report.experiments)
-    if e is None:
-        return _controls(report)
-    panel = _panel(report.experiments[e].panels[0], f"{e}-0", SINGLE_PANEL_SIZE)
-    return f'{_controls(report)}<div class="panels one hero">{panel}</div>'
-
-
-def _controls(report: ReproductionReport) -> str:
-    """The x axis and the methods of all figures; hidden without the script."""
-    panels = [p for e in report.experiments for p in e.panels]
-    axes = [x for x in X_AXES if sum(x in p.xs and len(p.xs) > 1 for p in panels) > 1]
-    choices = "".join(
-        f'<label><input type="radio" name="x-all" value="{attribute(x)}">'
-        f"<span>{text(x.replace('-', ' '))}</span></label>"
-        for x in axes
-    )
+def methods(panels: Sequence[Panel]) -> list[str]:
+    """The methods with a style of their own, in the order in which figures draw them."""
     series = [s for p in panels for s in p.series if style(s.method) is not None and s.kind != "bound"]
-    keys = "".join(
-        f'<button type="button" class="key" aria-pressed="true" data-method="{attribute(m)}">{SWATCH}'
-        f'<span class="name">{text(title(m))}</span></button>'
-        for m in dict.fromkeys(s.method for s in series)
-    )
-    return (
-        '<div class="everywhere" hidden>'
-        + (f'<fieldset class="switch all"><legend>All figures against</legend>{choices}</fieldset>' if choices else "")
-        + (f'<div class="methods" role="group" aria-label="Methods in all figures">{keys}</div>{HINT}' if keys else "")
-        + "</div>"
-    )
+    return list(dict.fromkeys(s.method for s in series))
 
 
-def _fact(key: str, value: Any) -> str:
-    if key == "seconds" and isinstance(value, (int, float)):
-        return data(value, duration(value))
-    if isinstance(value, dict):
-        return '<span class="list">' + ", ".join(f"{text(str(k))}&nbsp;{show(v)}" for k, v in value.items()) + "</span>"
-    return show(value)
+def styles(panel: Panel, e: Experiment) -> list[dict[str, Any]]:
+    """How the script draws the curves of a panel."""
+    from matplotlib.colors import to_hex
+
+    looks = curve_styles(panel.series, methods_in(e.panels))
+    return [asdict(look) | {"color": to_hex(look.color)} for look in looks]
 
 
-def _command(command: str) -> str:
-    if not command:
-        return ""
-    return (
-        f'<div class="command"><code tabindex="0">{text(command)}</code>'
-        '<button type="button" class="copy" hidden>Copy</button></div>'
-    )
+# -- claims and experiments --------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an experiment is on the page."""
+
+    id: str
+    """Of the experiment."""
+    anchor: str
+    short: str
+    """Its title for links."""
+    is_file_name: bool
+    """Whether the id can name files beside the page."""
 
 
-# -- claims ------------------------------------------------------------------------------------------------------------
-def _tally(report: ReproductionReport) -> str:
-    """The number of claims with each verdict."""
-    counts = {v: sum(c.verdict == v for c in report.claims) for v in VERDICTS}
-    tally = "".join(
-        f'<li>{_badge(v)}<b><data value="{n}">{n}</data></b><span>{text(VERDICTS[v][1])}</span></li>'
-        for v, n in counts.items()
-        if n
-    )
-    return f'<ul class="tally">{tally}</ul>' if tally else ""
+def places(experiments: Sequence[Experiment]) -> list[Place]:
+    """The places of the experiments. Ids that are plain words, used once and not by the page itself, are anchors."""
+    ids = [e.id for e in experiments]
+    own = {name for name in ids if re.fullmatch(r"[a-z0-9-]+", name) and ids.count(name) == 1}
+    own -= {"top", "claims", "results", "styles"}
+    found = []
+    for k, e in enumerate(experiments):
+        anchor = e.id if e.id in own else f"experiment.{k + 1}"
+        found.append(Place(e.id, anchor, _short(e), bool(re.fullmatch(r"[a-z0-9][a-z0-9-]*", e.id))))
+    return found
 
 
-def _claims(report: ReproductionReport, anchors: Sequence[str]) -> str:
-    """The claims, folded by figure; groups with a failed claim are open."""
-    if not report.claims:
-        return ""
-    where = {e.id: (a, e) for a, e in zip(anchors, report.experiments, strict=True)}
-    head = "".join(f'<th scope="col">{h}</th>' for h in ("Verdict", "Claim", "Measured", "Where"))
-    groups = []
-    for name in dict.fromkeys(c.experiment for c in report.claims):
-        own = [c for c in report.claims if c.experiment == name]
-        rows = "".join(_claim(c, where.get(name)) for c in own)
-        badges = "".join(f"<i>{_badge(v)} {n}</i>" for v in VERDICTS if (n := sum(c.verdict == v for c in own)))
-        groups.append(
-            f'<details class="group"{" open" if any(c.verdict == "FAIL" for c in own) else ""}>'
-            f"<summary><b>{text(_short(where[name][1]) if name in where else name)}</b>{badges}</summary>"
-            f'<table class="claims"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></details>'
-        )
-    return f'<section id="claims"><h2>Claims</h2>{"".join(groups)}</section>'
+def _short(e: Experiment) -> str:
+    head = e.title.split(":")[0].strip()
+    return head if 0 < len(head) <= 40 else e.id
 
 
-def _badge(verdict: str) -> str:
-    # an unknown verdict, as in files of earlier versions, looks like an open one
-    known = verdict if verdict in VERDICTS else "INCONCLUSIVE"
-    return (
-        f'<span class="verdict {known.lower()}"><svg viewBox="0 0 16 16" width="14" height="14" aria-hidden="true">'
-        f'<path d="{VERDICTS[known][0]}"/></svg>{text(verdict)}</span>'
-    )
+def by_verdict(claims: Sequence[Claim]) -> list[tuple[Verdict, int]]:
+    """The verdicts of these claims, and how many have each."""
+    counts = [(verdict, sum(c.verdict == verdict for c in claims)) for verdict in VERDICTS]
+    return [(verdict, n) for verdict, n in counts if n]
 
 
-def _claim(c: Claim, where: tuple[str, Experiment] | None) -> str:
-    values = "".join(f"<span>{text(k)} <b>{show(v)}</b></span>" for k, v in c.numbers.items())
-    exact = f'<details><summary>numbers</summary><span class="numbers">{values}</span></details>' if values else ""
-    note = f'<span class="aside">{sentence(c.note)}</span>' if c.note else ""
-    link = f'<a href="#{where[0]}">{text(_short(where[1]))}</a>' if where else text(c.experiment)
-    return (
-        f'<tr data-claim="{attribute(c.id)}"><td>{_badge(c.verdict)}</td><td>{sentence(c.text)}</td>'
-        f'<td><span class="measured">{sentence(c.measured)}</span>{note}{exact}</td><td>{link}</td></tr>'
-    )
+def by_experiment(claims: Sequence[Claim]) -> dict[str, list[Claim]]:
+    """The claims of each experiment."""
+    groups: dict[str, list[Claim]] = {}
+    for c in claims:
+        groups.setdefault(c.experiment, []).append(c)
+    return groups
 
 
-# -- experiments -------------------------------------------------------------------------------------------------------
-def _experiment(e: Experiment, index: int, anchor: str, report: ReproductionReport, files_beside: bool) -> str:
-    size = SINGLE_PANEL_SIZE if len(e.panels) == 1 else PANEL_SIZE
-    at_top = hero(report.experiments) == index
-    drawn = [_panel(p, f"{index}-{k}", size) for k, p in enumerate(e.panels) if k > 0 or not at_top]
-    moved = '<p class="note moved">Its first panel is <a href="#top">at the top of the page</a>.</p>' if at_top else ""
-    counted = "".join(_badge(c.verdict) for c in report.claims if c.experiment == e.id)
-    verdicts = f'<a class="verdicts" href="#claims">{counted}</a>' if counted else ""
-    links = (_paper_link(e), _downloads(e) if files_beside else "")
-    parts = [
-        f'<section class="experiment" id="{anchor}"><h2>{sentence(e.title)}</h2>',
-        f'<p class="lead">{sentence(e.sentence)}</p>',
-        f'<p class="own">{verdicts}{"".join(links)}</p>',
-        moved,
-        picture(e),
-        f'<div class="panels {"one" if len(drawn) == 1 else "many"}">{"".join(drawn)}</div>' if drawn else "",
-        *(_table(t) for t in e.tables),
-        _notes(e.notes),
-        _command(e.command),
-        _parameters(e),
-        "</section>",
-    ]
-    return "".join(parts)
+def picture(panels: Sequence[Panel]) -> str:
+    """The panels of an experiment for readers without scripts, as base64."""
+    return base64.b64encode(plots.picture(plots.panel_figure(panels))).decode("ascii")
 
 
-def _paper_link(e: Experiment) -> str:
-    anchor, name = WHERE.get(e.id, ("", ""))
-    return f'<a class="paper" href="{SECTIONS}#{anchor}" rel="noreferrer">{text(name)} of the paper</a>' if name else ""
-
-
-def _downloads(e: Experiment) -> str:
-    """Links to the files beside the page, if the id is a plain file name."""
-    if not e.panels or not re.fullmatch(r"[a-z0-9][a-z0-9-]*", e.id):
-        return ""
-    links = "".join(f'<a href="figures/{e.id}.{kind}" download>{kind.upper()}</a>' for kind in ("svg", "pdf", "csv"))
-    return f'<span class="files">Download {links}</span>'
-
-
-def picture(e: Experiment) -> str:
-    """The panels of an experiment for readers without scripts."""
-    if not e.panels:
-        return ""
-    source = base64.b64encode(plots.picture(plots.panel_figure(e.panels))).decode("ascii")
-    description = " ".join(_describe(p) for p in e.panels)
-    return f'<noscript><img alt="{text(description)}" src="data:image/webp;base64,{source}"></noscript>'
-
-
-def _describe(panel: Panel) -> str:
+def description(panel: Panel) -> str:
     """A sentence for screen readers."""
     scales = {"log": "logarithmic", "linear": "linear"}
     return (
@@ -339,89 +247,17 @@ def _describe(panel: Panel) -> str:
     )
 
 
-def _panel(p: Panel, name: str, size: tuple[int, int]) -> str:
-    """The frame, labels and legend of a figure; the script draws the curves."""
-    e, k = name.split("-")
-    title = f"<h3>{sentence(p.title)}</h3>" if p.title else ""
-    notes = [p.note] if p.note else []
-    if p.y_floor is not None and any((numbers(s.y) < p.y_floor).any() for s in p.series):
-        notes.append(f"Values below {p.y_floor:g} are drawn at {p.y_floor:g}.")
-    note = f'<p class="note">{sentence(" ".join(notes))}</p>' if notes else ""
-    return (
-        f'<figure class="panel" data-e="{e}" data-p="{k}"><figcaption>{title}{_switch(p, name)}</figcaption>'
-        f'<div class="body"><div class="plot"><svg class="chart" viewBox="0 0 {size[0]} {size[1]}" role="img" '
-        f'data-x="{sentence(p.xs.get(p.x, p.x))}" data-y="{sentence(p.y_label)}" '
-        f'aria-labelledby="title.{name}" aria-describedby="about.{name}">'
-        f'<title id="title.{name}">{text(p.title or p.y_label)}</title>'
-        f'<desc id="about.{name}">{text(_describe(p))}</desc><clipPath id="clip.{name}"><rect/></clipPath></svg>'
-        f'<div class="tip" hidden></div></div><div class="side"><p class="at">at the end</p>'
-        f'<ul class="legend {"few" if len(p.series) < 5 else "more"}">{_legend(p)}</ul></div></div>'
-        f'<p class="live" aria-live="polite"></p>{note}</figure>'
-    )
+def remark(panel: Panel) -> str:
+    """The note of a panel, and the floor at which values are drawn."""
+    notes = [panel.note] if panel.note else []
+    if panel.y_floor is not None and any((numbers(s.y) < panel.y_floor).any() for s in panel.series):
+        notes.append(f"Values below {panel.y_floor:g} are drawn at {panel.y_floor:g}.")
+    return " ".join(notes)
 
 
-def _switch(p: Panel, name: str) -> str:
-    if len(p.xs) < 2:
-        return ""
-    choices = "".join(
-        f'<label title="{sentence(label)}"><input type="radio" name="x-{name}" value="{attribute(x)}"'
-        f"{' checked' if x == p.x else ''}><span>{text(x.replace('-', ' '))}</span></label>"
-        for x, label in p.xs.items()
-    )
-    return f'<fieldset class="switch" hidden><legend>Against</legend>{choices}</fieldset>'
-
-
-def _legend(p: Panel) -> str:
-    """The curves with their last values, the largest first."""
-    return "".join(
-        f'<li><button type="button" class="key" aria-pressed="true" data-k="{k}" '
-        f'data-name="{sentence(p.series[k].label)}" title="{_about(p.series[k].about)}">'
-        f'{SWATCH}<span class="name">{sentence(p.series[k].label)}</span>'
-        f'<span class="val">{show(last) if last == last else "&ndash;"}</span></button></li>'
-        for k, last in plots.legend_order(p)
-    )
-
-
-def _about(about: dict[str, Any]) -> str:
-    return re.sub(r"<[^>]*>", "", "; ".join(f"{text(str(k))} = {show(v)}" for k, v in about.items() if v is not None))
-
-
-def _table(t: Table) -> str:
-    # a column with a word in it is text
-    numeric = [all(not isinstance(row[k], str) for row in t.rows if k < len(row)) for k in range(len(t.columns))]
-    css = ['class="n"' if n else "" for n in numeric]
-    head = "".join(f'<th scope="col" {c}>{sentence(h)}</th>' for c, h in zip(css, t.columns, strict=True))
-    rows = "".join(
-        "<tr>" + "".join(f"<td {c}>{show(v)}</td>" for c, v in zip(css, r, strict=False)) + "</tr>" for r in t.rows
-    )
-    note = f'<p class="note">{sentence(t.note)}</p>' if t.note else ""
-    return (
-        f'<details class="table"><summary>Table: {sentence(t.title)}</summary>'
-        '<div class="scroll" tabindex="0" role="region" '
-        f'aria-label="{attribute(t.title)}"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>{note}</details>'
-    )
-
-
-def _notes(notes: Sequence[str]) -> str:
-    if not notes:
-        return ""
-    items = "".join(f"<li>{sentence(n)}</li>" for n in notes)
-    return f'<details class="notes"><summary>Remarks</summary><ul>{items}</ul></details>'
-
-
-def _parameters(e: Experiment) -> str:
-    rows = "".join(f"<div><dt>{text(str(k))}</dt><dd>{show(v)}</dd></div>" for k, v in e.parameters.items())
-    seconds = f"<div><dt>seconds</dt><dd>{_fact('seconds', e.seconds)}</dd></div>" if e.seconds else ""
-    return f"<details><summary>Parameters</summary><dl>{rows}{seconds}</dl></details>" if rows or seconds else ""
-
-
-def _footer(report: ReproductionReport) -> str:
-    version = f"proxskip {report.about.get('versions', {}).get('proxskip', '')}".strip()
-    return (
-        f"<footer>Made by {text(version)}. The paper: ProxSkip, "
-        f'<a href="{PAPER}" rel="noreferrer">arXiv:2202.09357</a>. All numbers of this page are in results.json '
-        "beside it; the page keeps the ends and extremes of long curves.</footer>"
-    )
+def numeric(table: Table) -> list[bool]:
+    """Whether each column has numbers alone; a column with a word in it is text."""
+    return [all(not isinstance(row[k], str) for row in table.rows if k < len(row)) for k in range(len(table.columns))]
 
 
 # -- fewer points ------------------------------------------------------------------------------------------------------

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from proxskip import registry
-from proxskip.display import palette
-from proxskip.interfaces import Style
+from proxskip.core.method import Style
+from proxskip.methods import registry
+from proxskip.support import palette
 
 CYCLE = tuple(Style(*look) for look in palette.CYCLE)
 """Styles by position, for curves that belong to no method or all to the same one."""

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from proxskip.display.palette import BLACK
-from proxskip.interfaces import Style
+from proxskip.core.method import Style
 from proxskip.report.figures import Panel, Series
 from proxskip.report.method_styles import CYCLE, style
-from proxskip.report.safe_html import GREEK
-from proxskip.results.groups import OF_A_PROBLEM, about, grouped
+from proxskip.report.words import GREEK
+from proxskip.results.groups import OF_A_PROBLEM, grouped
 from proxskip.results.load import load
 from proxskip.results.result import Result, Summary
 from proxskip.results.trace import Trace
+from proxskip.support.palette import BLACK
 from proxskip.types import Array, InputError
 
 if TYPE_CHECKING:
@@ -90,8 +90,10 @@ def curves_of(results: Any, warn: bool = False) -> list[Curve]:
         if not groups:
             raise InputError("no results to plot.")
     if warn:
-        _warn_of_problems([about(runs[0]) for runs in groups.values()])
-    return [Curve(label, tuple(r.trace for r in runs), str(about(runs[0])["method"])) for label, runs in groups.items()]
+        _warn_of_problems([runs[0].summary for runs in groups.values()])
+    return [
+        Curve(label, tuple(r.trace for r in runs), str(runs[0].summary["method"])) for label, runs in groups.items()
+    ]
 
 
 def _flat(results: Any) -> list[Result]:
@@ -270,9 +272,18 @@ def panel_figure(panels: Sequence[Panel], heading: str = "") -> Figure:
     return figure
 
 
-def draw_panel(ax: Axes, panel: Panel, figure: Collection[str] = ()) -> list[str]:
-    """Draw the series and the axes; returns the notes for the figure."""
+def draw_panel(
+    ax: Axes, panel: Panel, figure: Collection[str] = (), own: Mapping[str, Mapping[str, Any]] | None = None
+) -> list[str]:
+    """Draw the series and the axes; returns the notes for the figure.
+
+    Args:
+        figure: as in ``curve_styles``.
+        own: keywords of matplotlib for some lines, by their label or their method.
+    """
     from matplotlib.ticker import EngFormatter
+
+    chosen = _own_styles(panel.series, own or {})
 
     notes = [panel.note] if panel.note else []
     floored = False
@@ -280,9 +291,10 @@ def draw_panel(ax: Axes, panel: Panel, figure: Collection[str] = ()) -> list[str
         x, y = numbers(s.x.get(panel.x, [None] * len(s.y))), numbers(s.y)
         floored |= panel.y_floor is not None and bool(np.any(y < panel.y_floor))
         low, high = (None if v is None else at_floor(numbers(v), panel) for v in (s.low, s.high))
+        line = {"label": _plain(s.label)} | _line(k, s, curve_style) | chosen[k]
         if low is not None and high is not None:
-            ax.fill_between(x, low, high, color=curve_style.color, alpha=0.18, linewidth=0, zorder=1)
-        ax.plot(x, at_floor(y, panel), label=_plain(s.label), **_line(k, s, curve_style))
+            ax.fill_between(x, low, high, color=line["color"], alpha=0.18, linewidth=0, zorder=1)
+        ax.plot(x, at_floor(y, panel), **line)
     if floored:
         notes.append(f"Values below {panel.y_floor:g} are drawn at {panel.y_floor:g}.")
     ax.set_xscale(panel.x_scale)
@@ -297,6 +309,24 @@ def draw_panel(ax: Axes, panel: Panel, figure: Collection[str] = ()) -> list[str
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
     return notes
+
+
+def _own_styles(series: Sequence[Series], own: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What the caller wants of each line, with the long names of matplotlib's keywords."""
+    from matplotlib.cbook import normalize_kwargs
+    from matplotlib.lines import Line2D
+
+    names = list(dict.fromkeys(name for s in series for name in (s.label, s.method) if name))
+    unknown = [name for name in own if name not in names]
+    if unknown:
+        raise InputError(f"style has {unknown[0]!r}, which is no line; there are {', '.join(names)}.")
+    chosen = []
+    for s in series:
+        keywords = normalize_kwargs({**own.get(s.method, {}), **own.get(s.label, {})}, Line2D)
+        if "color" in keywords:
+            keywords = {"markerfacecolor": keywords["color"], **keywords}
+        chosen.append(keywords)
+    return chosen
 
 
 def at_floor(y: Array, panel: Panel) -> Array:

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import scipy
 
-from proxskip import registry, theory
-from proxskip.interfaces import Method
-from proxskip.links.codecs import BUILT_IN
-from proxskip.links.cohorts import Bernoulli, Everyone, Given, Participation, Uniform
-from proxskip.links.graphs import Graph
-from proxskip.methods import Decaying
+from proxskip import theory
+from proxskip.codecs import BUILT_IN
+from proxskip.core.method import Method
+from proxskip.graphs import Graph
+from proxskip.methods import Decaying, registry
+from proxskip.participation import Bernoulli, Everyone, Given, Participation, Uniform
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.oracles import dtype_of
@@ -27,8 +27,8 @@ from proxskip.problems.packed import Packed
 from proxskip.problems.sharded import RemoteClient, add_client, matrix_parts
 from proxskip.results.fields import FIELDS, SHOWN
 from proxskip.results.result import Status, Summary
+from proxskip.support.version import __version__
 from proxskip.types import Array, InputError, is_sparse
-from proxskip.version import __version__
 
 
 # -- configuration -----------------------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ def _about(problem: Problem) -> dict[str, Any]:
         "lambda": problem.l2,
         "dtype": str(dtype_of(f)),
         "batch": problem.batch,
-        "L_kind": problem.L_kind,
+        "smoothness": problem.smoothness,
         "psi": None if problem.psi is None else re.sub(r" at 0x[0-9a-fA-F]+", "", repr(problem.psi)),
         "D": _operator(problem.D),
     }
@@ -210,6 +210,7 @@ def summary(
     cluster: dict[str, Any] | None = None,
 ) -> Summary:
     """The content of summary.json; a field that does not apply is null."""
+    chosen = _chosen(config)
     end: dict[str, Any] = {
         "status": status.name,
         "success": status is Status.CONVERGED,
@@ -217,36 +218,37 @@ def summary(
         "warnings": list(notes),
         "cluster": cluster,
         "versions": versions(),
-        "data_sha256": config["problem"]["data_sha256"],
+        "settings": list(chosen),
     }
-    return Summary(_setting(config, problem) | {"zeta": zeta} | _measured(problem, row) | end)
+    constants = _constants(config, problem) | {"seed": config["seed"], "zeta": zeta}
+    return Summary(chosen | constants | _measured(problem, row) | end)
 
 
-def _setting(config: dict[str, Any], problem: Problem) -> dict[str, Any]:
-    """The first part of a summary: the problem, its constants, the method's parameters."""
+def _chosen(config: dict[str, Any]) -> dict[str, Any]:
+    """The problem, the method and its parameters, but not the seed: the settings of a summary."""
     parameters, about = config["parameters"], config["problem"]
     graph = parameters.get("graph")
-    named = ("L", "L_kind", "L_max", "L_global", "mu", "kappa")
-    constants = {k: getattr(problem, k) if problem.knows_L or k in ("L_kind", "mu") else None for k in named}
-    shown = {
+    of_the_problem = ("data", "data_sha256", "samples", "d", "clients", "split", "weights", "lambda", "loss", "batch")
+    chosen = {
         "method": config["method"],
-        **{k: about[k] for k in ("data", "samples", "d", "clients", "split")},
+        **{k: about[k] for k in (*of_the_problem, "psi", "smoothness")},
         "engine": config["engine"],
-        "seed": config["seed"],
-        **constants,
-        **{k: about[k] for k in ("weights", "lambda", "loss", "batch", "psi")},
         **{k: parameters.get(k) for k in SHOWN},
     }
-    # a graph has its own fields below, and ``a`` follows from the cohorts
-    own = {k: v for k, v in parameters.items() if k not in shown and k not in ("graph", "a")}
-    own |= {"network": config["network"].get("name", "given")} if "network" in config else {}
-    return {
-        **shown,
-        **own,
-        "cohort": None if "everyone" in config["cohort"] else config["cohort"],
-        "graph": None if graph is None else graph["name"],
-        "delta": None if graph is None else _revived(graph).delta,
-    }
+    # a graph has its name, and ``a`` follows from the cohorts
+    chosen |= {k: v for k, v in parameters.items() if k not in chosen and k not in ("graph", "a")}
+    if "network" in config:
+        chosen["network"] = config["network"].get("name", "given")
+    chosen["cohort"] = None if "everyone" in config["cohort"] else config["cohort"]
+    chosen["graph"] = None if graph is None else graph["name"]
+    return chosen
+
+
+def _constants(config: dict[str, Any], problem: Problem) -> dict[str, Any]:
+    """The constants of the problem, as far as they are known."""
+    graph = config["parameters"].get("graph")
+    known = {k: getattr(problem, k) if problem.knows_L else None for k in ("L", "L_max", "L_average", "kappa")}
+    return known | {"mu": problem.mu, "delta": None if graph is None else _revived(graph).delta}
 
 
 def _measured(problem: Problem, row: dict[str, float]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from proxskip.display import count, duration, gap, number
+from proxskip.support.display import count, duration, gap, number
 
 
 class Field(NamedTuple):

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.links.rows import Rows
 from proxskip.results import checkpoint, sealed
 from proxskip.results.checkpoint import CheckpointError
+from proxskip.support.rows import Rows
 from proxskip.types import Array, Indices
 
 PREFIX = "memory."

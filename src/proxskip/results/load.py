@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from proxskip.results import description, folder, several
+from proxskip.results import checkpoint, description, folder, several
 from proxskip.results.checkpoint import CheckpointError
 from proxskip.results.journal import read_rows
 from proxskip.results.result import RunResult, Status, Summary
@@ -13,9 +13,12 @@ from proxskip.results.table import Results
 from proxskip.results.trace import Trace
 from proxskip.types import InputError, Vectors
 
+FEDERATION = "server"
+"""The checkpoint of a federation's server."""
+
 
 def load(path: str | Path) -> RunResult | Results:
-    """The RunResult of a run folder; a list of them from the folder of a sweep.
+    """The RunResult of the folder of a run, a training or a federation; a list of them from that of a sweep.
 
     The methods come in the order of the sweep, and the seeds of each method in theirs. Of a run that has
     not ended it is the result at its last checkpoint, with the status INTERRUPTED.
@@ -36,6 +39,8 @@ def load(path: str | Path) -> RunResult | Results:
         raise InputError(f"{path} is not a folder; give the folder of a run or a sweep.")
     if folder.has_begun(path):
         return _result(path)
+    if (path / FEDERATION).exists():
+        return _of_a_federation(path)
     runs = several.listed(path)
     if runs is None:  # folders that nobody listed, such as those of a loop over ``run``
         runs = sorted((run for depth in ("*", "*/*") for run in path.glob(depth)), key=_natural)
@@ -52,23 +57,23 @@ def _natural(path: Path) -> list[tuple[int, str]]:
 
 def _result(path: Path) -> RunResult:
     saved = folder.read(path)
-    checkpoint = saved.checkpoint
-    assert checkpoint is not None
-    arrays = checkpoint.arrays
+    last = saved.checkpoint
+    assert last is not None
+    arrays = last.arrays
 
     def part(name: str) -> Vectors:
         return {k[len(name) :]: v for k, v in arrays.items() if k.startswith(name)}
 
     server, memory, participated = part("server."), part("memory."), arrays.get("line.participated")
     try:
-        about = Summary(checkpoint.meta["summary"])
-        if "parts" in checkpoint.meta:
-            rows = read_rows(path, checkpoint.meta["parts"], int(about["clients"]), arrays["x0"])
+        about = Summary(last.meta["summary"])
+        if "parts" in last.meta:
+            rows = read_rows(path, last.meta["parts"], int(about["clients"]), arrays["x0"])
             memory = dict(rows.memory)
             participated = rows.numbers["participated"]
         assert participated is not None
-        if checkpoint.note is not None:
-            about["warnings"] = [*about["warnings"], checkpoint.note]
+        if last.note is not None:
+            about["warnings"] = [*about["warnings"], last.note]
         try:
             h = description.revive(saved.config)[0].controls(server, memory)
         except InputError:  # a method from outside the package that is not registered here
@@ -79,3 +84,18 @@ def _result(path: Path) -> RunResult:
         )  # fmt: skip
     except (KeyError, TypeError, AssertionError) as error:
         raise CheckpointError(f"{path} holds no result that proxskip wrote ({error!r:.80}).") from None
+
+
+def _of_a_federation(path: Path) -> RunResult:
+    """The result of a federation, from the state that its server saved; the clients keep their memory."""
+    saved = checkpoint.load(path, name=FEDERATION)
+    try:
+        about = Summary(saved.meta["summary"])
+        vectors = {k.removeprefix("server."): v for k, v in saved.arrays.items() if k.startswith("server.")}
+        trace = Trace.from_arrays(saved.arrays, "trace.")
+        return RunResult(
+            vectors["x"], Status[about["status"]], str(about["message"]), trace, None, vectors, {},
+            saved.arrays["participated"], about, tuple(about["warnings"]),
+        )  # fmt: skip
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(f"{path} holds no federation that proxskip wrote ({error!r:.80}).") from None

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from proxskip import display
 from proxskip.results.trace import Trace
+from proxskip.support import display
 from proxskip.types import Array, Indices, Vectors
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from proxskip.results.inference import Inference
 
 
 class Status(IntEnum):
@@ -46,9 +48,14 @@ class Status(IntEnum):
 class Summary(dict[str, Any]):
     """The content of summary.json; prints as two columns."""
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What was chosen: two runs with the same settings differ in their seed alone."""
+        return {name: self[name] for name in self["settings"]}
+
     def __str__(self) -> str:
         # what does not apply is left out of the print, not out of the file
-        shown = {k: v for k, v in self.items() if v is not None and not isinstance(v, dict)}
+        shown = {k: v for k, v in self.items() if v is not None and not isinstance(v, dict) and k != "settings"}
         width = max(map(len, shown))
         texts = {k: f"{v:.6g}" if isinstance(v, float) else str(v) for k, v in shown.items()}
         return "\n".join(f"{k:<{width}}  {v}" for k, v in texts.items())
@@ -96,7 +103,7 @@ class Result:
             x, y: as in ``proxskip.plot``; by default what is most telling of such a result.
             ax: axes to draw on; new ones if not given.
         """
-        from proxskip.plotting import plot  # it is above this module, since it reads run folders too
+        from proxskip.report.plotting import plot  # it is above this module, since it reads run folders too
 
         return plot(self, x or self.axes[0], y or self.axes[1], ax)
 
@@ -149,6 +156,24 @@ class RunResult(Result):
     def rounds(self) -> int:
         """Communication rounds done."""
         return int(self.summary["rounds"])
+
+    def inference(
+        self, problem: Any, *, level: float = 0.95, robust: bool = False, penalized: bool = False
+    ) -> Inference:
+        """The coefficients' standard errors, p-values and intervals: those of a fit to the rows of all clients.
+
+        It takes one more exchange, in which each client sends its Hessian.
+
+        Args:
+            problem: the problem that was run; its clients are Logistic, LeastSquares, Poisson or Cox, weighted by rows.
+            level: of the intervals.
+            robust: take the errors from how the clients differ, with their scores in a sandwich between two inverse
+                Hessians; needs more clients than coefficients.
+            penalized: with l2 > 0, take the penalty for a normal prior; refused otherwise.
+        """
+        from proxskip.results.inference import inference  # only where it is asked for
+
+        return inference(problem, self.x, level=level, robust=robust, penalized=penalized)
 
     def rows(self) -> list[tuple[str, str]]:
         from proxskip.results import run_text  # it names methods and codecs, which a worker has no use for

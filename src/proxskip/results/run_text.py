@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from proxskip.display import duration, gap, parameter
 from proxskip.methods.built_in import BUILT_IN
-from proxskip.registry import METHODS
+from proxskip.methods.registry import METHODS
 from proxskip.results.fields import SHOWN
+from proxskip.support.display import duration, gap, parameter
 
 STATUS_WORDS = {
     "CONVERGED": "converged",
@@ -21,7 +21,7 @@ STATUS_WORDS = {
     "CORRUPTED": "corrupted",
     "STOPPED": "stopped by a callback",
 }
-_LOSSES = {"logistic": "logistic loss", "squared": "squared loss", "softmax": "softmax loss"}
+_LOSSES = {"logistic": "logistic loss", "squared": "squared loss", "softmax": "softmax loss", "poisson": "Poisson loss"}
 
 
 def report(s: Mapping[str, Any], labels: Mapping[str, int] | None = None, out: str | None = None) -> str:
@@ -66,7 +66,7 @@ def _data(s: Mapping[str, Any]) -> str:
 def _function(s: Mapping[str, Any]) -> str:
     regularizer = f" + lambda/2 |x|^2, lambda = {s['lambda']:.4g}" if s["lambda"] else ""
     psi = f" + {s['psi']}" if s["psi"] else ""
-    constants = "L unknown" if s["L"] is None else f"L = {s['L']:.4g} ({s['L_kind']})"
+    constants = "L unknown" if s["L"] is None else f"L = {s['L']:.4g} ({s['smoothness']})"
     if s["mu"]:
         constants += f", mu = {s['mu']:.4g}, kappa = {s['kappa']:.4g}"
     return f"{_LOSSES.get(s['loss'], s['loss'])}{regularizer}{psi}; {constants}"
@@ -76,8 +76,8 @@ def _parameters(s: Mapping[str, Any]) -> str:
     words = [parameter("gamma", s["gamma"])]
     if s["L_max"] is not None and not isinstance(s["gamma"], (list, tuple)):
         # both, since papers differ in which of them they call L
-        one, average = s["gamma"] * s["L_max"], s["gamma"] * s["L_global"]
-        words[0] += f" (gamma L = {one:.3g} for L max, {average:.3g} for L global)"
+        one, average = s["gamma"] * s["L_max"], s["gamma"] * s["L_average"]
+        words[0] += f" (gamma L = {one:.3g} for L max, {average:.3g} for L average)"
     named = ("p", "tau", "q", "eta_g", "beta", "chi", "decay", *_own(s["method"]), "K", "option")
     words += [parameter(k, s[k]) for k in named if s.get(k) is not None]
     if s["graph"] is not None:

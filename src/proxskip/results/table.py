@@ -10,17 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from proxskip import display
 from proxskip.results import fields
 from proxskip.results.atomic import atomic_write_text
 from proxskip.results.groups import grouped
+from proxskip.results.plain_table import PlainTable, frame_of
 from proxskip.results.result import RunResult
 from proxskip.results.trace import Trace
-from proxskip.types import InputError
+from proxskip.support import display
 
 COSTS = {"rounds": ("round",), "gradients": ("grad_evals",), "bits": ("bits_up", "bits_down")}
 """The costs of a table, and the columns of the trace that are added up for each."""
-_SPECIAL = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "^": r"\^{}"}
 
 
 class Results(list[RunResult]):
@@ -59,7 +58,7 @@ class Results(list[RunResult]):
 
     def to_frame(self) -> Any:
         """All summaries as a pandas DataFrame, one row per run."""
-        return _frame([_flat(run) for run in self])
+        return frame_of([_flat(run) for run in self])
 
     def to_csv(self, path: str | Path) -> None:
         """Write all summaries as a table, one row per run."""
@@ -72,9 +71,9 @@ class Results(list[RunResult]):
         atomic_write_text(Path(path), text.getvalue())
 
 
-@dataclass(frozen=True)
-class Table:
-    """What an accuracy costs in each setting, for the terminal, for LaTeX and for pandas.
+@dataclass(frozen=True, repr=False)
+class Table(PlainTable):
+    """What an accuracy costs in each setting.
 
     Args:
         eps: the accuracy.
@@ -87,22 +86,8 @@ class Table:
     y: str
     rows: tuple[dict[str, Any], ...]
 
-    def __repr__(self) -> str:
-        return "\n".join([self._title(), *display.columns(*self._shown())])
-
-    def _repr_html_(self) -> str:
-        return display.table(*self._shown(), self._title())
-
-    def to_frame(self) -> Any:
-        """The table as a pandas DataFrame."""
-        return _frame(list(self.rows))
-
-    def to_latex(self) -> str:
-        """The table for a paper that loads the package booktabs."""
-        head, rows = self._shown()
-        lines = [" & ".join(map(_latex, row)) + r" \\" for row in (head, *rows)]
-        begin = rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}"
-        return "\n".join([begin, r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule", r"\end{tabular}"])
+    def records(self) -> list[dict[str, Any]]:
+        return list(self.rows)
 
     def _title(self) -> str:
         return f"to {fields.FIELDS[self.y].label if self.y in fields.FIELDS else self.y} <= {self.eps:g}"
@@ -132,18 +117,6 @@ def _cell(row: dict[str, Any], cost: str) -> str:
     return middle if least == most else f"{middle} ({display.count(least)} to {display.count(most)})"
 
 
-def _latex(text: str) -> str:
-    return "".join(_SPECIAL.get(c, c) for c in text)
-
-
 def _flat(run: RunResult) -> dict[str, Any]:
     """The summary's numbers and words; what is itself a list or a dict is left out."""
     return {k: v for k, v in run.summary.items() if not isinstance(v, (dict, list, tuple))}
-
-
-def _frame(rows: list[dict[str, Any]]) -> Any:
-    try:
-        import pandas
-    except ImportError:
-        raise InputError("to_frame needs pandas; install it with pip install pandas.") from None
-    return pandas.DataFrame(rows)

@@ -9,18 +9,19 @@ import numpy as np
 import scipy.sparse
 
 from proxskip.problems.glm import Logistic, Softmax, with_ones
-from proxskip.problems.split import split
-from proxskip.results.result import RunResult
-from proxskip.running import run
-from proxskip.sklearn.conventions import LinearClassifier, classified, seed_of, warn_unless
+from proxskip.sklearn.clients import FederatedEstimator
+from proxskip.sklearn.conventions import LinearClassifier, classified
 from proxskip.types import Array
 
 FAR_FROM_ZERO = 100.0
 """A sparse X whose squared means are this many times its variances is warned about."""
 
+L2_RELATIVE = 1e-3
+"""Lambda as a share of the smoothness of the loss, where none is given."""
 
-class FederatedClassifier(LinearClassifier):
-    """Logistic regression (softmax for several classes) trained with local steps by one client per group.
+
+class FederatedClassifier(LinearClassifier, FederatedEstimator):
+    """Logistic regression (softmax for several classes) trained by one client per group.
 
     The objective is that of all rows together,  mean_j loss((a_j - m)' w + c, b_j) + lambda/2 (|w|^2 + c^2),  whatever
     the groups are. The intercept c is penalized too, so that the problem is strongly convex and the theorems apply. The
@@ -28,13 +29,16 @@ class FederatedClassifier(LinearClassifier):
     intercept, and for a sparse X, which it would fill.
 
     Args:
-        l2_relative: whether l2 is such a share.
         fit_intercept: whether to add an intercept.
-        method: a method of ``proxskip.run``, with its theorem's parameters if it is given by name.
-        l2: lambda; a share of the smoothness of the loss if ``l2_relative``, so that it does not depend on units.
+        solver: "auto" chooses Newton or Scaffnew by their costs, and ``result_.summary["solver"]`` says why; or a
+            method of ``proxskip.run``, with its theorem's parameters if it is given by name.
+        l2: lambda.
+        l2_relative: lambda as a share of the smoothness of the loss, so that it does not depend on units; in place of
+            l2. If neither is given, it is 1e-3.
         tol: stop when the gradient norm is below tol times that at zero.
         max_iter: communication rounds.
         cohort: clients per round, as in ``run``.
+        network: that "auto" estimates the costs for, or its name.
         engine: as in ``run``.
         warm_start: start from the coefficients of the last ``fit``.
         random_state: the seed.
@@ -55,26 +59,28 @@ class FederatedClassifier(LinearClassifier):
 
     def __init__(
         self,
-        method: Any = "scaffnew",
+        solver: Any = "auto",
         *,
-        l2: float = 1e-3,
-        l2_relative: bool = True,
+        l2: float | None = None,
+        l2_relative: float | None = None,
         fit_intercept: bool = True,
         tol: float = 1e-4,
         max_iter: int = 5000,
         cohort: Any = None,
+        network: Any = "cross-silo",
         engine: Any = "cpu",
         warm_start: bool = False,
         random_state: Any = None,
     ) -> None:
         # scikit-learn's clone asks that arguments are kept as they came; they are checked in ``fit``
-        self.method = method
+        self.solver = solver
         self.l2 = l2
         self.l2_relative = l2_relative
         self.fit_intercept = fit_intercept
         self.tol = tol
         self.max_iter = max_iter
         self.cohort = cohort
+        self.network = network
         self.engine = engine
         self.warm_start = warm_start
         self.random_state = random_state
@@ -90,27 +96,19 @@ class FederatedClassifier(LinearClassifier):
         # two classes share one row of coefficients, otherwise each class has its own
         rows = 1 if kind is Logistic else len(self.classes_)
         means = self._means(X)
-        columns = with_ones(X - means if means.any() else X) if self.fit_intercept else X
-        model: Any = kind(columns, codes, l2=self.l2, l2_relative=self.l2_relative)
-        owners = np.zeros(len(codes), dtype=int) if groups is None else np.asarray(groups)
-        if owners.shape != codes.shape:
-            raise ValueError(f"groups has shape {owners.shape}; give one group for each of {len(codes)} rows.")
-        self.groups_, clients = np.unique(owners, return_inverse=True)
-        problem = split(model, by="group", groups=clients)
-        # tol is relative to the gradient at zero, or absolute where that vanishes
-        slope = float(np.linalg.norm(model.gradient(np.zeros(model.d))))
-        result: RunResult = run(
-            self.method, problem, tol=self.tol * (slope or 1.0), rounds=self.max_iter, seed=seed_of(self),
-            cohort=self.cohort, engine=self.engine, x0=self._start(rows, means), progress=False,
-        )  # fmt: skip
-        self.result_ = result
-        # scikit-learn asks for at least one iteration, also where a warm start was at the solution
-        self.n_iter_ = max(1, result.rounds)
-        warn_unless(result.success, result.message, "Raise max_iter or tol, or scale the features.")
-        W = result.x.reshape(rows, -1)
+        centered = X - means if means.any() else X
+        columns = with_ones(centered) if self.fit_intercept else X
+        model: Any = kind(columns, codes, self.l2 or 0.0, l2_relative=self._share())
+        W = self._solve(model, groups, self._start(rows, means)).reshape(rows, -1)
         self.coef_ = W[:, :d]
         self.intercept_ = W[:, d] - self.coef_ @ means if self.fit_intercept else np.zeros(rows)
         return self
+
+    def _share(self) -> float | None:
+        """Lambda as a share of the smoothness, where it is not given itself."""
+        if self.l2 is None and self.l2_relative is None:
+            return L2_RELATIVE
+        return self.l2_relative
 
     def _means(self, X: Any) -> Array:
         """What is subtracted from the rows: their mean, if there is an intercept that takes it up."""

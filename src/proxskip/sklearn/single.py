@@ -10,7 +10,7 @@ import scipy.sparse
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from proxskip.minimizing import Minimum, minimize
+from proxskip.minimizing.minimize import Minimum, minimize
 from proxskip.problems.glm import LeastSquares, LinearModel, Logistic, Softmax
 from proxskip.prox import Blocks, Zero, as_prox
 from proxskip.sklearn.conventions import (

@@ -31,6 +31,8 @@ def positive(name: str, value: float | None) -> float:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         raise InputError(f"{name} = {value!r} is not a number; give a positive finite one.") from None
+    except OverflowError:  # an integer beyond the largest float
+        number = math.inf
     if not (0 < number < math.inf):
         raise InputError(f"{name} = {number:g} must be positive and finite.")
     return number

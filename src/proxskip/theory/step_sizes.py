@@ -76,6 +76,10 @@ class Setting:
         return Setting(L, K, p, eta_g, mu, cohort / n, lmax, sigma)
 
 
+ROUNDING = 1e-12
+"""By how much (relative) a step may exceed its limit: another way to compute L changes its last digits."""
+
+
 def check_limits(
     method: str, gamma: float, limits: StepLimits | None, L: float | None = None, insist: bool = False
 ) -> list[str]:
@@ -104,7 +108,7 @@ def check_limits(
             f"gamma = {shown(gamma)} is too large: {method} can diverge from {shown(limits.refuse_at)} on. "
             f"Use {shown(limits.figure)}, or pass allow_unsafe_step=True."
         )
-    if gamma > limits.warn_above:
+    if gamma > limits.warn_above * (1 + ROUNDING):
         return [f"gamma = {shown(gamma)} is above {shown(limits.warn_above)}, the largest known to work for {method}."]
     return []
 

@@ -1,4 +1,5 @@
 from proxskip.problems.torch_model import Model as Model
+from proxskip.torch.conformance import check_outer_steps as check_outer_steps
 from proxskip.torch.launch import init_process_group as init_process_group
 from proxskip.torch.optimizer import ScaffnewOptimizer as Scaffnew  # noqa: F401
 from proxskip.torch.partitions import plot_split as plot_split

@@ -1,8 +1,9 @@
-"""A network's parameters as one vector, with its control variate and its place in the round."""
+"""A network's parameters as one vector, with what goes with it and its place in the round."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,19 +13,24 @@ from torch import Tensor
 from proxskip.types import InputError
 
 try:
-    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor import DTensor, Shard
 except ImportError:  # a build without torch.distributed has no sharded parameters
     DTensor = None
 
 
-class FlatParameters:
-    """The trainable parameters of an optimizer.
+VECTORS = ("x", "h", "c", "error")
+"""The vectors that ``FlatParameters`` may keep."""
 
-    ``x`` is the last common point, ``h`` the control variate and ``c`` the sum of raw gradients since x, each one flat
-    vector in float32 (float64 if one of the parameters is), whatever the precision of the local work.
+
+class FlatParameters:
+    """The trainable parameters of an optimizer as one vector, of which slices are made where they are needed.
+
+    ``x`` is the last common point, ``h`` the control variate, ``c`` the sum of raw gradients since x, and ``error``
+    what top-k has not sent yet: each one flat vector in float32 (float64 if one of the parameters is), whatever the
+    precision of the local work, and empty where the settings do not need it.
     """
 
-    def __init__(self, optim: Any) -> None:
+    def __init__(self, optim: Any, needed: Sequence[str]) -> None:
         trainable = [(q, g) for g, group in enumerate(optim.param_groups) for q in group["params"] if q.requires_grad]
         if not trainable:
             raise InputError("the local optimizer has no trainable parameters; pass it the model's parameters.")
@@ -36,17 +42,28 @@ class FlatParameters:
             raise InputError("a parameter is complex; replace it by two real ones.")
         self.shapes = [local(q).shape for q in self.params]
         self.sizes = [s.numel() for s in self.shapes]
-        self.x = self.flat()
-        self.h, self.c = torch.zeros_like(self.x), torch.zeros_like(self.x)
+        self.size = sum(self.sizes)
+        is_precise = any(q.dtype == torch.float64 for q in self.params)
+        self.dtype = torch.float64 if is_precise else torch.float32
+        self.x = self.flat(slice(0, self.size))
+        self.h, self.c, self.error = (self.x.new_zeros(self.size if v in needed else 0) for v in VECTORS[1:])
         self.round = self.local_step = self.taken = 0
         self.lr_sum: dict[int, float] = dict.fromkeys(self.groups, 0.0)
         self.saved_at: int | None = None
 
-    def flat(self) -> Tensor:
-        """The parameters as one new vector."""
-        parts = [local(q).detach().reshape(-1) for q in self.params]
-        precise = torch.float64 if any(v.dtype == torch.float64 for v in parts) else torch.float32
-        return torch.cat([v.to(precise) for v in parts])
+    def _pieces(self, s: slice) -> Iterator[tuple[int, int, int]]:
+        """The parameters of which a slice of the vector consists: their number, and from where to where."""
+        at = 0
+        for k, size in enumerate(self.sizes):
+            start, stop = max(s.start - at, 0), min(s.stop - at, size)
+            if start < stop:
+                yield k, start, stop
+            at += size
+
+    def flat(self, s: slice) -> Tensor:
+        """A slice of the parameters as a new vector."""
+        parts = (local(self.params[k]).detach().reshape(-1)[a:b] for k, a, b in self._pieces(s))
+        return torch.cat([v.to(self.dtype) for v in parts])
 
     def views(self, v: Tensor) -> list[Tensor]:
         """Each parameter's part of a flat vector, in its shape."""
@@ -56,18 +73,21 @@ class FlatParameters:
         for q, part in zip(self.params, self.views(v), strict=True):
             local(q).copy_(part)
 
-    def stands_at_x(self) -> bool:
-        """Whether the parameters equal x, in their precision."""
+    def digest(self) -> int:
+        """A number for the parameters as they are."""
+        return digest(*(local(q).detach() for q in self.params))
+
+    def stands_where_saved(self) -> bool:
+        """Whether the parameters belong to the loaded state: to its digest, or at the end of a round to x."""
+        if self.local_step:
+            return self.digest() == self.saved_at
         pairs = ((local(q), part) for q, part in zip(self.params, self.views(self.x), strict=True))
         return all(torch.equal(q, part.to(q.dtype)) for q, part in pairs)
 
-    def stands_where_saved(self) -> bool:
-        """Whether the parameters belong to the loaded state."""
-        return digest(self.flat()) == self.saved_at if self.local_step else self.stands_at_x()
-
-    def shift(self, keep_raw: bool) -> None:
-        """Subtract h from the gradients, and add the raw ones to c if needed."""
-        for q, h, c in zip(self.params, self.views(self.h), self.views(self.c), strict=True):
+    def shift(self) -> None:
+        """Subtract h from the gradients, and add the raw ones to c, where there are such."""
+        h, c = (self.views(v) if len(v) else [None] * len(self.params) for v in (self.h, self.c))
+        for q, shift, total in zip(self.params, h, c, strict=True):
             if not q.requires_grad:
                 continue  # frozen later: it stays, and so does its h
             if q.grad is None:
@@ -75,9 +95,10 @@ class FlatParameters:
             g = local(q.grad)
             if g.is_sparse:
                 raise InputError("a gradient is sparse; create the embedding with sparse=False.")
-            if keep_raw:
-                c += g
-            g -= h.to(g.dtype)
+            if total is not None:
+                total += g
+            if shift is not None:
+                g -= shift.to(g.dtype)
 
     def count(self, groups: list[dict[str, Any]], stepped: bool) -> None:
         """Count a local step with the current learning rates."""
@@ -90,11 +111,11 @@ class FlatParameters:
         """The mean learning rate of each group over this round's local steps."""
         return [s / self.local_step for s in self.lr_sum.values()]
 
-    def over_lr(self, v: Tensor) -> Tensor:
-        """v / lr with each group's mean learning rate; 0 where that is 0."""
+    def over_lr(self, s: slice) -> Tensor:
+        """1 / lr with each group's mean learning rate, on a slice of the vector; 0 where that is 0."""
         mean = dict(zip(self.lr_sum, self.mean_lrs(), strict=True))
-        parts = zip(v.split(self.sizes), self.groups, strict=True)
-        return torch.cat([part / mean[g] if mean[g] else torch.zeros_like(part) for part, g in parts])
+        inverse = {g: 1.0 / lr if lr else 0.0 for g, lr in mean.items()}
+        return torch.cat([self.x.new_full((b - a,), inverse[self.groups[k]]) for k, a, b in self._pieces(s)])
 
     def restart(self) -> None:
         """Begin a round at x."""
@@ -103,29 +124,41 @@ class FlatParameters:
         self.lr_sum = dict.fromkeys(self.lr_sum, 0.0)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
-    def state(self) -> dict[str, Any]:
-        """Everything but the parameters, as tensors and numbers."""
-        numbers = {"round": self.round, "local_step": self.local_step, "taken": self.taken}
-        numbers["saved_at"] = digest(self.flat()) if self.local_step else 0
-        lrs = torch.tensor(list(self.lr_sum.values()), dtype=torch.float64)
-        return {"x": self.x.clone(), "h": self.h.clone(), "c": self.c.clone(), "lr_sum": lrs, **numbers}
+    def states(self) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+        """Each parameter with its parts of the vectors, which are sharded as it is."""
+        kept = {name: self.views(getattr(self, name)) for name in VECTORS if len(getattr(self, name))}
+        for k, q in enumerate(self.params):
+            yield q, {name: like(q, views[k]) for name, views in kept.items()}
 
-    def check(self, state: Any) -> None:
+    def numbers(self) -> dict[str, Any]:
+        """The state besides the vectors, as far as all shards of a copy have the same."""
+        counts = {"round": self.round, "local_step": self.local_step, "taken": self.taken}
+        return counts | {"lr_sum": list(self.lr_sum.values())}
+
+    def of_this_rank(self, numbers: list[int]) -> Tensor:
+        """Numbers of this rank as a vector, of which torch.distributed.checkpoint saves that of every shard."""
+        v, q = torch.tensor(numbers, dtype=torch.float64), self.params[0]
+        if DTensor is None or not isinstance(q, DTensor):
+            return v
+        return DTensor.from_local(v.to(self.x.device), q.device_mesh, [Shard(0)] * q.device_mesh.ndim, run_check=False)
+
+    def check(self, states: dict[Tensor, Any], numbers: Any) -> None:
         """Refuse a state that ``load`` cannot take."""
-        complete(state, "x", "h", "c", "lr_sum", "round", "local_step", "taken")
-        sizes = {"x": self.x.numel(), "h": self.x.numel(), "c": self.x.numel(), "lr_sum": len(self.lr_sum)}
-        for name, size in sizes.items():
-            saved = state[name]
-            if not isinstance(saved, Tensor) or saved.shape != (size,):
-                count = saved.numel() if isinstance(saved, Tensor) else "no"
-                raise InputError(f"the saved {name} has {count} numbers but this network has {size}; load its own.")
+        complete(numbers, *self.numbers())
+        for q, own in self.states():
+            complete(states[q], *own)
+            for name, v in own.items():
+                saved = states[q][name]
+                if not isinstance(saved, Tensor) or saved.shape != v.shape:
+                    found = tuple(saved.shape) if isinstance(saved, Tensor) else "no"
+                    raise InputError(f"the saved {name} of a parameter has {found} numbers, not {tuple(v.shape)}.")
 
-    def load(self, state: dict[str, Any]) -> None:
-        for name in ("x", "h", "c"):
-            getattr(self, name).copy_(state[name])
-        self.round, self.local_step, self.taken = (int(state[k]) for k in ("round", "local_step", "taken"))
-        self.lr_sum = dict(zip(self.lr_sum, state["lr_sum"].tolist(), strict=True))
-        self.saved_at = state.get("saved_at")
+    def load(self, states: dict[Tensor, Any], numbers: dict[str, Any]) -> None:
+        for q, own in self.states():
+            for name, v in own.items():
+                local(v).copy_(local(states[q][name]))
+        self.round, self.local_step, self.taken = (int(numbers[k]) for k in ("round", "local_step", "taken"))
+        self.lr_sum = dict(zip(self.lr_sum, numbers["lr_sum"], strict=True))
 
 
 def local_steps(seed: int, round: int, p: float | None, period: int | None) -> int:
@@ -148,8 +181,8 @@ def digest(*parts: Tensor | str) -> int:
     """A number that differs if the parts do."""
     whole = hashlib.sha256()
     for v in parts:
-        whole.update(v.encode() if isinstance(v, str) else v.cpu().view(torch.uint8).numpy())
-    return int.from_bytes(whole.digest()[:7], "little")
+        whole.update(v.encode() if isinstance(v, str) else v.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return int.from_bytes(whole.digest()[:6], "little")  # which a float64 holds
 
 
 def shard_of(v: Tensor) -> list[tuple[int, int]]:
@@ -174,6 +207,13 @@ def check_shards(params: list[Tensor], ranks: list[int], me: int) -> None:
                     f"the ranks {shared} hold other shards of the same parameters, which cannot be averaged with those "
                     "of this rank; pass group=, a group with one rank of each sharded copy."
                 )
+
+
+def like(q: Tensor, v: Tensor) -> Tensor:
+    """A vector's part of a parameter, sharded as the parameter is."""
+    if DTensor is None or not isinstance(q, DTensor):
+        return v
+    return DTensor.from_local(v, q.device_mesh, q.placements, run_check=False, shape=q.shape, stride=q.stride())
 
 
 def local(v: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from proxskip import theory
 from proxskip.torch.flat_parameters import (
     FlatParameters,
     check_shards,
@@ -21,8 +20,9 @@ from proxskip.torch.flat_parameters import (
     local_steps,
     shard_of,
 )
-from proxskip.torch.rule import learn, to_send
-from proxskip.torch.wire import SynchronizationError, Wire
+from proxskip.torch.rule import DAMPED, news
+from proxskip.torch.settings import Settings
+from proxskip.torch.wire import Part, SynchronizationError, Wire, slices
 from proxskip.types import InputError
 
 CONTROLS = ("step", "gradient", "none")
@@ -55,14 +55,17 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         control: how h is learned.
         outer: an optimizer over the same parameters, for the outer step of DiLoCo (Douillard et al., 2023,
             arXiv:2311.08105).
-        chi: damps the update of h: 1 is the paper's, and right with full gradients; with minibatches, whose noise h
-            repeats, smaller ones such as 0.3 (the default of ``train``) are more stable.
+        chi: damps the update of h: 1 is the paper's, and right with full gradients. If not given, it is 0.1, as in
+            ``train`` with minibatches.
         seed: the same on all ranks.
         group: the process group to average over; all ranks if not given.
         codec: "float32" (or float64 for such parameters), "bfloat16" (2 bytes) or "natural" (9 bits), for what is sent:
             y - x, and c - h. With full gradients both go to zero at a solution, so that the rounding does too. The
-            first is one all-reduce; the others gather the payloads of all ranks, so that from 5 ranks on bfloat16
-            brings more bytes to a rank than float32 in a ring, and natural from 8 on: see ``bytes_received``.
+            first is an all-reduce in buckets; the others gather the payloads of all ranks, so that from 5 ranks on
+            bfloat16 brings more bytes to a rank than float32 in a ring, and natural from 8 on: see ``bytes_received``.
+            "top-k", for ``control="none"``, sends the ``share`` of the entries that are largest, of all that was not
+            sent yet (error feedback).
+        share: see ``codec``.
         buffers: tensors that are averaged, in full precision, whenever the parameters are: ``module.buffers()`` for
             batch normalization, whose running means would otherwise differ between the ranks. Integers stay.
     """
@@ -75,23 +78,29 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         period: int | None = None,
         control: str = "step",
         outer: Optimizer | None = None,
-        chi: float = 1.0,
+        chi: float | None = None,
         seed: int = 0,
         group: Any = None,
         codec: str = "float32",
+        share: float | None = None,
         buffers: Iterable[Tensor] = (),
     ) -> None:
-        check_settings(optim, p, period, control, chi, seed)
+        check_local(optim)
+        if control not in CONTROLS:
+            raise InputError(f'control = "{control}" is not known; use {", ".join(CONTROLS)}.')
+        self._given = Settings(p=p, period=period, control=control, chi=chi, seed=seed, codec=codec, share=share)
+        self._given.check_optimizers([optim])
         _check_outer(optim, outer)
         self.optim, self.outer = optim, outer
-        self.p, self.period, self.control, self.chi, self.seed = p, period, control, float(chi), int(seed)
+        self.p, self.period, self.control, self.chi, self.seed = p, period, control, chi, int(seed)
         super().__init__(optim.param_groups, optim.defaults)
-        self.wire = Wire(group, codec, seed)
-        self.flat = FlatParameters(optim)
+        self.wire = Wire(group, codec, share, seed)
+        needed = {"step": ("h",), "gradient": ("h", "c"), "none": ()}[control]
+        self.flat = FlatParameters(optim, (*needed, "error") if codec == "top-k" else needed)
         ranks = self.wire.ranks()
         check_shards(self.flat.params, ranks, ranks[self.wire.rank])
         self.buffers = [v for v in buffers if v.is_floating_point()]
-        self._settings = f"{p} {period} {control} {chi} {seed} 1 {codec}"  # the 1 is 0.2's number of fragments
+        self._settings = f"{p} {period} {control} {chi} {seed} {codec} {share}"
         self._met = self._loaded = False
         self._whose = (self.wire.rank, self.wire.n)
 
@@ -119,6 +128,12 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
     def rounds(self) -> int:
         """Communications so far."""
         return self.flat.round
+
+    @property
+    def steps(self) -> int:
+        """Local steps so far, those of rounds before this rank joined among them: where a scheduler has to stand."""
+        before = (local_steps(self.seed, round, self.p, self.period) for round in range(self.rounds))
+        return sum(before) + self.flat.local_step
 
     @property
     def synchronized(self) -> bool:
@@ -158,22 +173,41 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
                 ``scaler.unscale_(optimizer)``, ``optimizer.step(skip_nonfinite=True)`` and ``scaler.update()``; its own
                 ``step`` would not come to the average.
         """
-        if self.control == "step":
-            _check_plain(self.optim)  # a scheduler may have turned momentum on
+        self._given.check_optimizers([self.optim])  # a scheduler may have turned momentum on
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         if not self._met:
+            if self._is_for_show():
+                self._make_state()
+                return loss
             self.meet()
         stepped = not skip_nonfinite or self._finite()
         if stepped:
-            self.flat.shift(keep_raw=self.control == "gradient")
+            self.flat.shift()
             self.optim.step()
         self.flat.count(self.param_groups, stepped)
         if self.flat.local_step >= local_steps(self.seed, self.flat.round, self.p, self.period):
             self._average()
         return loss
+
+    def _is_for_show(self) -> bool:
+        """Whether this is the step of zero with which torch.distributed.checkpoint makes an optimizer's state."""
+        begun = self._loaded or self.flat.round or self.flat.local_step
+        return not begun and all(float(g["lr"]) == 0.0 for g in self.param_groups)
+
+    def _make_state(self) -> None:
+        """Let both optimizers make their state by a step of zero."""
+        self.optim.step()
+        if self.outer is None:
+            return
+        rates = [group["lr"] for group in self.outer.param_groups]
+        for group in self.outer.param_groups:
+            group["lr"] = 0.0
+        self.outer.step()
+        for group, lr in zip(self.outer.param_groups, rates, strict=True):
+            group["lr"] = lr
 
     def _finite(self) -> bool:
         gradients = [q.grad for q in self.flat.params if q.grad is not None]
@@ -183,24 +217,55 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
     def _average(self) -> None:
         """Communicate; nothing is changed before the last check."""
         f = self.flat
-        vectors = to_send(self.control, f.flat() - f.x, f.c / max(f.taken, 1), f.h)
         self._compare_rates()
         if _trainable(self.optim) - {id(q) for q in f.params}:
             raise InputError("parameters were unfrozen after creation; create the optimizer again to average them too.")
-        means, sents = self.wire.average(vectors, f.round)
+        vectors: list[Part] = [self._moved]
+        if self.control == "gradient":
+            vectors.append(self._mean_gradient)
+        means, sents = self.wire.average(vectors, f.x, f.round)
         if not all(bool(torch.isfinite(m).all()) for m in means):
             raise SynchronizationError(
                 f"the average of round {f.round} is not finite, so a rank diverged; the round was not committed. Use a "
                 "smaller learning rate or chi."
             )
         buffers = self._mean_buffers()
-        over_steps = f.over_lr(torch.ones_like(f.x)) * (self.p or 1.0 / f.local_step)
-        learn(self.control, f.h, sents, means, self.chi, over_steps, 0.0)
+        if self.control != "none":
+            self._learn(means, sents)
+        if len(f.error):
+            f.error.copy_(self._moved(slice(0, f.size)) - sents[0](slice(0, f.size)))
         for v, mean in zip(self.buffers, buffers, strict=True):
             v.copy_(mean)
         self._move(means[0])
         f.round += 1
         f.restart()
+
+    def _moved(self, s: slice) -> Tensor:
+        """How far the parameters moved in this round, with what was not sent before."""
+        moved = self.flat.flat(s).sub_(self.flat.x[s])
+        return moved.add_(self.flat.error[s]) if len(self.flat.error) else moved
+
+    def _mean_gradient(self, s: slice) -> Tensor:
+        """The mean gradient less h."""
+        return self.flat.c[s] / max(self.flat.taken, 1) - self.flat.h[s]
+
+    def _over_steps(self, s: slice) -> Tensor:
+        """1 / (K lr)."""
+        return self.flat.over_lr(s).mul_(self.p or 1.0 / self.flat.local_step)
+
+    def _learn(self, means: list[Tensor], sents: list[Part]) -> None:
+        f = self.flat
+
+        def new(s: slice) -> Tensor:
+            # a copy, since ``news`` uses up what was sent
+            sent, mean = [part(s).clone() for part in sents], [m[s] for m in means]
+            change = news(self.control, f.h[s], sent, mean, self._over_steps(s), 0.0)
+            assert change is not None
+            return change
+
+        chi = DAMPED if self.chi is None else self.chi
+        for s in slices(f.size):
+            f.h[s].add_(new(s), alpha=chi)
 
     def _mean_buffers(self) -> list[Tensor]:
         if not self.buffers:
@@ -224,13 +289,13 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
             return
         f.put(f.x)
         gradients = [q.grad for q in f.params]
-        for q, part in zip(f.params, f.views(-mean), strict=True):
+        for q, part in zip(f.params, f.views(mean.neg_()), strict=True):
             q.grad = torch.zeros_like(q)
             local(q.grad).copy_(part)
         self.outer.step()
         for q, g in zip(f.params, gradients, strict=True):
             q.grad = g
-        f.x.copy_(f.flat())
+        f.x.copy_(f.flat(slice(0, f.size)))
 
     # -- who is there --------------------------------------------------------------------------------------------------
     @torch.no_grad()  # type: ignore[untyped-decorator]
@@ -281,11 +346,7 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         """Prepare to begin or continue; False if the parameters do not belong to the loaded state."""
         f = self.flat
         if not self._loaded and not f.round and not f.local_step:
-            f.x.copy_(f.flat())  # the model may have new weights
-        elif f.local_step and f.saved_at is None:
-            # a state of 0.2 has no digest of its parameters, but knows x
-            f.restart()
-            f.put(f.x)
+            f.x.copy_(f.flat(slice(0, f.size)))  # the model may have new weights
         return not self._loaded or f.stands_where_saved()
 
     def _notes(self, astray: bool) -> list[_Note]:
@@ -326,77 +387,102 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:
-        """Everything of this rank besides the parameters, in tensors and numbers; every rank saves its own."""
-        return {
+        """Everything of this rank besides the parameters; every rank saves its own.
+
+        It has the form that PyTorch has for optimizers, so that torch.distributed.checkpoint takes it. The state of a
+        parameter holds that of the local optimizer, of ``outer`` (with names that begin with "outer.") and the parts
+        of x, h and the like (that begin with "scaffnew."). Numbers are in the first group.
+        """
+        packed: dict[str, Any] = self.optim.state_dict()
+        numbers = {
             "settings": self._settings,
-            "optim": self.optim.state_dict(),
-            "outer": None if self.outer is None else self.outer.state_dict(),
-            "fragments": [self.flat.state()],
-            "bytes_sent": self.wire.bytes_sent,
             "rank": self.wire.rank,
             "ranks": self.wire.n,
+            "outer": None if self.outer is None else _without_params(self.outer.state_dict()["param_groups"]),
         }
+        places = {q: k for k, q in enumerate(_all(self.optim))}
+        state = {k: dict(v) for k, v in packed["state"].items()}
+        for q, own in self.flat.states():
+            state.setdefault(places[q], {}).update({f"scaffnew.{name}": v for name, v in own.items()})
+            if self.outer is not None:
+                state[places[q]].update({f"outer.{name}": v for name, v in self.outer.state[q].items()})
+        f = self.flat
+        saved_at = f.digest() if f.local_step else 0
+        own_numbers = f.of_this_rank([saved_at, self.wire.bytes_sent, self.wire.bytes_received])
+        state[places[f.params[0]]]["scaffnew.numbers"] = own_numbers
+        first, *others = packed["param_groups"]
+        return {"state": state, "param_groups": [{**first, "scaffnew": numbers | self.flat.numbers()}, *others]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """What ``state_dict`` gave; load the model's parameters as well. The run goes on bit by bit."""
-        if not isinstance(state_dict, dict) or "settings" not in state_dict:
+        groups = state_dict.get("param_groups") if isinstance(state_dict, dict) else None
+        if not groups or "scaffnew" not in groups[0]:
             raise InputError("the checkpoint is from another optimizer; load what this one's state_dict returned.")
-        complete(state_dict, "optim", "outer", "fragments", "bytes_sent")
-        if state_dict["settings"] != self._settings or (state_dict["outer"] is None) != (self.outer is None):
+        complete(state_dict, "state")
+        numbers = groups[0]["scaffnew"]
+        complete(numbers, "settings", "rank", "ranks", "outer")
+        if numbers["settings"] != self._settings or (numbers["outer"] is None) != (self.outer is None):
             raise InputError(
-                f"the checkpoint has other settings ({state_dict['settings']}) than this optimizer "
+                f"the checkpoint has other settings ({numbers['settings']}) than this optimizer "
                 f"({self._settings}); create it with the same."
             )
-        if len(state_dict["fragments"]) != 1:
-            raise InputError(f"the checkpoint has {len(state_dict['fragments'])} fragments, and only 1 is supported.")
+        names = [name for group in groups for name in group["params"]]
+        own = _all(self.optim)
+        if len(names) != len(own):
+            raise InputError(f"the checkpoint has {len(names)} parameters but this optimizer {len(own)}; load its own.")
+        states = {q: state_dict["state"].get(name, {}) for name, q in zip(names, own, strict=True)}
         # check everything before anything changes
-        (saved,) = state_dict["fragments"]
-        self.flat.check(saved)
-        for optim, name in ((self.optim, "optim"), (self.outer, "outer")):
-            if optim is None:
-                continue
-            try:
-                optim.load_state_dict(state_dict[name])
-            except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
-                raise InputError(f"the {name} of the checkpoint does not match this optimizer ({error}).") from None
-        self.wire.bytes_sent = int(state_dict["bytes_sent"])
-        self._whose = state_dict.get("rank", self.wire.rank), state_dict.get("ranks", self.wire.n)
-        self.flat.load(saved)
+        ours = {q: _named_after("scaffnew.", v) for q, v in states.items()}
+        self.flat.check(ours, numbers)
+        complete(ours[self.flat.params[0]], "numbers")
+        of_rank = ours[self.flat.params[0]]["numbers"]
+        inner = {
+            name: {
+                k: v for k, v in state_dict["state"].get(name, {}).items() if not k.startswith(("scaffnew.", "outer."))
+            }
+            for name in names
+        }
+        plain = [{k: v for k, v in group.items() if k != "scaffnew"} for group in groups]
+        _load(self.optim, "optim", {"state": {k: v for k, v in inner.items() if v}, "param_groups": plain})
+        if self.outer is not None:
+            theirs = [_named_after("outer.", states[q]) for q in _all(self.outer)]
+            outside = self.outer.state_dict()["param_groups"]
+            outside = [{**group, **saved} for group, saved in zip(outside, numbers["outer"], strict=True)]
+            kept = {k: v for k, v in enumerate(theirs) if v}
+            _load(self.outer, "outer", {"state": kept, "param_groups": outside})
+        self._whose = int(numbers["rank"]), int(numbers["ranks"])
+        self.flat.load(ours, numbers)
+        saved_at, sent, received = local(of_rank).tolist()
+        self.flat.saved_at = int(saved_at)
+        self.wire.bytes_sent, self.wire.bytes_received = int(sent), int(received)
         self._met, self._loaded = False, True
+
+
+def _all(optimizer: Optimizer) -> list[Tensor]:
+    """An optimizer's parameters in the order of its groups, in which PyTorch numbers them."""
+    return [q for group in optimizer.param_groups for q in group["params"]]
+
+
+def _without_params(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: v for name, v in group.items() if name != "params"} for group in groups]
+
+
+def _named_after(prefix: str, state: dict[str, Any]) -> dict[str, Any]:
+    """The part of a parameter's state whose names begin so, without that."""
+    return {name.removeprefix(prefix): v for name, v in state.items() if name.startswith(prefix)}
+
+
+def _load(optimizer: Optimizer, name: str, saved: dict[str, Any]) -> None:
+    try:
+        optimizer.load_state_dict(saved)
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise InputError(f"the {name} of the checkpoint does not match this optimizer ({error}).") from None
 
 
 def check_local(optim: Any) -> None:
     """Refuse what cannot take local steps."""
     if not isinstance(optim, Optimizer) or isinstance(optim, (ScaffnewOptimizer, torch.optim.LBFGS)):
         raise InputError(f"{type(optim).__name__} cannot be the local optimizer; use one that takes single steps.")
-
-
-def check_settings(optim: Any, p: float | None, period: int | None, control: str, chi: float, seed: int) -> None:
-    """Refuse settings that cannot work."""
-    check_local(optim)
-    if (p is None) == (period is None):
-        raise InputError("pass either p=, the probability of communicating, or period=, the number of local steps.")
-    if p is not None:
-        theory.probability("p", p)
-    if period is not None:
-        theory.whole("period", period)
-    if control not in CONTROLS:
-        raise InputError(f'control = "{control}" is not known; use {", ".join(CONTROLS)}.')
-    if theory.nonnegative("chi", chi) > 1:
-        raise InputError(f"chi = {chi} must be between 0 and 1.")
-    theory.whole_seed(seed)
-    if control == "step":
-        _check_plain(optim)
-    if control == "none" and chi != 1.0:
-        raise InputError("chi damps h, and without control there is none; leave it out.")
-
-
-def _check_plain(optim: Any) -> None:
-    if type(optim) is not torch.optim.SGD or any(g["momentum"] or g["maximize"] for g in optim.param_groups):
-        raise InputError(
-            'control="step" needs SGD without momentum, also with a scheduler (OneCycleLR: cycle_momentum=False); use '
-            f'control="gradient" with {type(optim).__name__}.'
-        )
 
 
 def _trainable(optim: Any) -> set[int]:

@@ -96,6 +96,10 @@ def _fedyogi(lr: float = 0.1, outer_lr: float = 0.03, eps: float = 1e-3) -> Reci
     return {"optimizer": _sgd(lr), "control": "none", "outer": partial(Yogi, lr=outer_lr, eps=eps)}
 
 
+def _fednova(lr: float = 0.3, momentum: float = 0.0) -> Recipe:
+    return _fedavg(lr, momentum) | {"normalize": True, "weights": "rows"}
+
+
 def _scaffold(lr: float = 0.1, momentum: float = 0.0, chi: float = 1.0) -> Recipe:
     return {
         "optimizer": _sgd(lr, momentum), "control": "step", "correct": "after", "state": "reset", "chi": chi,
@@ -167,6 +171,7 @@ RECIPES: dict[str, tuple[Callable[..., Recipe], str]] = {
     "fedprox": (_fedprox, "Li et al., 2020, arXiv:1812.06127"),
     "fedadam": (_fedadam, "Reddi et al., 2021, arXiv:2003.00295"),
     "fedyogi": (_fedyogi, "Reddi et al., 2021, arXiv:2003.00295"),
+    "fednova": (_fednova, "Wang et al., 2020, arXiv:2007.07481"),
     "scaffold": (_scaffold, "Karimireddy et al., 2020, arXiv:1910.06378, as in NIID-Bench, arXiv:2102.02079"),
     "fedcm": (_fedcm, "Xu et al., 2021, arXiv:2106.10874"),
     "feddyn": (_feddyn, "Acar et al., 2021, arXiv:2111.04263"),

@@ -10,13 +10,12 @@ from typing import Any
 import torch
 
 from proxskip import theory
-from proxskip.torch.rule import CONTROLS
+from proxskip.torch.rule import CONTROLS, DAMPED
 from proxskip.torch.wire import check_codec
 from proxskip.types import InputError
 
-DAMPED = 0.3
-"""The default of chi where gradients are of minibatches: h is then noisy, and full updates of it diverge."""
 STATES = ("kept", "reset", "shared")
+BUFFERS = ("mean", "local")
 Schedule = Callable[[int], float]
 State = str | Mapping[str, str]
 
@@ -27,6 +26,7 @@ class Settings:
 
     p: float | None = None
     period: int | None = None
+    epochs: float | None = None
     control: str = "gradient"
     correct: str = "inside"
     chi: float | None = None
@@ -35,13 +35,20 @@ class Settings:
     state: State | None = None
     batch: int | None = None
     weights: str = "equal"
+    normalize: bool = False
+    buffers: str | None = None
     codec: str = "float32"
     share: float | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if (self.p is None) == (self.period is None):
-            raise InputError("pass either p=, the probability of communicating, or period=, the number of local steps.")
+        if sum(v is not None for v in (self.p, self.period, self.epochs)) != 1:
+            raise InputError(
+                "pass one of p=, the probability of communicating, and period=, the number of local steps (or epochs= "
+                "of train, passes of each client over its own rows)."
+            )
+        if self.epochs is not None:
+            theory.positive("epochs", self.epochs)
         if self.p is not None:
             theory.probability("p", self.p)
         if self.period is not None:
@@ -61,6 +68,8 @@ class Settings:
         for name, known in words.items():
             if getattr(self, name) not in known:
                 raise InputError(f'{name} = "{getattr(self, name)}" is not known; use {", ".join(known)}.')
+        if self.buffers not in (None, *BUFFERS):
+            raise InputError(f'buffers = "{self.buffers}" is not known; use {", ".join(BUFFERS)}.')
         states = self.state.values() if isinstance(self.state, Mapping) else [self.state or "kept"]
         for state in states:
             if state not in STATES:
@@ -82,9 +91,17 @@ class Settings:
             raise InputError('codec="top-k" was tested with control="none" alone.')
         if self.chi is not None and self.control == "none":
             raise InputError("chi damps h, and without control there is none; leave it out.")
+        if self.normalize and (self.control != "none" or self.pull or self.codec != "float32"):
+            raise InputError('normalize=True was tested with control="none" alone, without pull= and codec=.')
+        if self.epochs is not None and (self.control in ("dual", "momentum") or self.codec != "float32"):
+            raise InputError('epochs= was tested with control="none", "gradient" and "step", without codec=.')
+        if self.epochs is not None and self.state not in (None, "reset"):
+            raise InputError('with epochs= the clients take unequally many steps, and state= must be "reset".')
 
     def check_optimizers(self, optimizers: list[torch.optim.Optimizer]) -> None:
         """Refuse local optimizers from whose steps no gradient can be read, where one has to be."""
+        if self.normalize and not all(type(o) is torch.optim.SGD for o in optimizers):
+            raise InputError("normalize=True knows what the steps of SGD weigh; use torch.optim.SGD.")
         if self.control not in ("step", "momentum"):
             return
         for o in optimizers:
@@ -95,6 +112,11 @@ class Settings:
         whole = self.state == "kept" or (isinstance(self.state, Mapping) and "kept" in self.state.values())
         if whole and not everybody:
             raise InputError('state="kept" needs all clients in every round; use "reset" or "shared" with cohort=.')
+
+    @property
+    def resets(self) -> bool:
+        """Whether the local optimizers begin anew in every round."""
+        return self.state == "reset" or self.epochs is not None
 
     def rule_of(self, name: str) -> str:
         """What becomes of the memory of this name after a round."""

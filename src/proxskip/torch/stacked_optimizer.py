@@ -93,8 +93,12 @@ class StackedOptimizer:
 
     def learning_rates(self) -> list[float]:
         """Of each parameter."""
-        rates = {id(q): float(g["lr"]) for o in self.optimizers[0] for g in o.param_groups for q in g["params"]}
-        return [rates[id(q)] for q in self.params[0]]
+        return self.setting("lr")
+
+    def setting(self, name: str) -> list[float]:
+        """A number of each parameter's group."""
+        values = {id(q): float(g[name]) for o in self.optimizers[0] for g in o.param_groups for q in g["params"]}
+        return [values[id(q)] for q in self.params[0]]
 
     def scale_rates(self, factor: float) -> None:
         """Set all learning rates to this multiple of what they were at first."""

@@ -22,26 +22,27 @@ from torch import Tensor
 
 from proxskip import theory
 from proxskip.engines.torch.engine import TorchEngine
-from proxskip.links.cohorts import as_participation
-from proxskip.links.network import Network
-from proxskip.loop.listen import Record, check_callbacks, listening, tell_end, tell_record
-from proxskip.loop.loop import signals_caught
-from proxskip.loop.progress import shown
+from proxskip.networks import Network
+from proxskip.participation import as_participation
 from proxskip.problems.federated import Problem
-from proxskip.problems.torch_model import Model
+from proxskip.problems.torch_model import Model, tensors_of
 from proxskip.randomness import stream
 from proxskip.results import folder as folders
 from proxskip.results.atomic import atomic_write
 from proxskip.results.checkpoint import differences, in_words
 from proxskip.results.result import Result, Status, Summary
 from proxskip.results.trace import Trace
+from proxskip.running.interrupts import signals_caught
+from proxskip.running.listen import Record, check_callbacks, listening, tell_end, tell_record
+from proxskip.running.progress import shown
 from proxskip.torch.optimizer import check_local
 from proxskip.torch.settings import Schedule, Settings, State, rate_at
 from proxskip.torch.stacked_optimizer import Make, optimizers_of
 from proxskip.torch.trainer import Training
 from proxskip.types import Array, Indices, InputError
 
-Clients = Sequence[tuple[Tensor, Tensor]]
+Clients = Sequence[Any]
+"""(inputs, targets), a dict of tensors, or a map-style Dataset of each client."""
 Metrics = Mapping[str, Callable[..., Any]]
 COLUMNS = ("round", "local_steps", "grad_evals", "floats_up", "floats_down", "bytes_up", "bytes_down", "seconds", "f")
 ENDS = ("status", "success", "message", "warnings", "rounds")
@@ -59,6 +60,9 @@ class Trained(Result):
         trace: a record after every round, or every ``every`` rounds: costs, ``f`` (the mean loss of the clients on all
             their rows) and the metrics.
         h: the control variates, one row for each client; None where there are none.
+        of_clients: numbers of each client as arrays with a row for each record: "f", and the metrics if every client
+            has a test set of its own. They are not in the folder.
+        buffers: the module's buffers that moved by their names, with a row for each client, or one for all.
         warnings: sentences about the run.
         settings: what ``train`` was called with, as far as it is plain.
     """
@@ -69,6 +73,8 @@ class Trained(Result):
     message: str
     trace: Trace
     h: Array | None = field(repr=False)
+    of_clients: Mapping[str, Array] = field(default_factory=dict, repr=False)
+    buffers: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
     warnings: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
     axes = ("rounds", "f")
@@ -82,16 +88,19 @@ class Trained(Result):
     def summary(self) -> Summary:
         """The settings, the status and the last record."""
         about = {**self.settings, "status": self.status.name, "success": False, "message": self.message}
-        return Summary({**about, "warnings": list(self.warnings), "rounds": self.rounds, **self.trace.last()})
+        chosen = {"settings": [name for name in self.settings if name != "seed"]}
+        end = {"warnings": list(self.warnings), "rounds": self.rounds, **self.trace.last()}
+        return Summary(about | chosen | end)
 
 
 def train(
     module: torch.nn.Module, loss: Callable[..., Any], clients: Clients, optimizer: Make, *, p: float | None = None,
-    period: int | None = None, batch: int | None = None, control: str = "gradient", correct: str = "inside",
+    period: int | None = None, epochs: float | None = None, batch: int | None = None,
+    control: str = "gradient", correct: str = "inside",
     chi: float | None = None, mix: float | None = None, pull: float = 0.0, state: State | None = None,
     schedule: Schedule | None = None, outer: Make | None = None, codec: str = "float32", share: float | None = None,
-    weights: str = "equal", seed: int = 0, cohort: Any = None, rounds: int | None = None,
-    seconds: float | None = None, every: int = 1, test: tuple[Any, Any] | None = None,
+    weights: str = "equal", normalize: bool = False, buffers: str | None = None, seed: int = 0, cohort: Any = None,
+    rounds: int | None = None, seconds: float | None = None, every: int = 1, test: Any = None,
     metrics: Metrics | None = None, device: str | torch.device | None = None,
     clients_at_once: int | None = None, together: bool | None = None, callbacks: Sequence[Any] = (),
     progress: bool | None = None, network: Network | str | None = None, out: str | Path | None = None,
@@ -107,12 +116,14 @@ def train(
     ``proxskip.torch.recipe`` has the settings of published methods by name.
 
     Args:
-        module: any module whose buffers stay as they are, of which a copy is trained; see ``Model``.
-        loss: ``loss(outputs, targets)``, a mean over the rows.
-        clients: (inputs, targets) of each client, as from ``split``.
+        module: any module, of which a copy is trained; see ``Model``, and ``buffers`` for batch normalization.
+        loss: ``loss(outputs, targets)``, a mean over the rows; of dicts, ``loss(module, batch)``.
+        clients: the data of each client: (inputs, targets), as from ``split``; a dict of tensors with one row per
+            sample; or a map-style Dataset whose items are pairs or dicts, which is read once, at the beginning.
         optimizer: a function of parameters that returns the local optimizer, such as
             ``lambda params: torch.optim.AdamW(params, lr=3e-3)``; it may return several that share the parameters.
-        p, period: communicate after each step with probability p, or after every ``period`` steps.
+        p, period, epochs: communicate after each step with probability p, after every ``period`` steps, or after some
+            passes of each client over its own rows.
         batch: rows of a minibatch, or all of a client that has fewer; all rows if not given.
         control: how h is learned, c being the mean of a client's gradients in a round: "gradient" (h = c - mean c; any
             optimizer, two vectors a round), "step" (the same read off y - x; one vector), "dual" (h -= pull (y - x) and
@@ -120,7 +131,8 @@ def train(
             last global step over K lr) or "none".
         correct: where h acts: "inside" the gradient, or "after" the optimizer's step, as y += lr h (with momentum
             y -= lr mix m), for "step" and "momentum". Inside, these two need SGD without momentum.
-        chi: damps what h learns. By default 1 with full gradients, and 0.3 with minibatches, whose noise h repeats.
+        chi: damps what h learns. By default 1 with full gradients, and 0.1 with minibatches, whose noise h repeats: it
+            is then a moving mean of what some ten rounds teach.
         mix: see ``control``.
         pull: see above; 0 for none.
         state: what becomes of the local optimizers' memory (momentum, moments) after a round: "kept" by each client,
@@ -132,12 +144,18 @@ def train(
         codec: "float32", "bfloat16", "natural", or "top-k": the ``share`` of the entries that are largest, of all that
             was not sent yet (error feedback).
         weights: "equal", or "rows": clients weigh as much as they have rows, in every mean and in ``f``.
+        normalize: with unequal numbers of steps, scale what each client moved to their mean, as FedNova does.
+        buffers: of a module that moves its buffers, such as the running means of batch normalization: "mean" averages
+            them with the parameters (and counts them), "local" leaves each client its own. Where the module is
+            evaluated it is in eval mode, and ``metrics`` on a common test set use the mean.
         seed: of everything that is drawn.
         cohort: who takes part in a round, as in ``proxskip.run``.
         rounds, seconds: when to stop.
         every: rounds between records.
-        test: (inputs, targets) for the metrics, which need it.
-        metrics: ``{"accuracy": f}`` with ``f(outputs, targets)``, a mean over the rows; each is a column of the trace.
+        test: data for the metrics, which need them, in the form of a client's; or a list of such, one for each client,
+            whose weighted mean is then recorded.
+        metrics: ``{"accuracy": f}`` with ``f(outputs, targets)``, a mean over the rows; of dicts, ``f(module, batch)``.
+            Each is a column of the trace.
         device: "cuda" if there is one, otherwise "cpu".
         clients_at_once: clients whose gradients are computed at once, if not as many as fit.
         together: whether one optimizer steps for all clients, on stacks of their parameters, which is right where each
@@ -149,9 +167,12 @@ def train(
             module's state), which ``proxskip.load`` and ``proxskip.plot`` read. ``resume`` goes on from it.
     """
     settings = Settings(
-        p, period, control, correct, chi, mix, pull, state, batch, weights, codec, share, theory.whole_seed(seed)
-    )
+        p, period, epochs, control, correct, chi, mix, pull, state, batch, weights, normalize, buffers, codec, share,
+        theory.whole_seed(seed),
+    )  # fmt: skip
     limits = Limits(rounds, seconds)
+    for round in range(rounds or 1):
+        rate_at(schedule, round)
     theory.whole("every", every)
     check_callbacks(callbacks)
     run = _built(
@@ -168,10 +189,9 @@ def train(
 def resume(
     folder: str | Path, module: torch.nn.Module, loss: Callable[..., Any], clients: Clients, optimizer: Make, *,
     rounds: int | None = None, seconds: float | None = None, schedule: Schedule | None = None,
-    outer: Make | None = None, cohort: Any = None, test: tuple[Any, Any] | None = None,
-    metrics: Metrics | None = None, device: str | torch.device | None = None,
-    clients_at_once: int | None = None, together: bool | None = None, callbacks: Sequence[Any] = (),
-    progress: bool | None = None, network: Network | str | None = None,
+    outer: Make | None = None, cohort: Any = None, test: Any = None, metrics: Metrics | None = None,
+    device: str | torch.device | None = None, clients_at_once: int | None = None, together: bool | None = None,
+    callbacks: Sequence[Any] = (), progress: bool | None = None, network: Network | str | None = None,
 ) -> Trained:  # fmt: skip
     """Go on with a training from its folder, on a CPU bit by bit, also after it was killed.
 
@@ -233,10 +253,10 @@ def _built(
     if not isinstance(module, torch.nn.Module):
         raise InputError("module must be a torch.nn.Module.")
     if metrics and (test is None or not isinstance(metrics, Mapping) or not all(map(callable, metrics.values()))):
-        raise InputError('metrics need test=(inputs, targets), and are a dict of functions such as {"accuracy": f}.')
+        raise InputError('metrics need test=, and are a dict of functions such as {"accuracy": f}.')
     place = TorchEngine(device, clients_at_once).device
     module = copy.deepcopy(module).to(place)
-    problem = _problem(module, loss, clients, settings.weights, test, metrics, place)
+    problem = _problem(module, loss, clients, settings, test, metrics, place)
     weights = [q for q in module.parameters() if q.requires_grad]
     locals = optimizers_of(optimizer, weights)
     for local in locals:
@@ -247,7 +267,6 @@ def _built(
     participation = as_participation(cohort)
     participation.check(problem.n)
     settings.check_cohort(cohort is None)
-    rate_at(schedule, 0)
     network = Network.named(network) if isinstance(network, str) else network
     if network is not None:
         network.check(problem.n)
@@ -294,26 +313,33 @@ def _described(optimizers: list[torch.optim.Optimizer]) -> str:
 
 
 def _problem(
-    module: Any, loss: Any, clients: Clients, weights: str, test: Any, metrics: Any, device: torch.device
+    module: Any, loss: Any, clients: Clients, settings: Settings, test: Any, metrics: Any, device: torch.device
 ) -> Problem:
     """The clients as oracles, on the device; refused where they cannot be trained."""
-    if not isinstance(clients, Sequence) or not clients or not all(map(_is_pair, clients)):
-        raise InputError("clients must be a list with (inputs, targets) of each client; proxskip.torch.split makes it.")
-    if test is not None and not (_is_pair(test) and len(test[0]) == len(test[1]) > 0):
-        raise InputError("test must be (inputs, targets), with a target for each input.")
-    moved: Any = None if test is None else tuple(torch.as_tensor(v).to(device) for v in test)
-    if moved and not (moved[1].is_floating_point() or moved[1].dtype == torch.bool):
-        moved = moved[0], moved[1].long()  # as Model does with the clients' own
+    if not isinstance(clients, Sequence) or not clients:
+        raise InputError("clients must be a list with the data of each client; proxskip.torch.split makes it.")
+    tests = test if _one_for_each(test, len(clients)) else [test] * len(clients)
+    moved = {id(data): None if data is None else tensors_of(data, device) for data in tests}
     models = []
-    for pair in clients:
-        inputs, targets = (torch.as_tensor(v).to(device) for v in pair)
-        models.append(Model(module, loss, inputs, targets, metrics=metrics, test=moved))
-    rows = np.array([f.N for f in models], dtype=np.float64)
-    return Problem(models, rows if weights == "rows" else np.ones(len(models)))
+    for i, (data, own_test) in enumerate(zip(clients, tests, strict=True)):
+        try:
+            tensors = tensors_of(data, device)
+            pair = (tensors, None) if isinstance(tensors, dict) else tensors
+            given = {"metrics": metrics, "test": moved[id(own_test)], "may_move": settings.buffers is not None}
+            models.append(Model(module, loss, *pair, **given))
+        except InputError as error:
+            raise InputError(f"client {i}: {error}") from None
+    rows_of_each = np.array([f.N for f in models], dtype=np.float64)
+    return Problem(models, rows_of_each if settings.weights == "rows" else np.ones(len(models)))
 
 
-def _is_pair(values: Any) -> bool:
-    return isinstance(values, (tuple, list)) and len(values) == 2
+def _one_for_each(test: Any, count: int) -> bool:
+    """Whether there is a test set for each client, and not one for all."""
+    if not isinstance(test, list) or any(isinstance(data, Tensor) for data in test):
+        return False
+    if len(test) != count:
+        raise InputError(f"test has {len(test)} test sets for {count} clients; give one for each, or one for all.")
+    return True
 
 
 # -- run and write -----------------------------------------------------------------------------------------------------
@@ -329,7 +355,9 @@ class Run:
         more = () if network is None else ("sim_seconds",)
         self.trace = Trace(COLUMNS + more + tuple(training.model.metrics))
         self.spent = self.simulated = 0.0
-        self.best_f, self.best_round, self.best_x = np.inf, 0, training.vector()
+        self.of_clients: dict[str, list[Array]] = {}
+        self.best_f, self.best_round = np.inf, 0
+        self.best_x, self.best_buffers = training.vector(), training.common_buffers()
         self.notes: list[str] = []
         if not training.by_entry:
             self._note(
@@ -407,7 +435,10 @@ class Run:
 
     def _record(self, heard: Sequence[Any]) -> tuple[Status, str] | None:
         """Measure and tell; why the training ends, if it does."""
-        numbers = self.training.measured() | {"seconds": self.spent}
+        numbers, of_clients = self.training.measured()
+        numbers["seconds"] = self.spent
+        for name, values in of_clients.items():
+            self.of_clients.setdefault(name, []).append(values)
         if self.network is not None:
             numbers["sim_seconds"] = self.simulated
         x, round = self.training.vector(), self.training.round
@@ -417,7 +448,8 @@ class Run:
         if not np.isfinite(numbers["f"]):
             return Status.DIVERGED, self._advice(round)
         if numbers["f"] < self.best_f:
-            self.best_f, self.best_round, self.best_x = numbers["f"], round, x
+            self.best_f, self.best_round = numbers["f"], round
+            self.best_x, self.best_buffers = x, self.training.common_buffers()
         why = tell_record(heard, round, Record(numbers, x))
         return None if why is None else (Status.STOPPED, why or "a callback ended it.")
 
@@ -426,7 +458,7 @@ class Run:
         if self.training.settings.p is not None:
             ways.append("period= in place of p=")
         if self.training.control in ("step", "gradient"):
-            ways.append(f"chi below {self.training.chi:g}")
+            ways.append(f"chi= below {self.training.chi:.2g}")
         return (
             f"diverged in round {at}: use {' or '.join(ways)}. The module is the best that was "
             f"recorded, of round {self.best_round} (f = {self.best_f:.4g})."
@@ -434,9 +466,19 @@ class Run:
 
     def _result(self, status: Status, message: str) -> Trained:
         training = self.training
-        x = self.best_x if status is Status.DIVERGED else training.vector()
+        x, common = training.vector(), training.common_buffers()
+        if status is Status.DIVERGED:
+            x, common = self.best_x, self.best_buffers
+        module = training.model.module_at(x)
+        names = training.model.moving
+        for name, v in zip(names, common, strict=True):
+            module.get_buffer(name).copy_(v)
         h = training.h.to("cpu", torch.float64).numpy() if len(training.h) == training.problem.n else None
-        return Trained(training.model.module_at(x), x, status, message, self.trace, h, tuple(self.notes), self.settings)
+        of_clients = {name: np.array(rows) for name, rows in self.of_clients.items()}
+        buffers = dict(zip(names, training.buffers, strict=True))
+        return Trained(
+            module, x, status, message, self.trace, h, of_clients, buffers, tuple(self.notes), self.settings
+        )  # fmt: skip
 
     # -- the folder --------------------------------------------------------------------------------------------------
     def _snapshot(self, status: Status, message: str) -> folders.State:
@@ -450,7 +492,8 @@ class Run:
         plain: dict[str, Any] = {"spent": self.spent, "simulated": self.simulated, "best_round": self.best_round}
         plain["best_f"] = self.best_f
         tensors: dict[str, list[str]] = {}
-        for name, v in self.training.saved().items():
+        best = {f"best.buffers.{k}": v for k, v in enumerate(self.best_buffers)}
+        for name, v in (self.training.saved() | best).items():
             if isinstance(v, Tensor):
                 wide = torch.float64 if v.is_floating_point() else torch.int64
                 kind = v.dtype if v.dtype in (torch.float32, torch.float64) else wide
@@ -474,6 +517,7 @@ class Run:
         self.spent, self.simulated = float(plain["spent"]), float(plain["simulated"])
         self.best_f, self.best_round = float(plain["best_f"]), int(plain["best_round"])
         self.best_x = arrays["best.x"]
+        self.best_buffers = [state[f"best.buffers.{k}"] for k in range(len(self.best_buffers))]
         if keep.checkpoint.note is not None:
             self._note(keep.checkpoint.note)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,6 +16,10 @@ from proxskip.randomness import codec_words
 from proxskip.types import InputError
 
 CODECS = ("float32", "bfloat16", "natural", "top-k")
+Part = Callable[[slice], Tensor]
+"""A vector of which a slice is made at a time."""
+BUCKET = 1 << 23
+"""Numbers of a vector that are made and sent at once."""
 _SIGN, _EXPONENT, _MANTISSA = 0x80000000, 0xFF, 0x7FFFFF
 """Parts of a float32; the exponent once it is shifted down by 23 bits."""
 
@@ -27,8 +31,8 @@ class SynchronizationError(RuntimeError):
 class Wire:
     """Averages flat vectors over the ranks of a group.
 
-    With "float32" the sum is one all-reduce. The other codecs gather every rank's payload and add up in the order of
-    the ranks, so that no sum is ever rounded to few bits.
+    With "float32" the sum is an all-reduce, in buckets. The other codecs gather every rank's payload and add up in the
+    order of the ranks, so that no sum is ever rounded to few bits.
 
     Args:
         group: a process group; None for all ranks, or this process alone where none was initialized.
@@ -37,11 +41,9 @@ class Wire:
             brings 2 v (n - 1)/n to each, and gathering payloads of v bytes brings v (n - 1).
     """
 
-    def __init__(self, group: Any, codec: str, seed: int) -> None:
-        if codec == "top-k":
-            raise InputError('codec="top-k" is for proxskip.torch.train; use float32, bfloat16 or natural.')
-        check_codec(codec)
-        self.group, self.codec, self.seed = group, codec, seed
+    def __init__(self, group: Any, codec: str, share: float | None, seed: int) -> None:
+        check_codec(codec, share)
+        self.group, self.codec, self.share, self.seed = group, codec, share, seed
         self.bytes_sent = self.bytes_received = 0
         alone = not (dist.is_available() and dist.is_initialized())
         self.n = 1 if alone else dist.get_world_size(group)
@@ -49,27 +51,49 @@ class Wire:
         if self.rank < 0:
             raise InputError("this rank is not in the group; pass a group that it belongs to.")
 
-    def average(self, vectors: list[Tensor], round: int) -> tuple[list[Tensor], list[Tensor]]:
+    def average(self, vectors: list[Part], like: Tensor, round: int) -> tuple[list[Tensor], list[Part]]:
         """The mean of each vector over the ranks, and this rank's own vectors as the others read them.
 
         Args:
+            vectors: functions that give a slice of a vector.
+            like: a tensor of a vector's length, dtype and device.
             round: keys the random rounding of "natural".
         """
-        flat = torch.cat(vectors)
         if self.codec == "float32":
-            sent, mean = flat, self.mean(flat)
+            return [self._mean_in_buckets(part, torch.empty_like(like)) for part in vectors], vectors
+        size = len(like)
+        flat = torch.cat([part(slice(0, size)) for part in vectors])
+        if self.codec == "top-k":
+            assert self.share is not None
+            payload = pack_largest(flat, self.share)
         else:
             payload = encode(flat, self.codec, self.seed, self.rank, round)
-            self.bytes_sent += payload.numel()
-            self.bytes_received += payload.numel() * (self.n - 1)
-            everyone = self.gather(payload)
-            sent = decode(payload, self.codec, flat)
-            mean = torch.zeros_like(flat)
-            for other in everyone:
-                mean += decode(other, self.codec, flat)
-            mean /= self.n
-        sizes = [v.numel() for v in vectors]
-        return list(mean.split(sizes)), list(sent.split(sizes))
+        self.bytes_sent += payload.numel()
+        self.bytes_received += payload.numel() * (self.n - 1)
+        mean = torch.zeros_like(flat)
+        for other in self.gather(payload):
+            mean += decode(other, self.codec, flat)
+        mean /= self.n
+        sent = decode(payload, self.codec, flat).split(size)
+        return list(mean.split(size)), [v.__getitem__ for v in sent]
+
+    def _mean_in_buckets(self, part: Part, mean: Tensor) -> Tensor:
+        """The mean of a vector, of which each slice travels while the next one is made."""
+        waiting: list[Any] = []
+        with _sentence():
+            for s in slices(len(mean)):
+                mean[s] = part(s)
+                if self.n > 1:
+                    waiting.append(dist.all_reduce(mean[s], group=self.group, async_op=True))
+            for work in waiting:
+                work.wait()
+        self._count(mean)
+        return mean.div_(self.n)
+
+    def _count(self, v: Tensor) -> None:
+        size = v.numel() * v.element_size()
+        self.bytes_sent += size
+        self.bytes_received += 2 * size * (self.n - 1) // self.n
 
     def ranks(self) -> list[int]:
         """The ranks of the group, by their numbers among all."""
@@ -79,9 +103,7 @@ class Wire:
 
     def mean(self, v: Tensor) -> Tensor:
         """The mean of v over the ranks, by an all-reduce that is counted."""
-        size = v.numel() * v.element_size()
-        self.bytes_sent += size
-        self.bytes_received += 2 * size * (self.n - 1) // self.n
+        self._count(v)
         return self.sum(v.clone()).div_(self.n)
 
     def gather(self, v: Tensor) -> list[Tensor]:
@@ -119,13 +141,16 @@ def check_codec(codec: str, share: float | None = None) -> None:
         theory.probability("share", share)
 
 
-def largest(v: Tensor, share: float) -> tuple[Tensor, int]:
-    """v with all but this share of its entries, the largest, set to zero; and the bytes of these and their places."""
+def slices(size: int) -> list[slice]:
+    """The buckets of a vector."""
+    return [slice(lo, min(size, lo + BUCKET)) for lo in range(0, size, BUCKET)]
+
+
+def pack_largest(v: Tensor, share: float) -> Tensor:
+    """The largest entries and their places, as bytes."""
     k = max(1, round(share * v.numel()))
     places = v.abs().topk(k).indices
-    kept = torch.zeros_like(v)
-    kept[places] = v[places]
-    return kept, k * (v.element_size() + 4)
+    return torch.cat([v[places].view(torch.uint8), places.to(torch.int32).view(torch.uint8)])
 
 
 def encode(v: Tensor, codec: str, seed: int, rank: int, round: int) -> Tensor:
@@ -150,6 +175,12 @@ def decode(payload: Tensor, codec: str, like: Tensor) -> Tensor:
     """The vector that ``encode`` wrote, with this length and dtype."""
     if codec == "bfloat16":
         return payload.view(torch.bfloat16).to(like.dtype)
+    if codec == "top-k":
+        k = payload.numel() // (like.element_size() + 4)
+        values, places = payload.split([k * like.element_size(), 4 * k])
+        v = torch.zeros_like(like)
+        v[places.view(torch.int32).long()] = values.view(like.dtype)
+        return v
     d = like.numel()
     bits = payload[:d].to(torch.int64) << 23
     negative = _unpacked(payload[d:], d)

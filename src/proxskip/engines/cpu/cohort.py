@@ -1,114 +1,106 @@
-"""A cohort on the CPU engine: all its members as one client."""
+"""A cohort on the CPU engine: all its members, or a range of them, as one client on numpy's stacks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from proxskip.engines.local import OneClient, Sender, key_of, pull_to_zero, pulled_steps
-from proxskip.interfaces import Anchor, Pull, Request, look
-from proxskip.links.codecs import Key
+from proxskip.core.engine import Request
+from proxskip.core.exchange import Anchor
+from proxskip.engines.local import Column, Counts, OneClient, Stack
+from proxskip.engines.stack_client import Flags, StackClient
 from proxskip.types import Array, Indices
 
 
-class Cohort(Sender):
-    """A whole cohort, or a range of its members, as one client: every vector is a ``(c, d)`` stack.
+class Cohort(StackClient):
+    """Local steps by the engine's kernels; of functions without one, member by member on threads.
 
     Args:
+        engine: the ``CpuEngine`` whose client this is.
         threads: how many its work may use.
     """
 
     def __init__(self, engine: Any, members: Indices, request: Request, threads: int) -> None:
-        self.engine, self.members, self.request, self.threads = engine, members, request, threads
+        rows, batch = engine.rows[members], engine.problem.batch
+        super().__init__(members, request, engine.seed, rows, batch, engine.number0)
+        self.engine, self.threads = engine, threads
+        self.shape = len(members), engine.problem.d
 
-    def keys(self, vector: int) -> Sequence[Key]:
-        e, number0 = self.engine, self.engine.number0
-        return [key_of(self.request, e.seed, number0 + int(i), j, vector) for j, i in enumerate(self.members)]
+    def plain_steps(self, x: Stack, h: Stack, gamma: Column, K: Counts, first: Counts, pull: float) -> Array:
+        steps, gammas = np.full(self.shape[0], K, dtype=np.int64), one_each(gamma, self.shape[0])
+        if self.engine.shards is None:
+            return self._one_by_one(self.stack(x), self.stack(h), gammas, steps, first, pull)
+        ends: Array = self.engine.descend(
+            self.members, np.atleast_2d(x), self.stack(h), gammas, steps, self.request.round, first,
+            halt=self.request.halt, pull=pull, threads=self.threads,
+        )  # fmt: skip
+        return ends
 
-    def descend(
-        self,
-        x: Array,
-        h: Array | float,
-        gamma: Any,
-        K: Any,
-        *,
-        pull: Pull | None = None,
-        momentum: Any = 0.0,
-        anchor: Anchor | None = None,
-        until: Any = None,
-    ) -> Any:
-        engine, shape = self.engine, (len(self.members), self.engine.problem.d)
-        steps = np.full(shape[0], K, dtype=np.int64)
-        gammas = np.full(shape[0], gamma if type(gamma) is float else np.ravel(gamma), dtype=np.float64)
-        x0, H = np.atleast_2d(x), as_stack(h, shape)
-        plain = type(momentum) is float and momentum == 0.0 and until is None
-        if anchor is not None and pull is None and plain and engine.has_anchors():
-            held = anchor[0], anchor[1], np.array(numbers(anchor[2], shape[0]))
-            return engine.descend_anchored(self.members, x0, H, gammas, steps, held, self, self.request, self.threads)
-        if engine.shards is None or anchor is not None or until is not None:
-            return self._one_by_one(np.broadcast_to(x0, shape), H, gammas, steps, pull, momentum, anchor, until)
-        batch, to_zero = engine.problem.batch, pull_to_zero(pull)
-        self.gradients += batch * int(steps.sum()) if batch else int(steps @ engine.rows[self.members])
-        if plain and to_zero is not None:
-            round, halt, first = self.request.round, self.request.halt, self.step
-            self.step = first + (K if isinstance(K, int) else steps)
-            return engine.descend(self.members, x0, H, gammas, steps, round, first, halt, to_zero, threads=self.threads)
-        return pulled_steps(self._one_step, np.array(np.broadcast_to(x0, shape)), H, gammas, steps, pull, momentum)
-
-    def _one_step(self, z: Array, H: Array, gammas: Array, active: Indices) -> Array:
-        halt, step0 = self.request.halt, self.step
-        look(halt)
-        self.step = self.step + active
-        round = self.request.round
-        y: Array = self.engine.descend(self.members, z, H, gammas, active, round, step0, halt, threads=self.threads)
-        return y
-
-    def _one_by_one(
-        self, X: Array, H: Array, gammas: Array, K: Indices, pull: Any, momentum: Any, anchor: Any, until: Any
-    ) -> Any:
-        """Steps without a kernel: member by member, as on the reference engine, spread over threads."""
-        e, n = self.engine, len(X)
-        first = self.step if np.ndim(self.step) else [self.step] * n
-        clients = [OneClient(e.problem, int(i), e.seed, self.request, j, e.number0) for j, i in enumerate(self.members)]
-        options: dict[str, Any] = {}
-        if type(momentum) is not float or momentum != 0.0:
-            options["momentum"] = numbers(momentum, n)
-        if pull is not None:
-            centres = np.broadcast_to(pull[1], X.shape)
-            options["pull"] = list(zip(numbers(pull[0], n), centres, strict=True))
-        if anchor is not None:
-            w, gw = (np.broadcast_to(v, X.shape) for v in anchor[:2])
-            options["anchor"] = list(zip(w, gw, numbers(anchor[2], n), strict=True))
-        if until is not None:
-            options["until"] = numbers(until, n)
-        ends: list[Any] = [None] * n
+    def _one_by_one(self, X: Array, H: Array, gammas: Array, K: Indices, first: Counts, pull: float) -> Array:
+        """Every member takes all its steps on one thread, as on the reference engine."""
+        clients = self._clients_at(first)
+        ends = np.empty(self.shape)
 
         def one(j: int, _: int) -> None:
-            clients[j].step = int(first[j])
-            mine = {name: v[j] for name, v in options.items()}
-            ends[j] = clients[j].descend(X[j].copy(), H[j], float(gammas[j]), int(K[j]), **mine)
+            centre = (pull, 0.0) if pull else None
+            ends[j] = clients[j].descend(X[j].copy(), H[j], float(gammas[j]), int(K[j]), pull=centre)
 
-        e.each(one, n, threads=self.threads)
-        self.gradients += sum(c.gradients for c in clients)
-        self.step = np.array([c.step for c in clients])
-        if until is not None:
-            self.had_criterion = True
-            return np.stack([y for y, _ in ends]), np.array([[steps] for _, steps in ends], dtype=np.int64)
-        if anchor is not None:
-            return tuple(np.stack([np.broadcast_to(end[k], X.shape[1:]) for end in ends]) for k in range(3))
-        return np.stack(ends)
+        self.engine.each(one, len(clients), threads=self.threads)
+        return ends
 
-    def gradient(self, x: Array, where: Any = None) -> Array:
-        x = np.broadcast_to(x, (len(self.members), self.engine.problem.d))
-        wanted = np.ones(len(x), bool) if where is None else np.broadcast_to(np.ravel(where), (len(x),)) != 0
-        self.gradients += int(self.engine.rows[self.members[wanted]].sum())
+    def estimates(self, x: Stack, number: Counts, wanted: Flags) -> Array:
+        x = self.stack(x)
+        if self.engine.shards is None:
+            return self._estimates_one_by_one(x, number, wanted)
+        gradients: Array = self.engine.step_gradients(
+            self.members, x, wanted, self.request.round, number, halt=self.request.halt, threads=self.threads
+        )
+        return gradients
+
+    def _estimates_one_by_one(self, x: Array, number: Counts, wanted: Flags) -> Array:
+        clients = self._clients_at(number)
+        gradients = np.zeros(self.shape)
+        at = np.flatnonzero(wanted)
+
+        def one(k: int, _: int) -> None:
+            gradients[at[k]] = clients[at[k]].estimate(x[at[k]])
+
+        self.engine.each(one, len(at), threads=self.threads)
+        return gradients
+
+    def full_gradients(self, x: Stack, wanted: Flags) -> Array:
         gradients: Array = self.engine.gradients(self.members, x, wanted, self.request.halt, self.threads)
         return gradients
 
+    def expansion(self, x: Array) -> Array:
+        self.gradients += int(self.rows.sum())
+        rows: Array = self.engine.expansions(self.members, self.stack(x), self.request.halt, self.threads)
+        return rows
+
+    def anchored_steps(self, x: Stack, h: Stack, gamma: Column, K: Indices, anchor: Anchor) -> tuple[Stack, ...]:
+        if not self.engine.has_anchors():
+            return super().anchored_steps(x, h, gamma, K, anchor)
+        first = self.step
+        self.step = first + K
+        held = self.stack(anchor[0]), self.stack(anchor[1]), one_each(anchor[2], self.shape[0])
+        ends, moved = self.engine.descend_anchored(
+            self.members, self.stack(x), self.stack(h), one_each(gamma, self.shape[0]), K, held, self.request, first,
+            self.threads,
+        )  # fmt: skip
+        self.gradients += 2 * self._rows_of(K) + int(moved @ self.rows)
+        return tuple(ends)
+
+    def _clients_at(self, number: Counts) -> list[OneClient]:
+        """The members one by one, as they are before the local step of this number."""
+        e, numbers = self.engine, np.broadcast_to(number, self.members.shape).tolist()
+        clients = [OneClient(e.problem, int(i), e.seed, self.request, j, e.number0) for j, i in enumerate(self.members)]
+        for client, k in zip(clients, numbers, strict=True):
+            client.step = k
+        return clients
+
     def own(self, values: Any) -> Any:
-        numbers = self.engine.number0 + self.members
+        numbers = self.number0 + self.members
         if isinstance(values, tuple):
             return np.array([values[i] for i in numbers.tolist()])[:, None]
         if np.ndim(values) == 0:
@@ -116,12 +108,14 @@ class Cohort(Sender):
         mine = np.asarray(values)[numbers]
         return mine if mine.ndim == 2 else mine[:, None]
 
+    def stack(self, v: Stack) -> Array:
+        # one that has a row per member is not touched, because numpy's views take microseconds
+        return v if isinstance(v, np.ndarray) and v.shape == self.shape else np.broadcast_to(v, self.shape)
 
-def as_stack(v: Array | float, shape: tuple[int, int]) -> Array:
-    """v with a row per member; one that has them is not touched, because numpy's views take microseconds."""
-    return v if isinstance(v, np.ndarray) and v.shape == shape else np.broadcast_to(v, shape)
+    def where(self, which: Flags, a: Stack, b: Stack) -> Array:
+        return np.asarray(np.where(which[:, None], a, b))
 
 
-def numbers(v: Any, members: int) -> list[float]:
+def one_each(v: Column, members: int) -> Array:
     """One number per member, from a number or a column."""
-    return [float(u) for u in np.broadcast_to(np.ravel(v), (members,))]
+    return np.full(members, v if isinstance(v, float) else np.ravel(v), dtype=np.float64)

@@ -14,19 +14,20 @@ from typing import Any
 import numpy as np
 
 from proxskip import theory
-from proxskip.compiling import compiling
-from proxskip.cores import available_cores
+from proxskip.core.engine import BrokenOff, Request, Size, Work, look
+from proxskip.core.exchange import SettleHalf
 from proxskip.engines.cpu import kernels
 from proxskip.engines.cpu.cohort import Cohort
 from proxskip.engines.cpu.kernels import Anchors, Steps
 from proxskip.engines.cpu.shards import RangeTask, Rows, Tiles, pack, with_pull
 from proxskip.engines.in_process import NearEngine
-from proxskip.engines.local import Sender
 from proxskip.engines.sparse_rows import balanced, pieces
-from proxskip.interfaces import BrokenOff, Request, SettleHalf, Size, Work, look
-from proxskip.links.sums import SUM_BLOCK, sum_in_order
-from proxskip.problems.clients import checked_gradient, value_and_gradient
+from proxskip.engines.stack_client import Flags
+from proxskip.problems.clients import checked_gradient, expansion, expansion_length, value_and_gradient
 from proxskip.problems.federated import Problem
+from proxskip.support.compiling import compiling
+from proxskip.support.cores import available_cores
+from proxskip.support.sums import SUM_BLOCK, sum_in_order
 from proxskip.types import Array, Indices, Vectors
 
 LARGE = 1 << 18
@@ -94,7 +95,7 @@ class CpuEngine(NearEngine):
 
         up, memory = self._on_ranges(half, ranges, len(cohort))
         totals = tuple(map(Size.total, zip(*(sizes[lo] for lo, _ in ranges), strict=True)))
-        taken = [clients[lo].taken for lo, _ in ranges]
+        taken: list[Any] = [clients[lo].taken for lo, _ in ranges]
         steps = None if taken[0] is None else np.concatenate(taken)
         return Work(self._keep_all(cohort, up, memory), sum(c.gradients for c in clients.values()), totals, steps)
 
@@ -137,13 +138,13 @@ class CpuEngine(NearEngine):
         if len(ranges) == 1:
             up, memory = half(*ranges[0])
             return list(up), memory
-        shape, lock = (c, self.problem.d), threading.Lock()
+        lock = threading.Lock()
         stacks: dict[int | str, Array] = {}
 
         def put(name: int | str, v: Any, lo: int, hi: int) -> None:
             with lock:
                 if name not in stacks:
-                    stacks[name] = self._room_for(name, shape)
+                    stacks[name] = self._room_for(name, (c, v.shape[-1]))
             stacks[name][lo:hi] = v
 
         def work(lo: int, hi: int) -> None:
@@ -193,11 +194,13 @@ class CpuEngine(NearEngine):
         halt: threading.Event | None = None,
         pull: float = 0.0,
         threads: int | None = None,
+        only_gradient: bool = False,
     ) -> Array:
         """All local steps of all members from x0 (a row each, or one for all), as a new stack.
 
         Each member is on one thread, or large ones' blocks of rows on all. Minibatches are numbered from step0 (one
         number, or one per member). Raises ``BrokenOff`` soon after ``halt`` is set. ``pull`` is added to the l2 term.
+        With ``only_gradient`` a step replaces x by the gradient there.
         """
         assert self.shards is not None
         threads = threads or self.threads
@@ -213,15 +216,23 @@ class CpuEngine(NearEngine):
 
             X[...] = x0
             draws = shards.draws(self.seed, round, step0, len(members))
-            shards.spread(Steps(members, X, X, H, gamma, K), draws, share)
+            shards.spread(Steps(members, X, X, H, gamma, K, only_gradient), draws, share)
         else:
 
             def steps(done: int, count: Indices) -> RangeTask:
                 draws = shards.draws(self.seed, round, step0 + done, len(members))
-                return shards.descend(Steps(members, X if done else x0, X, H, gamma, count), draws)
+                return shards.descend(Steps(members, X if done else x0, X, H, gamma, count, only_gradient), draws)
 
             self._in_calls(steps, members, K, halt, threads)
         return X.astype(np.float64, copy=False)
+
+    def step_gradients(
+        self, members: Indices, X: Array, wanted: Flags, round: int, number: Any,
+        halt: threading.Event | None = None, threads: int | None = None,
+    ) -> Array:  # fmt: skip
+        """The gradient of each member's local step of this number at its row of X, where it is wanted."""
+        unused, K = np.zeros(len(members)), np.asarray(wanted, dtype=np.int64)
+        return self.descend(members, X, X, unused, K, round, number, halt, threads=threads, only_gradient=True)
 
     def _by_blocks(self, shards: Rows | Tiles, members: Indices, K: Indices, threads: int) -> bool:
         """Whether threads share the members' blocks: better balanced, but they wait for each other in every step."""
@@ -272,25 +283,38 @@ class CpuEngine(NearEngine):
         return isinstance(self.shards, Rows) and self.shards.batch > 0
 
     def descend_anchored(
-        self, members: Indices, x0: Array, H: Array, gamma: Array, K: Indices, anchor: Any, count: Sender,
-        request: Request, threads: int,
-    ) -> tuple[Array, Array, Array]:  # fmt: skip
-        """Local steps with L-SVRG's gradients, counted."""
+        self, members: Indices, x0: Array, H: Array, gamma: Array, K: Indices, anchor: tuple[Array, Array, Array],
+        request: Request, first: Any, threads: int,
+    ) -> tuple[tuple[Array, Array, Array], Indices]:  # fmt: skip
+        """Local steps with L-SVRG's gradients, numbered from ``first`` on; also how often each anchor moved."""
         assert isinstance(self.shards, Rows)
-        shards, shape, moved = self.shards, (len(members), self.problem.d), np.zeros(len(members), np.int64)
+        shards = self.shards
+        shape = (len(members), self.problem.d)
+        moved = np.zeros(len(members), np.int64)
         X, w, gw = (np.array(np.broadcast_to(v, shape), dtype=shards.dtype, order="C") for v in (x0, *anchor[:2]))
         members = np.require(members, np.int64, ["C", "W"])
         H, gamma = (np.require(v, shards.dtype, ["C", "W"]) for v in (H, gamma))
-        anchors, first = Anchors(w, gw, anchor[2], moved), count.step
+        anchors, K = Anchors(w, gw, anchor[2], moved), np.require(K, np.int64, ["C", "W"])
 
         def steps(done: int, some: Indices) -> RangeTask:
             draws = shards.draws(self.seed, request.round, first + done, len(members))
             return shards.descend_anchored(Steps(members, X, X, H, gamma, some), anchors, draws)
 
         self._in_calls(steps, members, K, request.halt, threads)
-        count.gradients += int(np.sum(2 * shards.batch * K + moved * self.rows[members]))
-        count.step = first + K
-        return X.astype(np.float64, copy=False), w.astype(np.float64, copy=False), gw.astype(np.float64, copy=False)
+        ends = (v.astype(np.float64, copy=False) for v in (X, w, gw))
+        return tuple(ends), moved  # type: ignore[return-value]
+
+    def expansions(self, members: Indices, X: Array, halt: threading.Event | None, threads: int | None = None) -> Array:
+        """Value, gradient and Hessian of each member at its row of X."""
+        rows = np.empty((len(members), expansion_length(X.shape[1])))
+
+        def one(j: int, _: int) -> None:
+            self._look(halt)
+            i = int(members[j])
+            rows[j] = expansion(self.problem.clients[i], X[j], self.number0 + i)
+
+        self.each(one, len(members), self._entries(members) * X.shape[1], threads)
+        return rows
 
     def each(self, work: Any, n: int, numbers: float = math.inf, threads: int | None = None) -> None:
         """``work(j, j + 1)`` for each of n members that read so many numbers; on threads if the oracles allow it."""
@@ -328,9 +352,7 @@ class CpuEngine(NearEngine):
     def judge(self, problem: Problem) -> Problem:
         if self.shards is None or not problem.by_client:
             return problem
-        from proxskip.problems.sharded import Elsewhere  # a worker never needs it
-
-        return Elsewhere.of(problem, self)
+        return problem.evaluated_by(self)
 
     def evaluate(self, x: Array, clients: Any) -> tuple[list[float], Array]:
         """f_i(x) and grad f_i(x) of every client."""

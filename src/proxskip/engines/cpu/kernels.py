@@ -69,6 +69,8 @@ class Steps(NamedTuple):
     H: Any
     gamma: Any
     K: Any
+    only_gradient: bool = False
+    """Whether a step replaces x by the gradient there; K is then 1, or 0 where none is wanted."""
 
 
 class Anchors(NamedTuple):
@@ -410,6 +412,13 @@ def step(x, lo, hi, gamma, g, reg, h):
 
 
 @njit(**_FAST)
+def put_gradient(x, d, g, reg):
+    """x <- g + reg x, the gradient at x."""
+    for c in range(d):
+        x[c] = g[c] + reg[c] * x[c]
+
+
+@njit(**_FAST)
 def block_tiles(u, x, data, scale, at, z, bits, power, g):
     """g <- the gradient sum of block u, small enough for its slopes to stay in the cache.
 
@@ -428,7 +437,7 @@ def block_tiles(u, x, data, scale, at, z, bits, power, g):
 @njit(**_FAST)
 def descend_tiles(lo, hi, steps, data, draws, tiled, work, drawn):
     """The steps of members lo .. hi-1: sparse shards, all rows or most."""
-    clients, X0, X, H, gamma, K = steps
+    clients, X0, X, H, gamma, K, only_gradient = steps
     blocks, groups, d = data.blocks, data.groups, X.shape[1]
     x, z, g, total, bits, power = work
     share, picks, room = drawn
@@ -456,7 +465,10 @@ def descend_tiles(lo, hi, steps, data, draws, tiled, work, drawn):
             if part != 1.0:
                 for c in range(d):
                     total[c] *= part
-            step(x, 0, d, gamma[j], total, data.reg, H[j])
+            if only_gradient:
+                put_gradient(x, d, total, data.reg)
+            else:
+                step(x, 0, d, gamma[j], total, data.reg, H[j])
         for c in range(d):
             X[j, c] = x[c]
 
@@ -591,7 +603,7 @@ def rows_gradient(rows, factor, picks, first, x, data, g, part, p):
 @njit(**_FAST)
 def descend_rows(lo, hi, steps, data, draws, work):
     """The steps of members lo .. hi-1: dense shards, minibatches, softmax, and sparse shards with thin columns."""
-    clients, X0, X, H, gamma, K = steps
+    clients, X0, X, H, gamma, K, only_gradient = steps
     d, batch = X.shape[1], draws.batch
     part, total, picks, p, room = work
     for j in range(lo, hi):
@@ -605,7 +617,10 @@ def descend_rows(lo, hi, steps, data, draws, work):
                 number = draws.step0[j] + k
                 draw_rows(draws.seed, draws.number0 + i, draws.round, number, first, m, batch, picks, room)
             rows_gradient(batch if batch > 0 else m, data.share[i], picks, first, x, data, total, part, p)
-            step(x, 0, d, gamma[j], total, data.reg, H[j])
+            if only_gradient:
+                put_gradient(x, d, total, data.reg)
+            else:
+                step(x, 0, d, gamma[j], total, data.reg, H[j])
 
 
 @njit(**_COMPILED)
@@ -621,7 +636,7 @@ def descend_anchored(lo, hi, steps, anchors, data, draws, work):
 
     K[j] times:  z = x_j;  x_j <- z - gamma_j (g(z) - g(w_j) + gw_j - h_j);  and with probability q_j  w_j <- z
     """
-    clients, _, X, H, gamma, K = steps
+    clients, _, X, H, gamma, K, _ = steps
     reg, batch, d = data.reg, draws.batch, X.shape[1]
     at_x, at_w, part, picks, everything, p, room = work
     for j in range(lo, hi):
@@ -670,9 +685,9 @@ def sum_rows(lo, hi, k, owner, starts, K, X, taken, factor, picks, first, data, 
 
 
 @njit(**_FAST)
-def step_by_parts(k, starts, K, parts, factor, X, gamma, reg, H, total):
+def step_by_parts(k, starts, parts, factor, X, steps, reg, total):
     """Step k of every member; its gradient is ``factor`` times the sum of its parts in order."""
-    d = parts.shape[1]
+    d, K = parts.shape[1], steps.K
     for j in range(K.shape[0]):
         if k < K[j]:
             for c in range(d):
@@ -683,7 +698,10 @@ def step_by_parts(k, starts, K, parts, factor, X, gamma, reg, H, total):
             if factor[j] != 1.0:
                 for c in range(d):
                     total[c] *= factor[j]
-            step(X[j], 0, d, gamma[j], total, reg, H[j])
+            if steps.only_gradient:
+                put_gradient(X[j], d, total, reg)
+            else:
+                step(X[j], 0, d, steps.gamma[j], total, reg, steps.H[j])
 
 
 # -- tiles are filled --------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ layout.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import copy
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,7 +16,6 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import scipy
 
-from proxskip.compiling import compiling
 from proxskip.engines.cpu import kernels
 from proxskip.engines.cpu.kernels import (
     ENTRIES_PER_TILE,
@@ -34,7 +33,8 @@ from proxskip.engines.cpu.kernels import (
 from proxskip.engines.sparse_rows import merged_rows, offsets, ranges
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel, Softmax
-from proxskip.problems.packed import Packed, stores_of
+from proxskip.problems.packed import Packed
+from proxskip.support.compiling import compiling
 from proxskip.types import Array, Indices, is_sparse
 
 RangeTask = Callable[[int, int], None]
@@ -44,6 +44,8 @@ MAX_ROWS_PER_BLOCK = 1 << 14
 """Rows of a block of tiles: their slopes stay in the cache, and 16 bits number them."""
 MIN_BATCH_SHARE = 0.4
 """The share of rows from which a minibatch is a full gradient whose other rows have weight zero."""
+LOSSES = {"logistic": kernels.LOGISTIC, "squared": kernels.SQUARED, "softmax": kernels.SOFTMAX}
+"""The losses that the kernels know."""
 ENTRIES_PER_BLOCK = 1 << 20
 """About how many entries a block of ``Rows`` has; clients with several blocks may use several threads."""
 
@@ -59,18 +61,19 @@ def pack(problem: Problem, number0: int = 0) -> Tiles | Rows | None:
         number0: the number of its first client, where the problem is a part of one with more clients.
     """
     if problem not in _packed_before or _packed_before[problem][0] != number0:
-        shards = _packed(problem, number0) if _are_alike(problem) else None
-        _packed_before[problem] = number0, shards
+        clients = problem.clients
+        has_kernel = isinstance(clients, Packed) and clients.store.has_kernels and clients.has_even_rows()
+        _packed_before[problem] = number0, _packed(problem, number0) if has_kernel else None
     return _packed_before[problem][1]
 
 
 def _packed(problem: Problem, number0: int) -> Tiles | Rows:
-    first: Any = problem.clients[0]
+    store = store_of(problem)
     rows = int(problem.rows_each.sum())
     most_rows = problem.batch is None or problem.batch * problem.n >= MIN_BATCH_SHARE * rows
     dense_columns = entries_of(problem) >= MIN_ENTRIES_PER_COLUMN * problem.n * problem.d
     # tiles would copy data on disk into memory
-    tiled = is_sparse(first.A) and not isinstance(first, Softmax) and not _is_mapped(problem)
+    tiled = is_sparse(store.A) and not isinstance(store, Softmax) and not _is_mapped(problem)
     kind = Tiles if tiled and most_rows and dense_columns else Rows
     shards = kind(problem, number0)
     with compiling(kernels.block_sums):
@@ -80,39 +83,25 @@ def _packed(problem: Problem, number0: int) -> Tiles | Rows:
 
 def entries_of(problem: Problem) -> int:
     """Entries that a pass over the data reads."""
-    models = stores_of(problem.clients)
-    if is_sparse(models[0].A):
-        return int(sum(f.A.nnz for f in models))
-    if isinstance(models[0], Softmax):  # read as sparse rows
-        return int(sum(np.count_nonzero(f.A) for f in models))
-    return int(sum(f.A.size for f in models))
+    store = store_of(problem)
+    if isinstance(store, Softmax) and not is_sparse(store.A):  # read as sparse rows
+        return int(np.count_nonzero(store.A))
+    return int(store.A.size)  # of a sparse matrix, the entries that it stores
 
 
 def _is_mapped(problem: Problem) -> bool:
     return isinstance(problem.clients, Packed) and problem.clients.mapped
 
 
+def store_of(problem: Problem) -> Any:
+    """The linear model that holds the rows of all clients, which are packed."""
+    assert isinstance(problem.clients, Packed)
+    return problem.clients.store
+
+
 def all_ones(values: Any, at_once: int = 1 << 22) -> bool:
     """Whether all values are one, read in blocks because they may exceed the memory."""
     return all(bool(np.all(values[k : k + at_once] == 1.0)) for k in range(0, len(values), at_once))
-
-
-def _are_alike(problem: Problem) -> bool:
-    if isinstance(problem.clients, Packed):
-        return problem.clients.has_even_rows()
-    first = problem.clients[0]
-    return isinstance(first, LinearModel) and all(_alike(f, first) for f in problem.clients)
-
-
-def _alike(f: Any, first: LinearModel) -> bool:
-    return (
-        type(f) is type(first)
-        and f.has_rows
-        and f.dtype == first.dtype
-        and np.array_equal(f.reg, first.reg)
-        and np.ptp(f.s) == 0
-        and is_sparse(f.A) == is_sparse(first.A)
-    )
 
 
 def with_pull(shards: Rows | Tiles, tau: float) -> Rows | Tiles:
@@ -134,8 +123,11 @@ class Shards:
 
     def __init__(self, problem: Problem, model: LinearModel, number0: int) -> None:
         sizes = problem.rows_each
-        self.dtype, self.d, self.number0, self.batch = model.dtype, problem.d, number0, problem.batch or 0
-        self.loss = kernels.LOGISTIC if model.loss == "logistic" else kernels.SQUARED
+        self.dtype = model.dtype
+        self.d = problem.d
+        self.number0 = number0
+        self.batch = problem.batch or 0
+        self.loss = LOSSES[model.loss]
         self.reg = model.reg.astype(self.dtype)
         self.most_rows, self.place = int(sizes.max()), NO_PICKS
         self.row0 = offsets(sizes)
@@ -165,7 +157,9 @@ class Shards:
         Args:
             share: calls a task for ranges of blocks with these loads.
         """
-        X, K, counts = steps.X, steps.K, self.block_counts(steps.clients)
+        X = steps.X
+        K = steps.K
+        counts = self.block_counts(steps.clients)
         owner, starts = np.repeat(np.arange(len(counts)), counts), offsets(counts)
         parts, total = np.empty((len(owner), self.d), self.dtype), np.empty(self.d, self.dtype)
         x = np.append(X, np.zeros((len(X), 1), self.dtype), axis=1)  # with the zero that tiles read
@@ -175,26 +169,33 @@ class Shards:
             for j in np.flatnonzero(k < K) if self.batch else ():
                 factor[j] = draw(int(j), int(draws.step0[j]) + k)
             share(partial(add, k), loads)
-            kernels.step_by_parts(k, starts, K, parts, factor, x, steps.gamma, self.data.reg, steps.H, total)
+            kernels.step_by_parts(k, starts, parts, factor, x, steps, self.data.reg, total)
         X[:] = x[:, :-1]
+
+
+def _kind_of_rows(store: LinearModel) -> int:
+    if isinstance(store, Softmax):
+        return kernels.SOFTMAX
+    return kernels.SPARSE if is_sparse(store.A) else kernels.DENSE
 
 
 class Rows(Shards):
     """The rows of all clients end to end, dense or CSR; client i has rows row0[i] to row0[i + 1] - 1."""
 
     def __init__(self, problem: Problem, number0: int = 0) -> None:
-        models = stores_of(problem.clients)
-        first, sizes = models[0], problem.rows_each
-        super().__init__(problem, first, number0)
+        store, sizes = store_of(problem), problem.rows_each
+        super().__init__(problem, store, number0)
         self.mapped = _is_mapped(problem)
-        C = first.C if isinstance(first, Softmax) else 0
-        self.b = joined([f.b for f in models]).astype(self.dtype, copy=False)
-        kind = kernels.SOFTMAX if C else kernels.SPARSE if is_sparse(first.A) else kernels.DENSE
+        C = store.C if isinstance(store, Softmax) else 0
+        self.b = np.asarray(store.b, dtype=self.dtype)
+        kind = _kind_of_rows(store)
         # one kernel serves all kinds; the arrays of the others are empty
-        dense = np.zeros((0, 0), self.dtype) if kind else joined([f.A for f in models])
+        dense = np.zeros((0, 0), self.dtype)
         sparse = np.zeros(1, np.uint64), np.zeros(0, np.uint16), np.zeros(0, self.dtype)  # type: tuple[Any, Any, Any]
-        if kind:
-            sparse = self._sparse([scipy.sparse.csr_matrix(f.A) for f in models], kind)
+        if kind == kernels.DENSE:
+            dense = np.ascontiguousarray(store.A)
+        else:
+            sparse = self._sparse(scipy.sparse.csr_matrix(store.A), kind)
         share = 1.0 / (np.full_like(sizes, self.batch) if self.batch else sizes)
         entries_per_row = max(1.0, entries_of(problem) / max(1, int(sizes.sum())))
         per_block = max(1, int(ENTRIES_PER_BLOCK / entries_per_row))
@@ -204,14 +205,15 @@ class Rows(Shards):
         self.work = entries.astype(np.float64) * max(1, C) + 1.0
         self.most_blocks = int(self.block_counts(np.arange(problem.n)).max())
 
-    def _sparse(self, matrices: list[Any], kind: int) -> tuple[Any, Any, Any]:
-        indptr, indices, values = stacked(matrices)
+    def _sparse(self, A: Any, kind: int) -> tuple[Any, Any, Any]:
+        indptr = A.indptr.astype(np.int64)
+        indices = A.indices
+        values = A.data
         if self.batch and kind == kernels.SPARSE and not self.mapped:
             indptr, indices, values = self._by_length(indptr, indices, values)
         if kind == kernels.SPARSE and all_ones(values):  # they are not stored
             values = values[:0]
-        columns = matrices[0].shape[1]
-        narrow = indices.view(f"u{indices.itemsize}") if self.mapped else indices.astype(width(columns))
+        narrow = indices.view(f"u{indices.itemsize}") if self.mapped else indices.astype(width(A.shape[1]))
         return indptr.astype(np.uint64), narrow, values.astype(self.dtype, copy=False)
 
     def _by_length(self, indptr: Indices, indices: Any, values: Any) -> tuple[Indices, Any, Any]:
@@ -253,7 +255,9 @@ class Rows(Shards):
 
     def _by_blocks(self, steps: Steps, draws: Draws, owner: Indices, starts: Indices, parts: Array) -> Any:
         """For ``spread``: the loads of the blocks, ``draw(j, number)`` for a minibatch, ``add(k, lo, hi)`` for sums."""
-        cohort, X, K = steps.clients, steps.X, steps.K
+        cohort = steps.clients
+        X = steps.X
+        K = steps.K
         first, m = self.row0[cohort], np.diff(self.row0)[cohort]
         taken = np.full_like(m, self.batch) if self.batch else m
         one_minibatch, room = self._drawing()
@@ -331,11 +335,11 @@ class Slots(NamedTuple):
         return ROWS_PER_TILE * int(self.groups[-1])
 
 
-def rows_of_the_data(models: Sequence[Any], sizes: Indices) -> DataRows:
+def rows_of_the_data(store: LinearModel, sizes: Indices) -> DataRows:
     """The first line of the picture in ``Tiles``."""
-    indptr, indices, values = stacked([f.A for f in models])
+    indptr = store.A.indptr.astype(np.int64)
     owner = np.repeat(np.arange(len(sizes)), sizes)
-    return DataRows(indptr, indices, values, joined([f.b for f in models]), owner, np.diff(indptr))
+    return DataRows(indptr, store.A.indices, store.A.data, store.b, owner, np.diff(indptr))
 
 
 def kept_rows(data: DataRows) -> KeptRows:
@@ -393,9 +397,11 @@ class Tiles(Shards):
     """
 
     def __init__(self, problem: Problem, number0: int = 0) -> None:
-        models, n, sizes = stores_of(problem.clients), problem.n, problem.rows_each
-        super().__init__(problem, models[0], number0)
-        data = rows_of_the_data(models, sizes)
+        store = store_of(problem)
+        n = problem.n
+        sizes = problem.rows_each
+        super().__init__(problem, store, number0)
+        data = rows_of_the_data(store, sizes)
         kept = kept_rows(data)
         tiled = tiled_rows(data, kept)
         slots = slots_of(tiled, n)
@@ -478,7 +484,10 @@ class Tiles(Shards):
         return x, z, g[0], g[1], bits, bits.view(np.float64)
 
     def _by_blocks(self, steps: Steps, draws: Draws, owner: Indices, starts: Indices, parts: Array) -> Any:
-        cohort, X, K, first = steps.clients, steps.X, steps.K, self.groups[self.blocks]
+        cohort = steps.clients
+        X = steps.X
+        K = steps.K
+        first = self.groups[self.blocks]
         block = ranges(self.blocks[cohort], np.diff(starts))
         weights, picks, room = self._drawn()
         # a minibatch's weights are one client's, from its first group on
@@ -496,17 +505,6 @@ class Tiles(Shards):
 
     def block_counts(self, cohort: Indices) -> Indices:
         return np.diff(self.blocks)[cohort]
-
-
-def stacked(matrices: list[Any]) -> tuple[Indices, Any, Any]:
-    """The CSR arrays of all rows end to end."""
-    indptr = offsets(np.concatenate([np.diff(M.indptr) for M in matrices]))
-    return indptr, joined([M.indices for M in matrices]), joined([M.data for M in matrices])
-
-
-def joined(arrays: list[Any]) -> Any:
-    """The arrays end to end; a single one is not copied."""
-    return np.ascontiguousarray(arrays[0]) if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def width(largest: int) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.links.sums import SUM_BLOCK
+from proxskip.support.sums import SUM_BLOCK
 
 THREADS = 64
 """Threads per block of the server's kernels."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from proxskip.codecs import Codec, Key
+from proxskip.core.engine import Request
+from proxskip.core.exchange import Pull
 from proxskip.engines.gpu.launch import many
-from proxskip.engines.local import Sender, key_of, pull_to_zero, pulled_steps
-from proxskip.interfaces import Request
-from proxskip.links.codecs import Codec, Key
+from proxskip.engines.local import Column, Sender, Stack, key_of, momentum_steps, pull_to_zero
 from proxskip.types import Indices, InputError
 
 
@@ -18,13 +19,25 @@ class CardCohort(Sender):
     """A whole cohort as one client: every vector is a CuPy array, ``(c, d)``, or ``(d,)`` for all members."""
 
     def __init__(self, engine: Any, members: Indices, request: Request) -> None:
-        self.engine, self.members, self.request = engine, members, request
+        self.engine = engine
+        self.members = members
+        self.request = request
         self.own_columns = {k: engine.cupy.asarray(v)[:, None] for k, v in request.own.items()}
 
     def keys(self, vector: int) -> Sequence[Key]:
         return [key_of(self.request, self.engine.seed, int(i), j, vector) for j, i in enumerate(self.members)]
 
-    def descend(self, x: Any, h: Any, gamma: Any, K: Any, *, pull: Any = None, momentum: Any = 0.0, **more: Any) -> Any:
+    def descend(
+        self,
+        x: Stack,
+        h: Stack,
+        gamma: Column,
+        K: int | Indices,
+        *,
+        pull: Pull | None = None,
+        momentum: Column = 0.0,
+        **more: Any,
+    ) -> Stack:
         """With momentum, or a pull to anything but zero, there is one launch per step."""
         _only_plain_steps(more)
         if not many(momentum) and not momentum and (strength := pull_to_zero(pull)) is not None:
@@ -32,12 +45,12 @@ class CardCohort(Sender):
         if many(K):
             raise InputError('the gpu engine needs one K for all clients with momentum or a pull; use engine="cpu".')
 
-        def one_step(z: Any, shift: Any, gamma: Any, active: Any) -> Any:
+        def one_step(z: Stack, shift: Stack, gamma: Column, active: Indices) -> Stack:
             return self._plain_steps(z, shift, gamma, 1)
 
         return pulled_steps(one_step, x, h, gamma, K, pull, momentum)
 
-    def _plain_steps(self, x: Any, h: Any, gamma: Any, K: Any, pull: float = 0.0) -> Any:
+    def _plain_steps(self, x: Stack, h: Stack, gamma: Column, K: int | Indices, pull: float = 0.0) -> Stack:
         """K times  x <- x - gamma (g(x) - h + pull x)."""
         engine, request = self.engine, self.request
         self.gradients += self._rows_taken(K)
@@ -50,12 +63,12 @@ class CardCohort(Sender):
             pull=pull, halt=request.halt,
         )  # fmt: skip
 
-    def _rows_taken(self, K: Any) -> int:
+    def _rows_taken(self, K: int | Indices) -> int:
         """Rows that K steps (a number, or one per member) differentiate."""
         rows = self.engine.problem.batch or self.engine.rows[self.members]
         return int(np.sum(np.broadcast_to(K, len(self.members)) * rows))
 
-    def gradient(self, x: Any, where: Any = None) -> Any:
+    def gradient(self, x: Stack, where: Column | None = None) -> Stack:
         """The members' full gradients, one row each; zeros where none is wanted."""
         engine, count = self.engine, len(self.members)
         members = engine.numbers(self.members)
@@ -72,14 +85,14 @@ class CardCohort(Sender):
         """Rows of the members whose full gradient is wanted."""
         return int(np.sum(wanted * self.engine.rows[self.members]))
 
-    def _zeros_and_ones(self, where: Any) -> Indices:
+    def _zeros_and_ones(self, where: Column) -> Indices:
         """For each member 1 where ``where``, a number or a column, is not zero."""
         # a column that came with the request is known here, and need not be read from the GPU
         sent = [self.request.own[name] for name, column in self.own_columns.items() if column is where]
         values = np.ravel(sent[0] if sent else self.engine.fetch(where))
         return np.broadcast_to(values != 0, len(self.members)).astype(np.int64)
 
-    def read(self, v: Any, codec: Codec, keys: Sequence[Key]) -> Any:
+    def read(self, v: Stack, codec: Codec, keys: Sequence[Key]) -> Stack:
         return self.engine.place(super().read(self.engine.fetch(v), codec, keys))
 
     def own(self, values: Any) -> Any:
@@ -90,6 +103,31 @@ class CardCohort(Sender):
         return self.engine.rows_of(column, self.members)
 
 
+def pulled_steps(
+    one_step: Callable[[Stack, Stack, Column, Indices], Stack],
+    x: Stack,
+    h: Stack,
+    gamma: Column,
+    K: int | Indices,
+    pull: Pull | None,
+    momentum: Column,
+) -> Stack:
+    """Steps with momentum and a pull, made of plain ones: the pull shifts h anew in every step.
+
+    Args:
+        one_step: ``(z, h, gamma, active) -> z - gamma (g(z) - h)``; ``active`` is one number or one per member, 0 where
+            that member's K is reached.
+    """
+
+    def step(z: Stack, y: Stack, k: int) -> Stack:
+        shift = h if pull is None else h - pull[0] * (z - pull[1])
+        active = (np.asarray(K) > k).astype(np.int64)
+        new = one_step(z, shift, gamma, active)
+        return new if np.all(active) else np.where(active[:, None] > 0, new, y)
+
+    return momentum_steps(step, x, int(np.max(K)), momentum)[0]
+
+
 def _only_plain_steps(options: Mapping[str, Any]) -> None:
     """Refuse options that the kernels do not support."""
     used = [name for name, v in options.items() if v is not None]
@@ -97,7 +135,7 @@ def _only_plain_steps(options: Mapping[str, Any]) -> None:
         raise InputError(f'the gpu engine does not support {used[0]} in local steps; use engine="cpu".')
 
 
-def _one_number(step0: Any) -> int:
+def _one_number(step0: int | Indices) -> int:
     """The number of the first step, which must be the same for all members."""
     if isinstance(step0, int):
         return step0

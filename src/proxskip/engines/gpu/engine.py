@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from proxskip.core.engine import Engine, Mixed, Request, Work
+from proxskip.core.exchange import SettleHalf
+from proxskip.core.gossip import Mixer
 from proxskip.engines.gpu.cuda import mixed, weighted_sum
 from proxskip.engines.gpu.device import need_cupy
 from proxskip.engines.gpu.device_cohort import CardCohort
 from proxskip.engines.gpu.launch import LocalSteps, steps_on_card
-from proxskip.interfaces import Engine, Mixed, Request, SettleHalf, Work
-from proxskip.links.gossip import Mixer
-from proxskip.links.graphs import Graph
+from proxskip.graphs import Graph
 from proxskip.problems.federated import Problem
 from proxskip.types import Array, Indices, InputError, Vectors
 
@@ -38,7 +39,9 @@ class GpuEngine(Engine):
         return self.far
 
     def open(self, problem: Problem, memory: Vectors, seed: int) -> None:
-        self.problem, self.seed, self.rows = problem, seed, problem.rows_each
+        self.problem = problem
+        self.seed = seed
+        self.rows = problem.rows_each
         self.far = problem.psi is None  # numpy computes the prox, so x has to come down
         self.kept = {k: self.cupy.array(v) for k, v in memory.items()}
         if not LocalSteps.fit(problem):
@@ -100,7 +103,10 @@ class GpuEngine(Engine):
 
     def close(self) -> None:
         """Release the GPU's memory, except for the problem's data."""
-        self.steps, self.kept, self.sent, self.members = None, {}, {}, (None, None)
+        self.steps = None
+        self.kept = {}
+        self.sent = {}
+        self.members = (None, None)
         self.cupy.get_default_memory_pool().free_all_blocks()
 
     # -- between host and GPU ------------------------------------------------------------------------------------------

@@ -23,14 +23,14 @@ from typing import Any
 
 import numpy as np
 
+from proxskip.core.engine import look
 from proxskip.engines.gpu import cuda
 from proxskip.engines.gpu.cuda import NULL
 from proxskip.engines.gpu.device import Card
 from proxskip.engines.gpu.tiles import PACK, ClientRows, Layout
-from proxskip.interfaces import look
 from proxskip.problems.federated import Problem
-from proxskip.problems.glm import LinearModel, Softmax
-from proxskip.problems.packed import has_even_rows, stores_of
+from proxskip.problems.glm import Softmax
+from proxskip.problems.packed import Packed
 from proxskip.types import InputError
 
 MAX_ROWS_WITHOUT_TILES = 24
@@ -62,32 +62,28 @@ class LocalSteps:
     def __init__(
         self, problem: Problem, blocks: int | None = None, threads: int | None = None, grid: bool | None = None
     ) -> None:
-        models = stores_of(problem.clients)
-        first = models[0]
+        assert isinstance(problem.clients, Packed)
+        store = problem.clients.store
         self.card = Card.here()
-        self.kind = np.dtype(first.dtype)
+        self.kind = np.dtype(store.dtype)
         self.real_bytes = self.kind.itemsize
-        self.Q = first.C if isinstance(first, Softmax) else 1
-        self.F, self.d = int(first.A.shape[1]), problem.d
-        self.loss = cuda.LOSSES[first.loss]
+        self.Q = store.C if isinstance(store, Softmax) else 1
+        self.F, self.d = int(store.A.shape[1]), problem.d
+        self.loss = cuda.LOSSES[store.loss]
         self.batch = int(problem.batch or 0)
-        if self.batch and not has_even_rows(problem.clients):
+        if self.batch and not problem.clients.has_even_rows():
             raise InputError('the gpu engine needs rows of equal weight for minibatches; use engine="cpu".')
         self.n = problem.n
-        self.data = ClientRows.of(models, problem.rows_each)
+        self.data = ClientRows.of(store, problem.rows_each)
         self.unit = self.data.unit
-        self.reg = np.stack([f.reg for f in models])
-        if np.all(self.reg == self.reg[0]):
-            self.reg = self.reg[:1]
+        self.reg = store.reg
         self.options = blocks, threads, grid
         self._plan()
 
     @staticmethod
     def fit(problem: Problem) -> bool:
-        """Whether all clients are linear models of one loss and type, so that one kernel serves all."""
-        models = stores_of(problem.clients)
-        first = models[0]
-        return isinstance(first, LinearModel) and all(type(f) is type(first) and f.dtype == first.dtype for f in models)
+        """Whether all clients are linear models of one kind that has kernels."""
+        return isinstance(problem.clients, Packed) and problem.clients.store.has_kernels
 
     @cached_property
     def full(self) -> LocalSteps:
@@ -111,7 +107,7 @@ class LocalSteps:
             self._plan_tiles(*self.options)
         self._send("row0", self.data.row0)
         self._send("reg", self.reg)
-        self.plan |= {"F": self.F, "Q": self.Q, "reg_stride": self.d if len(self.reg) > 1 else 0}
+        self.plan |= {"F": self.F, "Q": self.Q, "reg_stride": 0}
         self.plan |= {"batch": self.batch, "mask_words": -(-int(np.diff(self.data.row0).max()) // 32)}
         self.constants |= {
             "REAL": "double" if self.real_bytes == 8 else "float",

@@ -9,12 +9,13 @@ GPU.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
 
 from proxskip.engines.sparse_rows import merged_rows, offsets, ranges
+from proxskip.problems.glm import LinearModel
 from proxskip.types import Array, Indices
 
 PACK = 4
@@ -38,14 +39,14 @@ class ClientRows:
     """Each row's number within its client."""
 
     @staticmethod
-    def of(models: list[Any], sizes: Indices) -> ClientRows:
-        """From linear models that hold the rows of clients of these sizes."""
+    def of(store: LinearModel, sizes: Indices) -> ClientRows:
+        """From a linear model that holds the rows of clients of these sizes."""
         return ClientRows(
             clients=len(sizes),
-            A=scipy.sparse.vstack([scipy.sparse.csr_matrix(f.A) for f in models], format="csr").astype(np.float64),
+            A=scipy.sparse.csr_matrix(store.A, dtype=np.float64),
             owner=np.repeat(np.arange(len(sizes)), sizes),
-            labels=np.concatenate([f.b for f in models]).astype(np.float64),
-            shares=np.concatenate([f.s for f in models]).astype(np.float64),
+            labels=np.asarray(store.b, dtype=np.float64),
+            shares=np.asarray(store.s, dtype=np.float64),
             numbers=ranges(np.zeros_like(sizes), sizes),
         )
 
@@ -72,21 +73,121 @@ class ClientRows:
         return self._take(kept, np.full(len(kept), 1.0 / batch))
 
     def _take(self, kept: Indices, shares: Array) -> ClientRows:
-        owner, labels, numbers = self.owner[kept], self.labels[kept], self.numbers[kept]
+        owner = self.owner[kept]
+        labels = self.labels[kept]
+        numbers = self.numbers[kept]
         return ClientRows(self.clients, self.A[kept], owner, labels, shares, numbers)
+
+
+class Outputs(NamedTuple):
+    """The outputs, sorted by slice, by lanes and from the longest on, and cut into tiles."""
+
+    order: Indices
+    """The number of each among the rows of the matrix."""
+    owner: Indices
+    """Its slice."""
+    log: Indices
+    """The logarithm to base 2 of the lanes that share it."""
+    length: Indices
+    """Its entries."""
+    opens: Any
+    """Whether it is the first of its tile."""
+    number: Indices
+    """Its number in its tile."""
+
+
+class TileList(NamedTuple):
+    """The tiles in the order of their outputs."""
+
+    owner: Indices
+    """The slice of each."""
+    log: Indices
+    """The logarithm to base 2 of the lanes per output."""
+    first: Indices
+    """The place of its first output among the sorted ones."""
+    outputs: Indices
+    """How many it has."""
+    packs: Indices
+    """How many each of its lanes reads."""
+
+
+def lanes_of_outputs(length: Indices, owner: Indices, slices: int, warps: int) -> Indices:
+    """The logarithm of the lanes of each output: no lane has much more than its share of the slice's entries."""
+    entries = np.bincount(owner, weights=length, minlength=slices)
+    share_of_lane = np.maximum(np.ceil(entries / (warps * 32 * PACK)), 1) * PACK
+    lanes = np.maximum(length, 1) / share_of_lane[owner]
+    return np.asarray(np.clip(np.ceil(np.log2(lanes)), 0, 5), dtype=np.int64)
+
+
+def sorted_outputs(length: Indices, owner: Indices, log: Indices) -> Outputs:
+    """Outputs of a tile have the same number of lanes and, since neighbours are about equally long, little padding."""
+    order = np.lexsort((-length, -log, owner))
+    owner, log = owner[order], log[order]
+    # an output opens a tile where its group (slice and lanes) begins, or where the tile before is full
+    group = owner * 8 + log
+    everything = np.arange(len(order))
+    begins = np.ones(len(order), dtype=np.bool_)
+    begins[1:] = group[1:] != group[:-1]
+    begin_of_group = np.maximum.accumulate(np.where(begins, everything, 0))
+    number = (everything - begin_of_group) % (32 >> log)
+    return Outputs(order, owner, log, length[order], number == 0, number)
+
+
+def tiles_of_outputs(outputs: Outputs) -> TileList:
+    """A tile is as deep as its first output, the longest, needs."""
+    first = np.flatnonzero(outputs.opens)
+    log = outputs.log[first]
+    packs = -(-outputs.length[first] // (PACK << log))
+    count = np.diff(np.append(first, len(outputs.order)))
+    return TileList(outputs.owner[first], log, first, count, packs)
+
+
+def places_of_entries(outputs: Outputs, pack0: Indices) -> Indices:
+    """Where each entry of the matrix lies among the packed ones; ``pack0`` is the first pack of each tile.
+
+    Entry k of an output with T lanes goes to lane k mod T, and in a lane one pack is filled after the other.
+    """
+    tile = _scattered(outputs.order, np.cumsum(outputs.opens) - 1)
+    log, number = _scattered(outputs.order, outputs.log), _scattered(outputs.order, outputs.number)
+    length = _scattered(outputs.order, outputs.length)
+    output = np.repeat(np.arange(len(length)), length)
+    k = ranges(np.zeros_like(length), length)
+    log = log[output]
+    lanes = 1 << log
+    lane, depth = number[output] * lanes + k % lanes, k >> log
+    pack = pack0[tile[output]] + depth // PACK
+    return np.asarray((pack * 32 + lane) * PACK + depth % PACK)
 
 
 @dataclass(frozen=True)
 class LaneTiles:
-    """Sparse sums (*outputs*) of many slices as tiles; a slice is a thread block's part of a client."""
+    """Sparse sums (*outputs*) of many slices as tiles; a slice is a thread block's part of a client.
 
-    tiles: Any  # (tiles, 4) int32: first pack (in rows of 32), packs per lane, outputs << 3 | log2(lanes), first output
-    tile0: Indices  # the first tile of each slice
-    pack0: Indices  # the first pack of each slice, in rows of 32
-    warps: Any  # (slices, warps + 1) int32: tiles warps[s, v] to warps[s, v + 1] - 1 of slice s are warp v's
-    place: Indices  # the number of each output in its slice
-    idx: Any  # the packed entries: which number is read, ...
-    val: Any  # ... and its factor
+    From the rows of a matrix to what the warps read::
+
+        outputs          o0 o1 o2 o3 ...        the rows of the matrix, each of one slice
+                         |   lanes_of_outputs: how many lanes share each
+        sorted outputs   o2 o0 | o3 o1 ...      by slice, lanes and length
+                         |   tiles_of_outputs: up to 32 lanes each
+        tiles            t0    | t1 ...
+                         |   _schedule: dealt to the warps of their slice
+        packs            in the order in which the warps read them; places_of_entries fills them
+    """
+
+    tiles: Any
+    """(tiles, 4) int32: first pack (in rows of 32), packs per lane, outputs << 3 | log2(lanes), first output."""
+    tile0: Indices
+    """The first tile of each slice."""
+    pack0: Indices
+    """The first pack of each slice, in rows of 32."""
+    warps: Any
+    """(slices, warps + 1) int32: tiles warps[s, v] to warps[s, v + 1] - 1 of slice s are warp v's."""
+    place: Indices
+    """The number of each output in its slice."""
+    idx: Any
+    """Which number each packed entry reads."""
+    val: Any
+    """The factors of the packed entries."""
 
     @staticmethod
     def of(
@@ -99,47 +200,40 @@ class LaneTiles:
             extra: the cost of finishing a tile, in entries.
         """
         length = np.diff(outputs.indptr).astype(np.int64)
-        # lanes per output: a power of two, so that no lane has much more than its share of the slice
-        total = np.bincount(owner, weights=length, minlength=slices)
-        per_lane = np.maximum(np.ceil(total / (warps * 32 * PACK)), 1) * PACK
-        log = np.clip(np.ceil(np.log2(np.maximum(length, 1) / per_lane[owner])), 0, 5).astype(np.int64)
-        # by slice, lanes and length: outputs of a tile have the same number of lanes and need little padding
-        order = np.lexsort((-length, -log, owner))
-        o_owner, o_log, o_length = owner[order], log[order], length[order]
-        place = _scattered(order, np.arange(len(order)) - np.searchsorted(o_owner, np.arange(slices + 1))[o_owner])
-        # an output opens a tile where its group (slice, lanes) begins or the tile before is full
-        key = o_owner * 8 + o_log
-        fresh = np.concatenate([[True], key[1:] != key[:-1]]) if len(key) else np.zeros(0, bool)
-        within = np.arange(len(key)) - np.maximum.accumulate(np.where(fresh, np.arange(len(key)), 0))
-        opens = within % (32 >> o_log) == 0
-        first = np.flatnonzero(opens)
-        count = np.diff(np.append(first, len(key)))
-        # a tile is as deep as its first output, the longest, needs
-        packs = -(-o_length[first] // (PACK << o_log[first]))
-        t_owner, t_log = o_owner[first], o_log[first]
-        # tiles lie in the order in which the warps read them
-        warp, final = _schedule(slices, t_owner, packs * PACK + extra + 3 * t_log, warps)
-        start = offsets(packs[final])
-        tile0 = np.searchsorted(t_owner[final], np.arange(slices + 1))
+        ordered = sorted_outputs(length, owner, lanes_of_outputs(length, owner, slices, warps))
+        first_of_slice = np.searchsorted(ordered.owner, np.arange(slices + 1))
+        place = _scattered(ordered.order, np.arange(len(length)) - first_of_slice[ordered.owner])
+        tiles = tiles_of_outputs(ordered)
+        cost = np.asarray(tiles.packs * PACK + extra + 3 * tiles.log, dtype=np.float64)
+        warp, final = _schedule(slices, tiles.owner, cost, warps)
+        start = offsets(tiles.packs[final])
+        first_pack = _scattered(final, start[:-1])
+        tile0 = np.searchsorted(tiles.owner[final], np.arange(slices + 1))
         pack0 = start[tile0]
-        where = _scattered(final, start[:-1])
-        columns = (where - pack0[t_owner], packs, (count << 3) | t_log, place[order[first]])
-        counts = np.bincount(t_owner * warps + warp, minlength=slices * warps).reshape(slices, warps)
-        ends = np.concatenate([np.zeros((slices, 1), dtype=np.int64), np.cumsum(counts, axis=1)], axis=1)
-        # entry k of an output: lane k mod T of its T lanes, then pack by pack
-        tile, in_tile = _scattered(order, np.cumsum(opens) - 1), _scattered(order, within % (32 >> o_log))
-        o, k = np.repeat(np.arange(len(order)), length), ranges(np.zeros(len(order), dtype=np.int64), length)
-        lane, depth = (in_tile[o] << log[o]) + (k & ((1 << log[o]) - 1)), k >> log[o]
-        at = ((where[tile[o]] + depth // PACK) * 32 + lane) * PACK + depth % PACK
+        columns = (
+            first_pack - pack0[tiles.owner],
+            tiles.packs,
+            (tiles.outputs << 3) | tiles.log,
+            place[ordered.order[tiles.first]],
+        )
+        table = np.stack(columns, axis=1)[final].astype(np.int32)
         idx = np.repeat(blank, np.diff(pack0) * 32 * PACK).astype(index)
         val = np.zeros(len(idx), dtype=kind)
+        at = places_of_entries(ordered, first_pack)
         idx[at], val[at] = outputs.indices, outputs.data
         if len(idx) <= MAX_ENTRIES_UNTANGLED:
             # the banks of shared memory, side by side, hold 128 bytes: 32 floats or 16 doubles
-            untangled = untangle(where[final], packs[final], idx, 128 // val.itemsize)
+            untangled = untangle(first_pack[final], tiles.packs[final], idx, 128 // val.itemsize)
             idx, val = idx[untangled], val[untangled]
-        table = np.stack(columns, axis=1)[final].astype(np.int32)
-        return LaneTiles(table, tile0, pack0, ends.astype(np.int32), place, idx, val)
+        return LaneTiles(table, tile0, pack0, _ends_of_warps(slices, warps, tiles.owner, warp), place, idx, val)
+
+
+def _ends_of_warps(slices: int, warps: int, owner: Indices, warp: Indices) -> Any:
+    """Where the tiles of each warp of each slice begin and end."""
+    counts = np.bincount(owner * warps + warp, minlength=slices * warps).reshape(slices, warps)
+    ends = np.zeros((slices, warps + 1), dtype=np.int32)
+    ends[:, 1:] = np.cumsum(counts, axis=1)
+    return ends
 
 
 @dataclass(frozen=True)
@@ -151,39 +245,31 @@ class Layout:
     labels: Array
     shares: Array
     numbers: Any
-    colmap: Any  # which column each output of the column tiles is; padded so that each slice's begins at 16 bytes
-    meta: Any  # of each slice: first tile, tiles, first pack and packs, by rows and by columns; first row, rows
+    colmap: Any
+    """Which column each output of the column tiles is; padded so that each slice's begins at 16 bytes."""
+    meta: Any
+    """Of each slice: first tile, tiles, first pack and packs, by rows and by columns; first row, rows."""
 
     @staticmethod
     def of(data: ClientRows, G: int, warps: int, kind: Any) -> Layout:
-        """Deal each client's rows to its G slices, and build both kinds of tiles.
-
-        The longest rows go first, to slices 0, 1, ... G-1, G-1, ... 0, 0, ..., to balance the entries.
-        """
-        A, owner, F, S = data.A, data.owner, data.A.shape[1], data.clients * G
-        length = np.diff(A.indptr)
-        order = np.lexsort((-length, owner))
-        rank = _scattered(order, np.arange(len(order)) - data.row0[owner[order]])
-        slice_of = owner * G + _back_and_forth(rank, G)
+        """Deal each client's rows to its G slices, and build both kinds of tiles."""
+        F, S = data.A.shape[1], data.clients * G
+        slice_of = _dealt(data, G)
         m = np.bincount(slice_of, minlength=S)
         index = np.uint16 if max(F, int(m.max(initial=0))) < 2**16 - 1 else np.uint32
         # a row's output costs a slope, a column's little more than the store; blank entries of a row read x[F] = 0,
         # those of a column z[m] = 0 of their own slice
-        rows = LaneTiles.of(S, slice_of, A, np.full(S, F), warps, 12.0, index, kind)
-        # every column of every slice is an output, which reads the slopes of rows by their places
-        entry_row = np.repeat(np.arange(len(length)), length)
-        cells = slice_of[entry_row] * F + A.indices
-        by_column = scipy.sparse.csr_matrix(
-            (A.data, (cells, rows.place[entry_row])), shape=(S * F, max(1, int(m.max(initial=0))))
-        )
-        by_column.sort_indices()
-        columns = LaneTiles.of(S, np.repeat(np.arange(S), F), by_column, m, warps, 4.0, index, kind)
-        colmap = np.zeros((S, -(-F // 8) * 8), dtype=index)
-        colmap[np.repeat(np.arange(S), F), columns.place] = np.tile(np.arange(F), S)
-        row0 = offsets(-(-m // 4) * 4)
-        labels, shares = np.zeros(int(row0[-1]), dtype=kind), np.zeros(int(row0[-1]), dtype=kind)
-        numbers, at = np.zeros(int(row0[-1]), dtype=np.uint32), row0[slice_of] + rows.place
-        labels[at], shares[at], numbers[at] = data.labels, data.shares, data.numbers
+        rows = LaneTiles.of(S, slice_of, data.A, np.full(S, F), warps, 12.0, index, kind)
+        by_column = _columns_of_slices(data.A, slice_of, rows.place, m)
+        slice_of_column = np.repeat(np.arange(S), F)
+        columns = LaneTiles.of(S, slice_of_column, by_column, m, warps, 4.0, index, kind)
+        colmap = np.zeros((S, _multiple(F, 8)), dtype=index)
+        colmap[slice_of_column, columns.place] = np.tile(np.arange(F), S)
+        row0 = offsets(_multiple(m, 4))
+        at, room = row0[slice_of] + rows.place, int(row0[-1])
+        labels = _put(np.zeros(room, dtype=kind), at, data.labels)
+        shares = _put(np.zeros(room, dtype=kind), at, data.shares)
+        numbers = _put(np.zeros(room, dtype=np.uint32), at, data.numbers)
         extents = [v for t in (rows, columns) for v in (t.tile0[:-1], np.diff(t.tile0), t.pack0[:-1], np.diff(t.pack0))]
         meta = np.stack([*extents, row0[:-1], m], axis=1).astype(np.int64)
         return Layout(rows, columns, labels, shares, numbers, colmap, meta)
@@ -191,10 +277,44 @@ class Layout:
     def data_bytes(self, unit: bool, numbers_of_rows: int) -> Indices:
         """Bytes of each slice in shared memory: tiles, indices, values unless all are one, colmap, and row data."""
         index, real = self.colmap.itemsize, self.rows.val.itemsize
-        tiles, packs, m = self.meta[:, [1, 5]].sum(axis=1), self.meta[:, [3, 7]].sum(axis=1), self.meta[:, 9]
+        tiles = self.meta[:, [1, 5]].sum(axis=1)
+        packs = self.meta[:, [3, 7]].sum(axis=1)
+        m = self.meta[:, 9]
         entries = packs * 32 * PACK * (index + (0 if unit else real))
-        of_rows = numbers_of_rows * -(-m // 4) * 4 * real
+        of_rows = numbers_of_rows * _multiple(m, 4) * real
         return np.asarray(tiles * 16 + entries + of_rows + self.colmap.shape[1] * index + 16 * 9, dtype=np.int64)
+
+
+def _dealt(data: ClientRows, G: int) -> Indices:
+    """The slice of each row.
+
+    The longest rows of a client go first, to slices 0, 1, ... G-1, G-1, ... 0, 0, ..., to balance the entries.
+    """
+    order = np.lexsort((-np.diff(data.A.indptr), data.owner))
+    rank = _scattered(order, np.arange(len(order)) - data.row0[data.owner[order]])
+    return np.asarray(data.owner * G + _back_and_forth(rank, G))
+
+
+def _columns_of_slices(A: Any, slice_of: Indices, place: Indices, rows_of_slice: Indices) -> Any:
+    """A CSR matrix with a row for every column of every slice, whose entries are at the places of the slice's rows."""
+    F, S = A.shape[1], len(rows_of_slice)
+    row = np.repeat(np.arange(A.shape[0]), np.diff(A.indptr))
+    cells = slice_of[row] * F + A.indices
+    shape = S * F, max(1, int(rows_of_slice.max(initial=0)))
+    columns = scipy.sparse.csr_matrix((A.data, (cells, place[row])), shape=shape)
+    columns.sort_indices()
+    return columns
+
+
+def _multiple(v: Any, of: int) -> Any:
+    """v, rounded up to a multiple."""
+    return -(-v // of) * of
+
+
+def _put(room: Any, at: Indices, values: Any) -> Any:
+    """``room`` with the values at these places."""
+    room[at] = values
+    return room
 
 
 def untangle(pack0: Indices, packs: Any, idx: Any, banks: int) -> Indices:

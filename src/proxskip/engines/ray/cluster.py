@@ -17,9 +17,9 @@ from weakref import WeakSet
 
 import ray
 
-from proxskip.cores import available_cores
 from proxskip.engines.ray import private
-from proxskip.timeouts import within
+from proxskip.support.cores import available_cores
+from proxskip.support.time_limits import within
 from proxskip.types import EngineError, InputError
 
 CONNECT_SECONDS = 10.0

@@ -19,12 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from proxskip.core.engine import BrokenOff, Engine, EngineLost, Request, Size, Work
+from proxskip.core.exchange import SettleHalf
 from proxskip.engines.sparse_rows import balanced
-from proxskip.interfaces import BrokenOff, Engine, EngineLost, Request, SettleHalf, Size, Work
-from proxskip.problems.federated import LKind, Problem
-from proxskip.problems.glm import LinearModel
-from proxskip.problems.packed import Packed
-from proxskip.problems.sharded import Elsewhere, Sharded, Shards
+from proxskip.problems.federated import Problem, Smoothness
+from proxskip.problems.sharded import Sharded, Shards
 from proxskip.problems.stored import Stored
 from proxskip.types import Array, EngineError, Indices, InputError, Vectors
 
@@ -62,7 +61,9 @@ class RayEngine(Engine):
         if not 0 < deadline < float("inf"):
             raise InputError(f"deadline = {deadline} must be positive and finite.")
         need_ray()
-        self.actors, self.address, self.cores = actors, address, cores
+        self.actors = actors
+        self.address = address
+        self.cores = cores
         self.deadline, self.stay = float(deadline), stay
         self.pool: Any = None
         self.holds: Any = None
@@ -93,7 +94,9 @@ class RayEngine(Engine):
         cluster.check_room(len(pool.all) * each, cluster.cpus(self.deadline))
         if self.pool is not None:
             pool.adopt(self.pool)
-        self.pool, self.holds, self.loaded = pool, None, False
+        self.pool = pool
+        self.holds = None
+        self.loaded = False
         return pool
 
     def load(
@@ -102,7 +105,7 @@ class RayEngine(Engine):
         n: int = 0,
         *,
         weights: Any = "rows",
-        L: LKind = "max",
+        smoothness: Smoothness = "max",
         batch: int | None = None,
         psi: Any = None,
     ) -> Sharded:
@@ -121,7 +124,7 @@ class RayEngine(Engine):
             if isinstance(weights, str):
                 weights = [f.N for f in facts] if weights == "rows" and all(f.has_rows for f in facts) else None
             about = {"split": "shards", "data": f"{source.n} shards"}
-            problem = Sharded(facts, weights, psi, None, batch, L, info=about, holder=self, source=source)
+            problem = Sharded(facts, weights, psi, None, batch, smoothness, info=about, holder=self, source=source)
         except BaseException:
             self.shutdown_pool()
             raise
@@ -172,7 +175,7 @@ class RayEngine(Engine):
             self.shutdown_pool()
 
     def judge(self, problem: Problem) -> Problem:
-        return Elsewhere.of(problem, self) if problem.by_client and not isinstance(problem, Sharded) else problem
+        return problem.evaluated_by(self) if problem.by_client and not isinstance(problem, Sharded) else problem
 
     # -- the Engine interface ------------------------------------------------------------------------------------------
     def open(self, problem: Problem, memory: Vectors, seed: int) -> None:
@@ -189,7 +192,7 @@ class RayEngine(Engine):
 
     def _place(self, problem: Problem) -> None:
         """Actors for a problem whose data are in this process, or in a folder that they open."""
-        pool = self._pool(_load(problem), None)
+        pool = self._pool(problem.work_each, None)
         bounds, clients = pool.bounds, problem.clients
         some = clients.part if isinstance(clients, Stored) else lambda lo, hi: clients[lo:hi]
         pool.supply = "take", lambda a: (bounds[a], some(bounds[a], bounds[a + 1]))
@@ -198,7 +201,9 @@ class RayEngine(Engine):
 
     def _begin(self, memory: Vectors) -> None:
         """Replace missing actors, and give all of them their clients' memory."""
-        pool, bounds, problem = self.pool, self.pool.bounds, self.problem
+        pool = self.pool
+        bounds = self.pool.bounds
+        problem = self.problem
         pool.fill()
 
         def beginning(a: int) -> tuple[Any, ...]:
@@ -240,7 +245,9 @@ class RayEngine(Engine):
         import ray
 
         _send_class(request.half)
-        half, bounds, cohort = ray.cloudpickle.dumps(request.half), self.pool.bounds, request.cohort
+        half = ray.cloudpickle.dumps(request.half)
+        bounds = self.pool.bounds
+        cohort = request.cohort
         cuts = np.searchsorted(cohort, bounds)
         parts = {}
         for a in self.pool.all:
@@ -287,7 +294,9 @@ class RayEngine(Engine):
     def shutdown_pool(self) -> None:
         if self.pool is not None:
             self.pool.close()
-            self.pool, self.holds, self.loaded = None, None, False
+            self.pool = None
+            self.holds = None
+            self.loaded = False
 
     def shutdown(self) -> None:
         """End the actors, and Ray if it was started here and no other engine uses it."""
@@ -316,7 +325,10 @@ class Times:
     """Where the time of a run's calls went."""
 
     def __init__(self) -> None:
-        self.calls, self.seconds, self.local, self.waiting = 0, 0.0, 0.0, 0.0
+        self.calls = 0
+        self.seconds = 0.0
+        self.local = 0.0
+        self.waiting = 0.0
 
     def add(self, seconds: float, of_actors: list[float]) -> None:
         """One call, and how long each actor was at work."""
@@ -360,12 +372,3 @@ def need_ray() -> None:
         import ray  # noqa: F401
     except ImportError:
         raise InputError('the ray engine needs Ray; install it with pip install "proxskip[ray]".') from None
-
-
-def _load(problem: Problem) -> Array:
-    """Roughly how much work each client is."""
-    if isinstance(problem.clients, Packed):
-        return problem.clients.entries().astype(np.float64)
-    return np.array(
-        [float(getattr(f.A, "nnz", f.A.size)) if isinstance(f, LinearModel) else 1.0 for f in problem.clients]
-    )

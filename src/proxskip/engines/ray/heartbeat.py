@@ -7,7 +7,7 @@ import time
 import ray
 
 from proxskip.engines.ray import private
-from proxskip.timeouts import within
+from proxskip.support.time_limits import within
 from proxskip.types import EngineError
 
 SECONDS_BETWEEN_LOOKS = 1.0

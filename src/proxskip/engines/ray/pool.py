@@ -22,10 +22,10 @@ from ray.exceptions import (
     WorkerCrashedError,
 )
 
+from proxskip.core.engine import BrokenOff, EngineLost
 from proxskip.engines.ray.cluster import ask_head, session
 from proxskip.engines.ray.heartbeat import Heartbeat
 from proxskip.engines.ray.worker import actor_class
-from proxskip.interfaces import BrokenOff, EngineLost
 from proxskip.types import Array, EngineError, InputError
 
 LOST_ACTOR_ERRORS = (RayActorError, ObjectLostError, WorkerCrashedError, OutOfMemoryError, RaySystemError)
@@ -58,7 +58,11 @@ class Pool:
     def __init__(
         self, bounds: list[int], cores: int | None, cpus: int, deadline: float, names: Callable[[int], str] | None
     ) -> None:
-        self.bounds, self.cores, self.cpus, self.deadline, self.names = bounds, cores, cpus, deadline, names
+        self.bounds = bounds
+        self.cores = cores
+        self.cpus = cpus
+        self.deadline = deadline
+        self.names = names
         self.handles: list[Any] = [None] * (len(bounds) - 1)
         self.machines: dict[int, str] = {}
         """The machine of each actor."""
@@ -84,8 +88,10 @@ class Pool:
     def clients(self, a: int) -> str:
         """An actor's clients in words, with the name of the first one's data."""
         lo, hi = self.bounds[a], self.bounds[a + 1]
-        numbers = f"client {lo}" if hi == lo + 1 else f"clients {lo} to {hi - 1}"
-        return numbers if self.names is None else f"{numbers} ({self.names(lo)}{', ...' if hi > lo + 1 else ''})"
+        name = "" if self.names is None else self.names(lo)
+        if hi == lo + 1:
+            return f"client {lo} ({name})" if name else f"client {lo}"
+        return f"clients {lo} to {hi - 1} ({name}, ...)" if name else f"clients {lo} to {hi - 1}"
 
     # -- actors and their shards ---------------------------------------------------------------------------------------
     def fill(self, who: Iterable[int] = ()) -> dict[int, Any]:

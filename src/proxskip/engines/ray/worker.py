@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import ray
 
-from proxskip.cores import available_cores
+from proxskip.core.engine import Request, Work, look
 from proxskip.engines.cpu.engine import CpuEngine
-from proxskip.interfaces import Request, Work, look
 from proxskip.problems.clients import checked_gradient
 from proxskip.problems.federated import Problem
 from proxskip.problems.oracles import in_double
+from proxskip.support.cores import available_cores
 from proxskip.types import Array, Vectors
 
 if TYPE_CHECKING:  # only actors that load shards need it

@@ -10,16 +10,17 @@ import numpy as np
 import torch
 
 from proxskip import theory
+from proxskip.core.engine import Engine, Request, Size, Work, look
+from proxskip.core.exchange import SettleHalf
+from proxskip.core.gossip import Mixer
 from proxskip.engines.torch.client_memory import ClientMemory, MembersMemory
 from proxskip.engines.torch.cohort import DeviceCohort, column
 from proxskip.engines.torch.network_objective import WholeNetwork
 from proxskip.engines.torch.stacked_functions import Networks, family_of
 from proxskip.engines.torch.stacked_steps import StackedSteps
-from proxskip.interfaces import Engine, Request, SettleHalf, Size, Work, look
-from proxskip.links.gossip import Mixer
-from proxskip.links.sums import weighted_sum
 from proxskip.problems.federated import Problem
 from proxskip.randomness import dropout_word
+from proxskip.support.sums import weighted_sum
 from proxskip.types import Array, Indices, InputError, Vectors
 
 UNKNOWNS_ON_A_CPU = 1 << 22

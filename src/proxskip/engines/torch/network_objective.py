@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -76,12 +76,24 @@ def weighted_losses(
 ) -> Iterator[Any]:
     """Numbers on the device that add up to sum_i w_i f_i(x) without l2, each for some clients and rows."""
     w = torch.tensor(weights).to(x.device, family.dtype)
+    for members, losses, share in client_losses(family, x, at_once, rows_at_once):
+        yield (w[members] * losses).sum() * share
+
+
+def client_losses(
+    family: Any, x: Any, at_once: int, rows_at_once: int = ROWS_AT_ONCE, buffers: Sequence[Any] = ()
+) -> Iterator[tuple[Any, Any, float]]:
+    """Some clients, their mean losses at x on some of their rows, and the share of these among the rows of each.
+
+    Args:
+        buffers: the moving buffers, with a row for each client, or one for all.
+    """
     # all clients of a group have N rows
     for places in groups(family.sizes, min(at_once, rows_at_once)):
         N, members = int(family.sizes[places[0]]), torch.as_tensor(places).to(x.device)
+        mine = [v.expand(len(family.sizes), *v.shape[1:])[members] for v in buffers]
         rows = max(1, rows_at_once // len(places))
         for lo in range(0, N, rows):
             picks = torch.arange(lo, min(N, lo + rows), device=x.device).expand(len(places), -1)
-            losses = family.losses_at(x, members, picks)
-            # losses are means over the picked rows: weigh them by their share of the client's rows
-            yield (w[members] * losses.to(family.dtype)).sum() * (picks.shape[1] / N)
+            losses = family.losses_at(x, members, picks, mine)
+            yield members, losses.to(family.dtype), picks.shape[1] / N

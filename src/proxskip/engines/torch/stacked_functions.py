@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,7 +16,7 @@ from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel, Softmax
 from proxskip.problems.oracles import rows_of
 from proxskip.problems.quadratic import Quadratic
-from proxskip.problems.torch_model import Model, masks_of, same_bytes
+from proxskip.problems.torch_model import Model, Rows, masks_of, picked, same_bytes
 from proxskip.types import Indices, InputError
 
 CONVOLVE_BY_PRODUCTS = {"cpu"}
@@ -81,7 +83,8 @@ def family_of(problem: Problem, device: torch.device) -> Any:
     first = problem.clients[0]
     if all(isinstance(f, Model) for f in problem.clients):
         return Networks(problem, device)
-    if isinstance(first, LinearModel) and all(type(f) is type(first) and f.has_rows for f in problem.clients):
+    has_kernels = isinstance(first, LinearModel) and first.has_kernels
+    if has_kernels and all(type(f) is type(first) and f.has_rows for f in problem.clients):  # type: ignore[attr-defined]
         return LinearModels(problem, device)
     if all(isinstance(f, Quadratic) and f.H.ndim == first.H.ndim for f in problem.clients):  # type: ignore[attr-defined]
         return Quadratics(problem, device)
@@ -93,22 +96,22 @@ def family_of(problem: Problem, device: torch.device) -> Any:
 
 
 class Portion(NamedTuple):
-    """The data of some clients: their places among all, a stack of rows each, and their dropout keys."""
+    """The data of some clients: their places among all, a stack of rows for each, and their dropout keys."""
 
     places: Any
-    inputs: Any
-    targets: Any
+    rows: Rows
     keys: Any
 
 
 def portions(batch: list[Portion], most: int) -> list[Portion]:
     """The same data in portions of at most this many clients."""
     pieces = []
-    for places, *data in batch:
-        for lo in range(0, len(data[0]), most):
-            s = slice(lo, min(lo + most, len(data[0])))
+    for places, rows, keys in batch:
+        count = len(next(iter(rows.values())))
+        for lo in range(0, count, most):
+            s = slice(lo, min(lo + most, count))
             at = s if isinstance(places, slice) else places[s]
-            pieces.append(Portion(at, *(None if v is None else v[s] for v in data)))
+            pieces.append(Portion(at, picked(rows, s), None if keys is None else keys[s]))
     return pieces
 
 
@@ -128,6 +131,10 @@ class Networks(Family):
                     f"client {i} has a different module, loss or l2 from client 0; share one module, loss object and "
                     'l2, or use engine="cpu".'
                 )
+            if _shapes(f.rows) != _shapes(first.rows):
+                raise InputError(
+                    f"client {i} has rows of {_shapes(f.rows)} and client 0 of {_shapes(first.rows)}; make them alike."
+                )
             if f.module is not first.module and not _same(f.constants, first.constants):
                 raise InputError(
                     f"client {i} has other buffers or frozen parameters than client 0; share one module, or use "
@@ -135,8 +142,11 @@ class Networks(Family):
                 )
         # on another device use a copy
         self.module = first.module if first.device == device else first.module_at(first.start()).to(device)
-        self.X = torch.cat([f.inputs.to(device) for f in models])
-        self.T = torch.cat([f.targets.to(device) for f in models])
+        self.quiet = self.module
+        """The module where it is evaluated: with buffers that move, a copy in eval mode."""
+        if first.moving:
+            self.quiet = copy.deepcopy(self.module).eval()
+        self.data = {name: torch.cat([f.rows[name].to(device) for f in models]) for name in first.rows}
         # half precision is for the module only: memory would lose small steps
         self.dtype = torch.float64 if first.torch_dtype == torch.float64 else torch.float32
         self.is_random, self.l2 = first.is_random, first.l2
@@ -145,15 +155,16 @@ class Networks(Family):
         self.transposed = [False] * len(self.numels)
         # autograd returns the gradient of a linear layer's matrix transposed, and a step on parts that lie in memory as
         # their gradients do is several times faster
-        start, row = torch.as_tensor(first.start())[None], torch.zeros((1, 1), dtype=torch.int64, device=device)
-        y, batch = self.parts(start.to(device, self.dtype)), self.batch(row[0], row, None)
+        start, row = torch.as_tensor(first.start())[None], torch.zeros((1, 2), dtype=torch.int64, device=device)
+        y, batch = self.parts(start.to(device, self.dtype)), self.batch(row[0, :1], row, None)
+        buffers = [v.clone()[None] for v in self.buffers()]
         try:
-            slopes = self.gradient(y, batch)
+            slopes = self.gradient(y, batch, buffers)
         except InputError:
             if not one_by_one:
                 raise
             self.apart = True
-            slopes = self.gradient(y, batch)
+            slopes = self.gradient(y, batch, buffers)
         self.transposed = [g.ndim == 3 and not g.is_contiguous() for g in slopes]
 
     def views(self, Y: Any) -> Parts:
@@ -165,10 +176,20 @@ class Networks(Family):
         new = partial(torch.clone, memory_format=torch.contiguous_format)
         return [new(v.mT).mT if turn else new(v) for v, turn in zip(self.views(Y), self.transposed, strict=True)]
 
-    def _loss(self, parameters: Any, inputs: Any, targets: Any, key: Any, by_products: bool = False) -> Any:
+    def buffers(self) -> Parts:
+        """The module's buffers that move."""
+        return [self.module.get_buffer(name) for name in self.model.moving]
 
+    def tensors(self, parameters: Any, buffers: Any) -> dict[str, Any]:
+        """The parameters and moving buffers of one client by their names."""
         named = {k: v.to(self.model.torch_dtype) for k, v in zip(self.model.names, parameters, strict=True)}
-        return self.model.loss_at(named, inputs, targets, key, self.module, by_products)
+        return named | dict(zip(self.model.moving, buffers, strict=True))
+
+    def _loss(self, parameters: Any, buffers: Any, rows: Rows, key: Any, by_products: bool = False) -> Any:
+        return self.model.loss_at(self.tensors(parameters, buffers), rows, key, self.module, by_products)
+
+    def _quiet_loss(self, parameters: Any, buffers: Any, rows: Rows) -> Any:
+        return self.model.loss_at(self.tensors(parameters, buffers), rows, None, self.quiet)
 
     def batch(self, members: Any, rows: Any, word: Any) -> list[Portion]:
         """Portions of clients with equally many rows."""
@@ -186,10 +207,10 @@ class Networks(Family):
             rows = torch.arange(count, device=members.device).expand(len(mine), -1)
         else:  # a client with fewer rows than the minibatch has takes all of its own
             rows = rows[places][:, :count]
-        picks = self.first[mine][:, None] + rows
-        inputs, targets = (v.index_select(0, picks.reshape(-1)) for v in (self.X, self.T))
+        picks = (self.first[mine][:, None] + rows).reshape(-1)
         c = len(mine)
-        return Portion(places, inputs.view(c, -1, *inputs.shape[1:]), targets.view(c, -1, *targets.shape[1:]), None)
+        some = {name: v.index_select(0, picks).view(c, -1, *v.shape[1:]) for name, v in self.data.items()}
+        return Portion(places, some, None)
 
     def keyed(self, batch: list[Portion], members: Any, word: Any) -> list[Portion]:
         """The same rows with the masks of this dropout word."""
@@ -197,44 +218,63 @@ class Networks(Family):
             return batch
         return [g._replace(keys=masks_of(word, members[g.places])) for g in batch]
 
-    def gradient(self, parts: Parts, batch: list[Portion]) -> Parts:
+    def gradient(self, parts: Parts, batch: list[Portion], buffers: Sequence[Any] = ()) -> Parts:
+        """Args:
+        buffers: the moving buffers of each client, which a training step changes in place.
+        """
         if len(batch) == 1:
-            return self._gradient(parts, batch[0])
+            return self._gradient(parts, buffers, batch[0])
         G = [torch.empty_like(y) for y in parts]
         for portion in batch:
-            for g, some in zip(G, self._gradient([y[portion.places] for y in parts], portion), strict=True):
+            mine = [v[portion.places] for v in buffers]
+            for g, some in zip(G, self._gradient([y[portion.places] for y in parts], mine, portion), strict=True):
                 g[portion.places] = some.to(g.dtype)
+            for v, some in zip(buffers, mine, strict=True):
+                v[portion.places] = some
         return G
 
-    def _gradient(self, parts: Parts, portion: Portion) -> Parts:
+    def _gradient(self, parts: Parts, buffers: Sequence[Any], portion: Portion) -> Parts:
         leaves = tuple(y.detach().requires_grad_() for y in parts)
         with torch.enable_grad():
             # each loss depends on its own client's parameters alone, so that the gradient of the sum holds all of them
-            total = self._losses(leaves, portion).sum()
+            total = self._losses(leaves, tuple(buffers), portion).sum()
         slopes = torch.autograd.grad(total, leaves, materialize_grads=True)
         return [g.add(y, alpha=self.l2) for g, y in zip(slopes, parts, strict=True)] if self.l2 else list(slopes)
 
-    def _losses(self, leaves: Any, portion: Portion) -> Any:
+    def _losses(self, leaves: Any, buffers: Any, portion: Portion) -> Any:
         """The loss of each client at its own parameters."""
-        _, inputs, targets, keys = portion
+        _, rows, keys = portion
         if self.apart:
-            keys = [None] * len(inputs) if keys is None else keys
-            each = zip(zip(*leaves, strict=True), inputs, targets, keys, strict=True)
+            each = [
+                ([v[i] for v in leaves], [v[i] for v in buffers], picked(rows, i), None if keys is None else keys[i])
+                for i in range(len(leaves[0]))
+            ]
             return torch.stack([self._loss(*one) for one in each])
         # one dropout key per client; none for full gradients
         in_dims = (0, 0, 0, None if keys is None else 0)
         losses = vmap(partial(self._loss, by_products=self.by_products), in_dims)
-        return _batched(losses, leaves, inputs, targets, keys)
+        return _batched(losses, leaves, buffers, rows, keys)
 
-    def losses_at(self, x: Any, members: Any, rows: Any) -> Any:
-        """The losses of these clients at one x, on these rows and without dropout."""
-        ((_, inputs, targets, _),) = self.batch(members, rows, None)
+    def losses_at(self, x: Any, members: Any, rows: Any, buffers: Sequence[Any] = ()) -> Any:
+        """The losses of these clients at one x, on these rows and without dropout.
+
+        Args:
+            buffers: the moving buffers of each of them.
+        """
+        ((_, some, _),) = self.batch(members, rows, None)
+        at = tuple(self.views(x))
         if self.apart:
-            at = self.views(x)
-            return torch.stack([self._loss(at, a, b, None) for a, b in zip(inputs, targets, strict=True)])
+            each = [([v[i] for v in buffers], picked(some, i)) for i in range(len(members))]
+            return torch.stack([self._quiet_loss(at, *one) for one in each])
         # one x for all clients
-        losses = vmap(self._loss, in_dims=(None, 0, 0, None))
-        return _batched(losses, tuple(self.views(x)), inputs, targets, None)
+        losses = vmap(self._quiet_loss, in_dims=(None, 0, 0))
+        return _batched(losses, at, tuple(buffers), some)
+
+
+def _shapes(rows: Rows) -> str:
+    """What the rows of a client look like."""
+    kinds = (f"{name} {tuple(v.shape[1:])} {str(v.dtype).removeprefix('torch.')}" for name, v in rows.items())
+    return ", ".join(kinds)
 
 
 def _same(a: dict[str, Any], b: dict[str, Any]) -> bool:

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from numba import njit
 
+from proxskip.core.engine import look
 from proxskip.engines.cpu.kernels import draw_rows, room_for, subset
 from proxskip.engines.torch.stacked_functions import Parts
-from proxskip.interfaces import look
 from proxskip.randomness import dropout_word
 from proxskip.types import Indices
 

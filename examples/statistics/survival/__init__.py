@@ -1,0 +1,1 @@
+"""Time until an arrest, at five sites that share no rows."""

@@ -1,1 +1,0 @@
-"""Data sets: files, checksums, downloads."""

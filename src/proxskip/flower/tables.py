@@ -1,0 +1,37 @@
+"""A table of standard errors from a federation: what is asked of the clients, and what follows from their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from proxskip.flower.nodes import FederatedClient
+from proxskip.methods.newton import Expansion
+from proxskip.problems.clients import expansion_length
+from proxskip.problems.information import Information
+from proxskip.results.inference import MODELS
+from proxskip.types import Array, InputError
+
+
+def check(remotes: Sequence[FederatedClient], weights: Any, psi: Any, batch: int | None) -> None:
+    """Refuse a federation whose mean function is not minus the log likelihood of all rows, per row."""
+    kinds = sorted({r.kind for r in remotes})
+    if len(kinds) > 1 or kinds[0] not in MODELS:
+        raise InputError(f"inference=True needs clients that all have the same of {', '.join(MODELS)}, not {kinds}.")
+    without = [r.name for r in remotes if not r.has_hessian]
+    if without or psi is not None or batch is not None or remotes[0].l2:
+        raise InputError("inference=True needs clients with Hessians and l2 = 0, no psi and no minibatches.")
+    if weights != "rows":
+        raise InputError('inference=True needs weights="rows", so that every row counts the same.')
+
+
+def pooled(flat: Array | None, x: Array, remotes: Sequence[FederatedClient]) -> Information | None:
+    """What the means of the clients' answers say of all rows together; None if they were not asked."""
+    if flat is None:
+        return None
+    rows, length = sum(r.N for r in remotes), expansion_length(len(x))
+    here, start = Expansion.of(flat[:length], len(x)), Expansion.of(flat[length:], len(x))
+    names = remotes[0].columns or tuple(f"x{j + 1}" for j in range(len(x)))
+    return Information(
+        x, rows * here.value, rows * here.gradient, rows * here.hessian, rows * start.hessian, rows, names
+    )

@@ -1,1 +1,0 @@
-"""Between server and clients: codecs, cohorts, graphs, networks and sums."""

@@ -1,0 +1,132 @@
+"""What the rows of all clients say about the coefficients: the Hessian of their likelihood, and what is wrong with it.
+
+A model's f is a mean over its rows. Where clients are weighted by their rows, N f is minus the log likelihood of all N
+rows, up to a constant: its Hessian is N times that of f, and a client's part of the score is -N w_i grad f_i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy
+
+from proxskip.problems import oracles
+from proxskip.types import Array
+
+MAX_DECREMENT = 1e-6
+"""A point is the minimizer if Newton's step from it is at most so many standard errors long."""
+MAX_MOVE = 1e-8
+"""And if that step changes the log likelihood at zero, where no class is fitted yet, by at most so much.
+
+Where classes can be separated, the gradient and the curvature both vanish, but the step stays as long as it was.
+"""
+TINY_CURVATURE = 1e-3
+"""A direction in which the curvature is below this share of that at zero has been fitted completely."""
+INTERCEPT = "intercept"
+"""The name of the column of ones that a model appends."""
+SHOWN = 6
+"""So many columns are named in a sentence."""
+
+
+@dataclass(frozen=True)
+class Information:
+    """Minus the log likelihood of all rows together, up to second order: at x, and at zero for comparison.
+
+    Args:
+        x: the point.
+        loss: there, without a penalty.
+        gradient, hessian: there.
+        first_hessian: at zero.
+        rows: of all clients.
+        names: of the columns, in the order of x.
+        scores: the gradient of each client, one row each; None where only their sum is known.
+    """
+
+    x: Array
+    loss: float
+    gradient: Array
+    hessian: Array
+    first_hessian: Array
+    rows: int
+    names: tuple[str, ...]
+    scores: Array | None = None
+
+
+def measure(problem: Any, x: Array) -> Information:
+    """One exchange: every client sends its value, gradient and Hessian at x, and its Hessian at zero."""
+    N, zero = problem.N, np.zeros(problem.d)
+    clients = [(N * w, oracles.in_double(f)) for w, f in zip(problem.weights, problem.clients, strict=True)]
+    scores = np.stack([share * f.gradient(x) for share, f in clients])
+    return Information(
+        x,
+        float(sum(share * (f.value(x) - penalty(f, x)) for share, f in clients)),
+        scores.sum(axis=0),
+        np.asarray(sum(share * f.hessian(x) for share, f in clients)),
+        np.asarray(sum(share * f.hessian(zero) for share, f in clients)),
+        N,
+        oracles.names_of(problem.clients[0], problem.d),
+        scores,
+    )
+
+
+def penalty(f: Any, x: Array) -> float:
+    """The part of f(x) that is no likelihood."""
+    return float(0.5 * np.sum(oracles.attribute(f, "reg", 0.0) * x * x))
+
+
+def collinear(H: Array, names: Sequence[str]) -> str | None:
+    """Which columns the rows cannot tell apart, in a sentence, from a pooled Hessian; None if they can."""
+    scale = np.sqrt(np.maximum(np.diag(H), 0.0))
+    if not scale.all():
+        zero = listed([name for name, size in zip(names, scale, strict=True) if size == 0])
+        return (
+            f"the likelihood does not depend on {zero}: the values are all zero or, in a Cox model, alike among those "
+            "at risk at every event"
+        )
+    C = H / np.outer(scale, scale)
+    rounding = 100 * len(H) * np.finfo(np.float64).eps
+    if _least(C) > rounding:
+        return None
+    # the fewest of the first columns that depend on each other: the least eigenvalue only falls with more columns
+    low, high = 1, len(H)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _least(C[:middle, :middle]) <= rounding else (middle + 1, high)
+    v = np.abs(scipy.linalg.eigh(C[:low, :low])[1][:, 0])
+    found = [name for name, share in zip(names, v, strict=False) if share > 1e-3 * v.max()]
+    if len(found) == 2 and found[1] == INTERCEPT:
+        return f"the column {found[0]} is constant, as the intercept is"
+    return f"the columns {listed(found)} are collinear: one of them follows from the others"
+
+
+def separated(told: Information, step: Array) -> str | None:
+    """Which columns fit some rows completely, in a sentence; None if the curvature along the step does not say so."""
+    if step @ told.hessian @ step > TINY_CURVATURE * (step @ told.first_hessian @ step):
+        return None
+    parts = np.abs(step) * np.sqrt(np.diag(told.first_hessian))
+    found = [told.names[j] for j in np.argsort(-parts) if parts[j] > 0.1 * parts.max()]
+    return f"the likelihood grows for ever along {listed(found)}, which predict the outcomes of some rows without error"
+
+
+def newton_step(told: Information) -> Array:
+    """The way from x to the minimizer of the quadratic model, also where the Hessian is singular."""
+    scale = 1.0 / np.sqrt(np.diag(told.first_hessian))
+    scaled: Array = told.hessian * np.outer(scale, scale)
+    try:
+        solved = scipy.linalg.cho_solve(scipy.linalg.cho_factor(scaled), scale * told.gradient)
+    except np.linalg.LinAlgError:  # along the flattest direction, at the length that columns in these units have
+        solved = scipy.linalg.eigh(scaled)[1][:, 0]
+    return np.asarray(-scale * solved)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in a sentence."""
+    shown = [*names[:SHOWN], f"{len(names) - SHOWN} more"] if len(names) > SHOWN else list(names)
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def _least(C: Array) -> float:
+    return float(scipy.linalg.eigvalsh(C, subset_by_index=[0, 0])[0])

@@ -1,0 +1,324 @@
+"""Which method and which p for clients behind a network: every candidate runs over it, and the fastest is chosen."""
+
+from __future__ import annotations
+
+import math
+import time
+import timeit
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from proxskip import codecs, theory
+from proxskip.core.method import Method
+from proxskip.methods import GD, Accelerated, FiveGCS, LoCoDL, Newton, ProxGD, Scaffnew, ScaffnewVR, Tamuna
+from proxskip.networks import Network
+from proxskip.problems.federated import Problem
+from proxskip.results.result import RunResult, Status
+from proxskip.running.run import run
+from proxskip.support import display
+from proxskip.types import InputError, NoTheoremWarning, UnsafeStepWarning
+
+MOST_UNKNOWNS_OF_NEWTON = 1000
+"""Beyond, Hessians take so long that the runs of other candidates would have no time left."""
+CLIENTS_TIMED = 32
+"""The time of a gradient is the slowest of this many of the largest clients."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A method to try, and the size of its cohorts (None: all clients take part)."""
+
+    method: Method
+    cohort: int | None = None
+
+    @property
+    def label(self) -> str:
+        parameters: Any = self.method
+        words = [str(self.method.about.name)]
+        if (p := getattr(parameters, "p", None)) is not None:
+            words.append(f"p = {p:.3g}")
+        if self.cohort is not None:
+            words.append(f"cohorts of {self.cohort}")
+        if isinstance(self.method, Scaffnew) and self.method.codec is not None:
+            words.append(str(self.method.codec))
+        return ", ".join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRow:
+    """What one candidate took over the network.
+
+    Args:
+        label: its method and parameters, in words.
+        method: as it was run.
+        cohort: clients per round; None for all.
+        seconds: over the network, until the gradient norm was at most ``tol``; inf if it was not.
+        rounds, exchanges, iterations: that were run.
+        reached: the least gradient norm.
+        spent: seconds on this machine.
+        status: how the run ended.
+    """
+
+    label: str
+    method: Method = field(repr=False)
+    cohort: int | None
+    seconds: float
+    rounds: int
+    exchanges: int
+    iterations: int
+    reached: float
+    spent: float
+    status: str
+
+    @property
+    def name(self) -> str:
+        """The name of the method."""
+        return str(self.method.about.name)
+
+    def plain(self) -> dict[str, Any]:
+        """The row as plain data."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "method"}
+        return {"name": self.name, **values, "parameters": self.method.parameters()}
+
+    def outcome(self) -> str:
+        """The seconds over the network, or how far it came."""
+        if self.seconds < math.inf:
+            return f"{self.seconds:.3g} s"
+        if self.status == "LIMIT":
+            return f"not within {self.spent:.2g} s; at {self.reached:.0e} by then"
+        return f"{self.status.lower()} at {self.reached:.0e}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The candidates, fastest first; print it for a table. ``best`` is the choice.
+
+    Args:
+        rows: the candidates, the fastest first.
+        tol: the gradient norm to reach.
+        notes: advice in sentences.
+    """
+
+    rows: tuple[PlanRow, ...]
+    tol: float
+    notes: tuple[str, ...] = ()
+
+    @property
+    def best(self) -> PlanRow:
+        """The candidate to choose."""
+        return self.rows[0]
+
+    @property
+    def sentence(self) -> str:
+        """The recommendation, with the margin to the next method."""
+        best = self.best
+        if best.seconds == math.inf:
+            return f"No candidate reached {self.tol:g}; give more seconds=, or a larger tol=."
+        if best.rounds == 0:
+            return f"The gradient norm is at most {self.tol:g} at the start; nothing has to be run."
+        other = next((row for row in self.rows if row.name != best.name and row.seconds < math.inf), None)
+        if other is None:
+            return f"Take {best.label}; no other method got there."
+        return f"Take {best.label}; {other.label} takes {other.seconds / best.seconds:.3g} times as long."
+
+    def __repr__(self) -> str:
+        title = f"Simulated times to a gradient norm of {self.tol:g}"
+        spent = f"The runs took {sum(row.spent for row in self.rows):.2g} s."
+        return "\n".join([title, *display.columns(*self._table()), self.sentence, *self.notes, spent])
+
+    def _repr_html_(self) -> str:
+        return display.table(*self._table(), self.sentence)
+
+    def _table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        cells = [
+            (
+                row.label,
+                row.outcome(),
+                display.count(row.rounds),
+                display.count(row.exchanges),
+                display.count(row.iterations),
+            )
+            for row in self.rows
+        ]
+        return ("method", "over the network", "rounds", "exchanges", "iterations"), cells
+
+
+def plan(
+    problem: Problem,
+    *,
+    tol: float = 1e-6,
+    network: Network | str | None = None,
+    seconds: float = 60.0,
+    seed: int = 0,
+    threads: int | None = None,
+) -> Plan:
+    """Find the method and p that reach a gradient norm first over the network, by running every candidate.
+
+    Args:
+        problem: a problem with clients; for one function, ``minimize`` chooses its method while it runs.
+        tol: the gradient norm to reach.
+        network: between the server and the clients, or the name of one; without one, exchanges cost nothing but
+            their vectors.
+        seconds: for all runs together, on this machine; each has an equal share of what the runs before it left.
+        seed: of the runs.
+        threads: threads of the runs; by default one per core.
+
+    >>> import proxskip as ps
+    >>> plan = ps.plan(ps.Problem(ps.random_quadratics(4, 3)), tol=1e-4, network=ps.Network(gradient=1e-3))
+    >>> plan.best.seconds <= plan.rows[-1].seconds
+    True
+    """
+    tol, seconds, seed = theory.positive("tol", tol), theory.positive("seconds", seconds), theory.whole_seed(seed)
+    anything: Any = problem
+    if not isinstance(anything, Problem) or problem.n == 1 or problem.D is not None:
+        raise InputError("plan needs a problem with several clients; for one function use minimize.")
+    network = _timed(problem, network)
+    prox_seconds = _prox_seconds(problem)
+    everybody = [Candidate(method) for method in candidates(problem, network)]
+    asked = [*everybody, *on_cohorts(problem, network)]
+    rows, end = [], time.monotonic() + seconds
+    for k, candidate in enumerate(asked):
+        share = max(0.0, end - time.monotonic()) / (len(asked) - k)
+        began = time.monotonic()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UnsafeStepWarning)
+            warnings.simplefilter("ignore", NoTheoremWarning)
+            result = run(
+                candidate.method, problem, tol=tol, seconds=max(share, 1e-3), seed=seed, threads=threads,
+                cohort=candidate.cohort, network=network, progress=False,
+            )  # fmt: skip
+        if result.status is Status.INTERRUPTED:
+            raise KeyboardInterrupt
+        rows.append(_row(candidate, result, prox_seconds, time.monotonic() - began))
+    rows.sort(key=lambda row: (row.seconds, row.reached))
+    return Plan(tuple(rows), tol, _notes(problem, rows, tol))
+
+
+def _row(candidate: Candidate, result: RunResult, prox_seconds: float, spent: float) -> PlanRow:
+    summary = result.summary
+    reached = float(np.nanmin(result.trace["grad_norm"]))
+    seconds = math.inf
+    if result.status is Status.CONVERGED:
+        seconds = summary["sim_seconds"] + prox_seconds * summary["prox_evals"]
+    counts = (summary["rounds"], summary["exchanges"], summary["iterations"])
+    return PlanRow(
+        candidate.label, candidate.method, candidate.cohort, seconds, *counts, reached, spent, result.status.name
+    )
+
+
+def _notes(problem: Problem, rows: Sequence[PlanRow], tol: float) -> tuple[str, ...]:
+    """What the table does not show."""
+    notes = []
+    if problem.mu is None:
+        notes.append("mu is unknown, so the parameters are no theorem's.")
+    elif problem.batch is None and problem.psi is None and problem.knows_L:
+        spread = float(problem.L_i.max() / problem.L_i.min())
+        if spread >= 2:
+            notes.append(
+                f"The L_i differ by a factor of {spread:.2g}: gradskip needs Scaffnew's rounds with fewer gradients."
+            )
+    sizes = [row.cohort for row in rows if row.cohort is not None]
+    if sizes:
+        start = float(np.linalg.norm(problem.gradient(np.zeros(problem.d))))
+        notes.append(theory.cohort_sentence(problem.n, min(sizes), min(0.5, (tol / start) ** 2)))
+    return tuple(notes)
+
+
+# -- the candidates ----------------------------------------------------------------------------------------------------
+def candidates(problem: Problem, network: Network) -> list[Method]:
+    """The methods to try: Newton's, GD, Nesterov's, 5gcs, Scaffnew with several p; more for minibatches or few bits."""
+    newton = [Newton()] if _has_small_hessians(problem, network) else []
+    if newton and not problem.knows_L:
+        return [*newton]
+    methods: list[Method] = [*newton, GD.theory(problem) if problem.psi is None else ProxGD.theory(problem)]
+    if problem.mu is None:
+        gamma = theory.largest_step(problem.es_A)
+        return [*methods, *(Scaffnew(gamma, p) for p in (0.3, 0.1, 0.03, 0.01))]
+    if problem.batch is None:
+        methods += [Accelerated.theory(problem), FiveGCS.theory(problem, figure=True)]
+    by_theorem = Scaffnew.theory(problem)
+    methods += [replace(by_theorem, p=p) for p in _around(by_theorem.p)]
+    if problem.batch is not None:
+        methods.append(ScaffnewVR.theory(problem))
+    elif problem.psi is None and _uplink_is_slow(problem, network):
+        methods += _few_bits(problem)
+    return methods
+
+
+def _has_small_hessians(problem: Problem, network: Network) -> bool:
+    """Whether Newton's method can run, and has all clients in every round."""
+    is_smooth = problem.psi is None and problem.batch is None
+    return is_smooth and problem.has_hessian and problem.d <= MOST_UNKNOWNS_OF_NEWTON and network.reliable
+
+
+def on_cohorts(problem: Problem, network: Network) -> list[Candidate]:
+    """Scaffnew on cohorts of a half and a fifth of the clients, where that can be faster."""
+    alike = network.reliable and not network.uneven and network.server == math.inf
+    if alike or problem.n < 8 or problem.psi is not None or problem.mu is None:
+        return []
+    sizes = (problem.n // 2, max(2, problem.n // 5))
+    tried = [Candidate(Scaffnew.theory(problem, cohort=c), c) for c in sizes]
+    return [one for one in tried if one.method.parameters()["p"] < 0.9]
+
+
+def _around(p: float) -> list[float]:
+    """The p of the theorem, and three times more and less of it, where that skips exchanges."""
+    return [value for value in (3 * p, p, p / 3) if value < 0.9]
+
+
+def _uplink_is_slow(problem: Problem, network: Network) -> bool:
+    """Whether sending a vector up takes longer than a round trip of an empty message."""
+    return network.exchange(0.0, 8.0 * problem.d) > 2 * network.exchange(0.0, 0.0)
+
+
+def _few_bits(problem: Problem) -> list[Method]:
+    """Methods that save bits on the way up and need more rounds."""
+    plain = Scaffnew.theory(problem)
+    methods: list[Method] = [LoCoDL.theory(problem)]
+    if plain.p < 0.9:
+        methods.append(replace(plain, codec=codecs.Float32()))
+    if np.ptp(problem.weights) == 0 and problem.n > 2:
+        methods.append(Tamuna.theory(problem))
+    return methods
+
+
+# -- what takes time ---------------------------------------------------------------------------------------------------
+def _timed(problem: Problem, network: Network | str | None) -> Network:
+    """The network, with the seconds of a gradient measured here if it does not say them."""
+    if isinstance(network, str):
+        network = Network.named(network)
+    if network is not None and not isinstance(network, Network):
+        raise InputError("network must be a Network, such as Network(latency=0.05, bandwidth=1e6).")
+    network = network or Network()
+    network.check(problem.n)
+    if network.gradient is not None:
+        return network
+    return replace(network, gradient=gradient_seconds(problem) / network.speed)
+
+
+def gradient_seconds(problem: Problem) -> float:
+    """Seconds of a local gradient of the slowest of the largest clients, on this machine."""
+    sizes = problem.sizes or [1] * problem.n
+    largest = np.argsort(-np.asarray(sizes), kind="stable")[:CLIENTS_TIMED]
+    x, rows = np.zeros(problem.d), np.arange(problem.batch or 0)
+    seconds = []
+    for i in largest:
+        f: Any = problem.clients[i]
+        step = partial(f.gradient, x) if problem.batch is None else partial(f.minibatch_gradient, x, rows)
+        seconds.append(_median_seconds(step, 7, unused=2))  # the first calls may compile or fill caches
+    return max(seconds)
+
+
+def _prox_seconds(problem: Problem) -> float:
+    if problem.psi is None:
+        return 0.0
+    return _median_seconds(partial(problem.psi.prox, np.ones(problem.d), 1.0 / problem.L), 5)
+
+
+def _median_seconds(call: Callable[[], Any], times: int, unused: int = 0) -> float:
+    return float(np.median(timeit.repeat(call, number=1, repeat=times)[unused:]))

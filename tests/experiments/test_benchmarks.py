@@ -1,0 +1,148 @@
+"""The benchmarks: each can be loaded, a run loses no other's results, two trees are compared byte by byte, and MNIST is read."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import importlib
+import struct
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from proxskip import InputError
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def runner(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("run")
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", sorted(path.stem for path in BENCHMARKS.glob("*.py")))
+def test_a_script_finds_all_that_it_imports(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as missing:
+        if missing.name is None or missing.name.startswith("proxskip"):
+            raise
+        pytest.skip(f"needs {missing.name}")
+
+
+def test_a_run_replaces_its_own_part_and_loses_no_other(runner: ModuleType, tmp_path: Path) -> None:
+    page = tmp_path / "new" / "RESULTS.md"
+    runner.put(page, "machine A, 2 cores", "engine", "### Steps\n\n| a |\n|---|\n| 1 |")
+    runner.put(page, "machine B, 16 cores", "engine", "### Steps\n\n| b |")
+    runner.put(page, "machine A, 2 cores", "noise", "### Noise")
+    runner.put(page, "machine A, 2 cores", "engine", "### Steps\n\n| c |")
+    sections = runner.sections_of(page.read_text(encoding="utf-8"))
+    assert sections["machine B, 16 cores"] == {"engine": "### Steps\n\n| b |"}
+    assert sections["machine A, 2 cores"]["engine"] == "### Steps\n\n| c |"
+    assert "### Noise" in sections["machine A, 2 cores"]["noise"]
+
+
+def test_the_page_that_is_here_is_read_and_written_whole_and_every_part_is_a_script(runner: ModuleType) -> None:
+    text = (BENCHMARKS / "RESULTS.md").read_text(encoding="utf-8")
+    assert runner.page_of(runner.sections_of(text)) == text
+    assert {command[0] for command in runner.PARTS.values()} <= {p.name for p in BENCHMARKS.glob("*.py")}
+    assert runner.PARTS.keys() >= runner.QUICK | runner.NEEDS.keys()
+
+
+# -- same_bytes.py -----------------------------------------------------------------------------------------------------
+OLD = {
+    "cpu/gd/x": np.array([[1.0, 2.0], [3.0, np.nan]]),
+    "cpu/gd/message": np.frombuffer(b"as asked", np.uint8),
+    "cpu/scaffnew/x": np.zeros(3),
+    "protocol/scaffnew/rounds": np.array(7),
+}
+RAISED, MISSING = np.frombuffer(b"ValueError: no", np.uint8), "cpu/scaffnew: x is missing in the new tree."
+
+
+@pytest.mark.parametrize(
+    ("new", "said"),
+    [
+        ({"cpu/gd/column": np.ones(2), "gpu/gd/x": np.ones(1)}, []),  # new fields are no difference
+        (
+            {"cpu/gd/x": np.array([[1.0, 2.0], [np.nextafter(3.0, 4.0), np.nan]])},
+            ["cpu/gd: x | 1 of 4 numbers, first at [1, 0]"],
+        ),
+        ({"cpu/scaffnew/x": np.array([0.0, -0.0, 0.0])}, ["cpu/scaffnew: x | 1 of 3 numbers, first at [1]"]),
+        (
+            {"cpu/gd/message": np.frombuffer(b"as usual", np.uint8)},
+            ['cpu/gd: message | is "as asked" in the old tree and "as usual"'],
+        ),
+        (
+            {"protocol/scaffnew/rounds": np.array(7.0)},
+            ["protocol/scaffnew: rounds | is int64 () in the old tree and float64 ()"],
+        ),
+        ({"cpu/scaffnew/x": None}, [MISSING]),
+        (
+            {"cpu/scaffnew/x": None, "cpu/scaffnew/error": RAISED},
+            [MISSING, "cpu/scaffnew: the new tree raised ValueError: no"],
+        ),
+    ],
+)
+def test_one_byte_is_named(new: dict[str, Any], said: list[str], tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import same_bytes
+
+    for name, arrays in (("old", OLD), ("new", OLD | new)):
+        np.savez(tmp_path / f"{name}.npz", **{k: v for k, v in arrays.items() if v is not None})
+    tallies = same_bytes.compare(*(same_bytes.load(tmp_path / f"{k}.npz") for k in ("old", "new")))
+    assert "| all | 3 | 4 | 16 |" in "\n".join(same_bytes.report(tallies))
+    lines = [line for t in tallies.values() for line in t.different]
+    assert len(lines) == len(said)
+    for line, words in zip(lines, said, strict=True):
+        begin, _, rest = words.partition("| ")
+        assert line.startswith(begin)
+        assert rest in line
+
+
+# -- MNIST and NIID-Bench ----------------------------------------------------------------------------------------------
+HEADER = b"\0\0\x08\x02" + struct.pack(">2I", 2, 3)
+
+
+@pytest.fixture
+def read_idx(monkeypatch: Any) -> Any:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("mnist").read_idx
+
+
+@pytest.mark.parametrize("name", ["a", "a.gz"])
+def test_idx_files_are_read_plain_and_compressed(name: str, tmp_path: Path, read_idx: Any) -> None:
+    content = HEADER + bytes(range(6))
+    sha256 = hashlib.sha256(content).hexdigest()
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    assert read_idx(tmp_path / name, sha256).tolist() == [[0, 1, 2], [3, 4, 5]]
+    with pytest.raises(InputError, match="another checksum"):
+        read_idx(tmp_path / name, "0" * 64)
+
+
+@pytest.mark.parametrize("content", [gzip.compress(HEADER)[:-9], b"<html>please log in</html>"], ids=["cut", "page"])
+def test_a_damaged_download_is_one_sentence(content: bytes, tmp_path: Path, read_idx: Any) -> None:
+    (tmp_path / "a.gz").write_bytes(content)
+    with pytest.raises(InputError, match=r"cannot be read .*; remove it"):
+        read_idx(tmp_path / "a.gz", "0" * 64)
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_the_table_of_niid_bench_in_its_quick_form(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import niid
+
+    out = tmp_path / "niid.jsonl"
+    results = {(r["method"], r["split"]): r["test"][-1][0] for r in niid.main(["--quick", "--out", str(out)])}
+    assert results["FedAvg", "iid"] >= 85
+    assert results["AdamW + h", "labels-2"] >= 10 + results["AdamW", "labels-2"]
+    assert len(out.read_text().splitlines()) == len(results)
+    assert "| two labels | 10 | AdamW + h |" in capsys.readouterr().out
+    assert len(niid.main(["--quick", "--minutes", "0", "--out", str(out)])) == len(results), "they were kept"

@@ -1,0 +1,321 @@
+"""Each setting of ``train`` against a loop over clients that shares no code with it."""
+
+import pytest
+
+from proxskip.randomness import minibatch
+
+torch = pytest.importorskip("torch")
+from proxskip.torch import train  # noqa: E402
+from proxskip.torch.rule import DAMPED  # noqa: E402
+
+pytestmark = pytest.mark.torch
+N, K, LR = 4, 3, 0.05
+
+
+class Quadratic(torch.nn.Module):
+    """Its loss is |A (y - c)|^2 / 2 on the rows (A, c) of a client."""
+
+    def __init__(self):
+        super().__init__()
+        self.y = torch.nn.Parameter(torch.linspace(-1, 1, 5, dtype=torch.float64))
+
+    def forward(self, rows):
+        return self.y - rows
+
+
+def squares(outputs, A):
+    return 0.5 * ((A * outputs) ** 2).sum(1).mean()
+
+
+def quadratics():
+    draw = torch.Generator().manual_seed(2)
+    sizes = (3, 5, 2, 4)
+    return [
+        (
+            torch.randn(r, 5, generator=draw, dtype=torch.float64),
+            torch.rand(r, 5, generator=draw, dtype=torch.float64) + 0.5,
+        )
+        for r in sizes
+    ]
+
+
+def network():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.Tanh(), torch.nn.Linear(4, 5)).double()
+
+
+def errors(outputs, targets):
+    return ((outputs - targets) ** 2).mean()
+
+
+PROBLEMS = {"quadratics": (Quadratic, squares), "network": (network, errors)}
+
+
+def plain_loop(module, loss, clients, make, rounds, *, control="none", after=False, chi=1.0, mix=0.0, pull=0.0,
+               state="kept", rate=lambda r: 1.0, outer=None, share=None, w=None, shared=(), reset=(), epochs=None,
+               batch=None, normalize=None):  # fmt: skip
+    """Client after client, in vectors; ``state`` for all of an optimizer's memory, or names of what is shared, reset.
+
+    ``normalize`` is the momentum whose steps FedNova weighs.
+    """
+    w = torch.full((N,), 1 / N, dtype=torch.float64) if w is None else w
+    flat = torch.nn.utils.parameters_to_vector
+    put = torch.nn.utils.vector_to_parameters
+    nets = [module() for _ in range(N)]
+    x = flat(nets[0].parameters()).detach().clone()
+    optimizers = [make(list(net.parameters())) for net in nets]
+    top = torch.nn.Parameter(x.clone())
+    outside = outer([top]) if outer else None
+    h = [torch.zeros_like(x) for _ in range(N)]
+    last, left = torch.zeros_like(x), [torch.zeros_like(x) for _ in range(N)]
+    steps = [K if epochs is None else -(-epochs * len(X) // min(batch, len(X))) for X, _ in clients]
+    for r in range(rounds):
+        ends, raws = [], []
+        for i, (net, (inputs, targets)) in enumerate(zip(nets, clients, strict=True)):
+            put(x.clone(), net.parameters())
+            if state == "reset":
+                optimizers[i] = make(list(net.parameters()))
+            for group in optimizers[i].param_groups:
+                group["lr"] = LR * rate(r)
+            raw = torch.zeros_like(x)
+            for k in range(steps[i]):
+                rows = slice(None) if batch is None else minibatch(0, i, r, k, len(inputs), min(batch, len(inputs)))
+                net.zero_grad()
+                loss(net(inputs[rows]), targets[rows]).backward()
+                g = torch.cat([q.grad.reshape(-1) for q in net.parameters()])
+                raw += g / steps[i]
+                g = g + pull * (flat(net.parameters()).detach() - x)
+                if control == "momentum" and not after:
+                    g = (1 - mix) * g + mix * last
+                elif not after:
+                    g = g - h[i]
+                start = 0
+                for q in net.parameters():
+                    q.grad = g[start : start + q.numel()].view_as(q).clone()
+                    start += q.numel()
+                optimizers[i].step()
+                if after:
+                    correction = -mix * last if control == "momentum" else h[i]
+                    put(flat(net.parameters()).detach() + LR * rate(r) * correction, net.parameters())
+            ends.append(flat(net.parameters()).detach().clone())
+            raws.append(raw)
+        moved = [y - x for y in ends]
+        if share is not None:
+            for i in range(N):
+                due = left[i] + moved[i]
+                kept = sorted(range(len(due)), key=lambda k: -abs(float(due[k])))[: max(1, round(share * len(due)))]
+                moved[i] = torch.zeros_like(due)
+                moved[i][kept] = due[kept]
+                left[i] = due - moved[i]
+        if normalize is not None:  # momentum repeats each gradient in all steps that follow
+            a = [sum(sum(normalize**j for j in range(k + 1)) for k in range(count)) for count in steps]
+            whole = sum(float(u) * v for u, v in zip(w, a, strict=True))
+            moved = [m * whole / v for m, v in zip(moved, a, strict=True)]
+        mean = sum(a * v for a, v in zip(w, moved, strict=True))
+        scales = [1 / (count * LR * rate(r)) for count in steps]
+        scale = scales[0]
+        if control == "gradient":
+            c = sum(a * v for a, v in zip(w, raws, strict=True))
+            h = [v + chi * (raw - c - v) for v, raw in zip(h, raws, strict=True)]
+        elif control == "step":
+            slopes = [-a * m for a, m in zip(scales, moved, strict=True)]
+            middle = sum(a * v for a, v in zip(w, slopes, strict=True))
+            h = [v + chi * (g - middle) for v, g in zip(h, slopes, strict=True)]
+        elif control == "dual":
+            h = [v - chi * pull * m for v, m in zip(h, moved, strict=True)]
+            mean = mean - sum(a * v for a, v in zip(w, h, strict=True)) / pull
+        elif control == "momentum":
+            last = last + chi * (-scale * mean - last)
+        if outside is None:
+            x = x + mean
+        else:
+            with torch.no_grad():
+                top.copy_(x)
+            top.grad = -mean
+            outside.step()
+            x = top.detach().clone()
+        for name in (*shared, *reset):
+            for k in range(len(list(nets[0].parameters()))):
+                rows = [o.state[o.param_groups[0]["params"][k]][name] for o in optimizers]
+                value = sum(a * v for a, v in zip(w, [v.clone() for v in rows], strict=True)) * (name in shared)
+                for v in rows:
+                    v.copy_(value)
+    return x
+
+
+def sgd(q):
+    return torch.optim.SGD(q, LR)
+
+
+def heavy(q):
+    return torch.optim.SGD(q, LR, momentum=0.9)
+
+
+def adamw(q):
+    return torch.optim.AdamW(q, LR, weight_decay=0.1)
+
+
+def nesterov(q):
+    return torch.optim.SGD(q, 0.7, momentum=0.5, nesterov=True)
+
+
+def halving(r):
+    return 0.5**r
+
+
+ROWS = torch.tensor([3, 5, 2, 4], dtype=torch.float64) / 14
+SLOTS = {
+    "none": (sgd, {"control": "none"}, {}),
+    "gradient": (adamw, {"control": "gradient", "chi": 1.0}, {"control": "gradient"}),
+    "gradient, damped": (heavy, {"control": "gradient", "chi": 0.2}, {"control": "gradient", "chi": 0.2}),
+    "step": (sgd, {"control": "step", "chi": 0.5}, {"control": "step", "chi": 0.5}),
+    "step after": (
+        heavy, {"control": "step", "correct": "after", "chi": 0.4, "state": "reset"},
+        {"control": "step", "after": True, "chi": 0.4, "state": "reset"},
+    ),
+    "dual": (sgd, {"control": "dual", "pull": 0.4}, {"control": "dual", "pull": 0.4}),
+    "momentum": (sgd, {"control": "momentum", "mix": 0.7}, {"control": "momentum", "mix": 0.7}),
+    "momentum after": (
+        adamw, {"control": "momentum", "mix": 0.3, "correct": "after", "chi": 0.8},
+        {"control": "momentum", "mix": 0.3, "after": True, "chi": 0.8},
+    ),
+    "pull": (adamw, {"control": "none", "pull": 0.3}, {"pull": 0.3}),
+    "reset": (heavy, {"control": "none", "state": "reset"}, {"state": "reset"}),
+    "kept": (heavy, {"control": "none", "state": "kept"}, {}),
+    "shared": (heavy, {"control": "none", "state": "shared"}, {"shared": ["momentum_buffer"]}),
+    "shared and reset": (
+        adamw, {"control": "none", "state": {"exp_avg": "reset", "exp_avg_sq": "shared"}},
+        {"shared": ["exp_avg_sq"], "reset": ["exp_avg"]},
+    ),
+    "schedule": (sgd, {"control": "step", "chi": 1.0, "schedule": halving}, {"control": "step", "rate": halving}),
+    "outer": (adamw, {"control": "gradient", "chi": 1.0, "outer": nesterov}, {"control": "gradient", "outer": nesterov}),
+    "top-k": (sgd, {"control": "none", "codec": "top-k", "share": 0.4}, {"share": 0.4}),
+    "rows": (adamw, {"control": "gradient", "chi": 1.0, "weights": "rows"}, {"control": "gradient", "w": ROWS}),
+    "rows, dual": (sgd, {"control": "dual", "pull": 0.4, "weights": "rows"}, {"control": "dual", "pull": 0.4, "w": ROWS}),
+    "rows, shared": (
+        heavy, {"control": "none", "state": "shared", "weights": "rows"}, {"shared": ["momentum_buffer"], "w": ROWS},
+    ),
+    "epochs": (heavy, {"control": "none", "epochs": 2, "batch": 2}, {"epochs": 2, "batch": 2, "state": "reset"}),
+    "epochs, gradient": (
+        adamw, {"control": "gradient", "epochs": 2, "batch": 2, "chi": 0.5, "weights": "rows"},
+        {"control": "gradient", "epochs": 2, "batch": 2, "chi": 0.5, "w": ROWS, "state": "reset"},
+    ),
+    "epochs, step after": (
+        heavy, {"control": "step", "correct": "after", "epochs": 2, "batch": 2, "chi": 0.5},
+        {"control": "step", "after": True, "epochs": 2, "batch": 2, "chi": 0.5, "state": "reset"},
+    ),
+    "normalized": (
+        sgd, {"control": "none", "epochs": 2, "batch": 2, "normalize": True, "weights": "rows"},
+        {"epochs": 2, "batch": 2, "normalize": 0.0, "w": ROWS, "state": "reset"},
+    ),
+    "normalized, momentum": (
+        heavy, {"control": "none", "epochs": 2, "batch": 2, "normalize": True, "state": "reset"},
+        {"epochs": 2, "batch": 2, "normalize": 0.9, "state": "reset"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("problem", list(PROBLEMS))
+@pytest.mark.parametrize("name", list(SLOTS))
+@pytest.mark.parametrize("together", [True, False])
+def test_each_slot_is_its_plain_loop(name, problem, together):
+    (module, loss), (make, given, plain), clients = PROBLEMS[problem], SLOTS[name], quadratics()
+    length = {} if "epochs" in given else {"period": K}
+    how = {**length, "rounds": 4, "device": "cpu", "together": together}
+    if together:
+        result = train(module(), loss, clients, make, **how, **given)
+    else:
+        with pytest.warns(UserWarning, match="client by client"):
+            result = train(module(), loss, clients, make, **how, **given)
+    expected = plain_loop(module, loss, clients, make, 4, **plain)
+    assert (torch.tensor(result.x) - expected).abs().max() <= 1e-10
+    assert result.trace["f"][-1] != result.trace["f"][0]
+    steps = 3 + 5 + 2 + 4 if "epochs" in given else N * K
+    assert result.trace["local_steps"][-1] == 4 * steps
+
+
+def normalized():
+    torch.manual_seed(0)
+    layers = torch.nn.Linear(5, 4), torch.nn.BatchNorm1d(4), torch.nn.Tanh(), torch.nn.Linear(4, 5)
+    return torch.nn.Sequential(*layers).double()
+
+
+@pytest.mark.parametrize("buffers", ["mean", "local"])
+@pytest.mark.parametrize("given", [{}, {"clients_at_once": 2}, {"batch": 4}, {"together": False}])
+@pytest.mark.filterwarnings("ignore:the optimizer is not known")
+def test_batch_normalization_is_its_plain_loop(buffers, given):
+    """Running means and counts of batches are averaged with the parameters, or stay with each client."""
+    clients = quadratics()
+    result = train(normalized(), errors, clients, heavy, control="none", state="kept", period=K, rounds=3, device="cpu",
+                   buffers=buffers, **given)  # fmt: skip
+    nets = [normalized() for _ in range(N)]
+    optimizers = [heavy(net.parameters()) for net in nets]
+    for r in range(3):
+        for i, (net, o, (inputs, targets)) in enumerate(zip(nets, optimizers, clients, strict=True)):
+            for k in range(K):
+                rows = minibatch(0, i, r, k, len(inputs), min(given.get("batch", 9), len(inputs)))
+                rows = sorted(rows) if "batch" not in given else rows
+                net.zero_grad()
+                errors(net(inputs[rows]), targets[rows]).backward()
+                o.step()
+        states = [net.state_dict() for net in nets]
+        own = [name for name, _ in nets[0].named_buffers()] if buffers == "local" else []
+        mean = {name: sum(s[name] for s in states) / N for name in states[0]}
+        for net, state in zip(nets, states, strict=True):
+            net.load_state_dict({name: state[name] if name in own else v for name, v in mean.items()})
+    for name, v in nets[0].named_parameters():
+        assert (result.module.get_parameter(name) - v).abs().max() <= 1e-10
+    for name, v in result.buffers.items():
+        expected = torch.stack([net.get_buffer(name) for net in nets])
+        assert (v - expected).abs().max() <= 1e-10
+        assert len(v) == (1 if buffers == "mean" else N)
+        assert (result.module.get_buffer(name) - expected.double().mean(0)).abs().max() <= 1e-10
+    assert set(result.buffers) == {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
+    sent = N * 3 * (result.x.size + (9 if buffers == "mean" else 0))
+    assert result.trace["floats_up"][-1] == sent
+    for net in nets:
+        net.eval()
+    losses = [errors(net(X), y).item() for net, (X, y) in zip(nets, clients, strict=True)]
+    assert result.of_clients["f"][-1] == pytest.approx(losses, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["gradient", "step", "step after", "rows"])
+def test_h_sums_to_zero(name):
+    make, given, _ = SLOTS[name]
+    result = train(Quadratic(), squares, quadratics(), make, period=K, rounds=5, device="cpu", **given)
+    w = ROWS.numpy() if given.get("weights") == "rows" else 1 / N
+    assert abs((w * result.h.T).sum(1)).max() <= 1e-12 < abs(result.h).max()
+
+
+@pytest.mark.parametrize("name", ["step", "dual"])
+def test_with_full_gradients_h_finds_the_solution_and_nothing_else_does(name):
+    given, clients = SLOTS[name][1], quadratics()
+    ends = [
+        train(Quadratic(), squares, clients, sgd, period=K, rounds=250, every=250, device="cpu", **settings)
+        for settings in (given, {"control": "none"})
+    ]
+    H = [(A * A).mean(0) for _, A in clients]
+    b = [(A * A * c).mean(0) for c, A in clients]
+    solution = sum(b) / sum(H)
+    assert (torch.tensor(ends[0].x) - solution).abs().max() <= 1e-6
+    assert (torch.tensor(ends[1].x) - solution).abs().max() > 1e-4
+
+
+def test_clients_with_few_rows_have_smaller_minibatches():
+    """With a batch that only some clients fill, the others take all their rows."""
+    clients = quadratics()
+    found = train(Quadratic(), squares, clients, sgd, period=K, rounds=4, batch=4, control="none", device="cpu")
+    assert found.trace["grad_evals"][-1] == 4 * K * (3 + 4 + 2 + 4)
+    whole = train(Quadratic(), squares, clients, sgd, period=K, rounds=4, batch=99, control="none", device="cpu")
+    assert (torch.tensor(whole.x) - plain_loop(Quadratic, squares, clients, sgd, 4)).abs().max() <= 1e-12
+
+
+def test_the_chosen_chi_is_a_tenth_with_minibatches_and_one_with_full_gradients():
+    given = {"period": K, "rounds": 3, "device": "cpu"}
+
+    def learned(**more):
+        return train(Quadratic(), squares, quadratics(), adamw, **given, **more).h
+
+    assert (learned(batch=2) == learned(batch=2, chi=DAMPED)).all()
+    assert (learned() == learned(chi=1.0)).all()
+    assert not (learned(batch=2) == learned(batch=2, chi=1.0)).all()

@@ -1,0 +1,193 @@
+"""Where the pooled likelihood has no single maximum there is no table, and a sentence says why and names the columns."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+import proxskip as ps
+from proxskip.results.inference import inference
+from proxskip.types import Array, InputError
+from support.fits import CLASS, RNG, SITE, A, Y, minimizer, sites, table
+
+
+def beside(column: Any) -> Array:
+    """The columns with one more."""
+    return np.column_stack([A, column])
+
+
+TAIL = np.where(CLASS == 1, 1.0, -1.0) * (1.0 + np.abs(A[:, 0]))
+ONLY_ONE = ((CLASS == 1) & (A[:, 1] > 0.5)).astype(float)
+PEAK = np.where(CLASS == 1, 5.0 + A[:, 2], 5.0 - 1e-3)
+
+
+@pytest.mark.parametrize("solver", ["newton", "early"])
+@pytest.mark.parametrize(
+    ("column", "named"),
+    [
+        (TAIL, "x4"),  # a threshold of the column separates the classes
+        (1e-6 * TAIL, "x4"),  # also in other units
+        (ONLY_ONE, "x4"),  # where it is one, there is one class only
+        (A[:, 0] + TAIL, "x[14], x[14]|x[14] and x[14]"),  # a direction between two columns
+    ],
+)
+@pytest.mark.parametrize("intercept", [True, False])
+def test_classes_that_can_be_separated_have_no_table(column: Array, named: str, intercept: bool, solver: str) -> None:
+    problem = sites(ps.Logistic(beside(column), CLASS, intercept=intercept))
+    steps = 60 if solver == "newton" else 12  # the coefficients are then moderate, and still grow
+    with pytest.raises(InputError, match=f"grows for ever along ({named}).*, which predict the outcomes"):
+        inference(problem, minimizer(problem, steps))
+
+
+def test_classes_that_are_almost_separated_have_a_table() -> None:
+    """One row on the wrong side is enough for a maximum, however large the coefficients are."""
+    column = TAIL.copy()
+    column[3] = -column[3]
+    problem = sites(ps.Logistic(np.column_stack([column]), CLASS))
+    assert table(problem).estimate[0] > 1
+    rare = np.zeros(120, dtype=int)
+    rare[11] = 1  # one case among all
+    found = table(sites(ps.Logistic(np.ones((120, 1)), rare)))
+    np.testing.assert_allclose(found.estimate, -np.log(119), rtol=1e-10)
+    np.testing.assert_allclose(found.standard_error, np.sqrt(1 + 1 / 119), rtol=1e-10)
+
+
+@pytest.mark.parametrize("kind", [ps.Logistic, ps.LeastSquares])
+@pytest.mark.parametrize(
+    ("columns", "intercept", "sentence"),
+    [
+        (beside(A[:, 0] - 2 * A[:, 2]), True, "the columns x1, x3 and x4 are collinear"),
+        (beside(3 * A[:, 1]), False, "the columns x2 and x4 are collinear"),
+        (beside(np.full(120, 0.1)), True, "the column x4 is constant, as the intercept is"),
+        (beside(np.zeros(120)), False, "the likelihood does not depend on x4: the values are all zero"),
+        (np.column_stack([i == SITE for i in range(5)]).astype(float), True, "x1, x2, x3, x4, x5 and intercept are"),
+        (np.column_stack([beside(A[:, 0]), A[:, 1]]), False, "the columns x1 and x4 are collinear"),
+    ],
+)
+def test_collinear_columns_are_named(kind: Any, columns: Array, intercept: bool, sentence: str) -> None:
+    problem = sites(kind(columns, CLASS, intercept=intercept))
+    with pytest.raises(InputError, match=f"there is no table, because .*{sentence}"):
+        table(problem)
+
+
+def test_columns_that_are_almost_collinear_have_a_table() -> None:
+    found = table(sites(ps.LeastSquares(beside(A[:, 0] + 1e-4 * RNG.standard_normal(120)), Y)))
+    assert found.standard_error[3] > 100 * found.standard_error[1]
+
+
+def test_too_few_rows_and_too_good_a_fit_are_told() -> None:
+    few = slice(0, 3)
+    for kind in (ps.Logistic, ps.LeastSquares):
+        problem = ps.split(kind(np.eye(3, 4) + 1.0, [0, 1, 1]), 3, by="contiguous")
+        with pytest.raises(InputError, match="3 rows are too few for 4 coefficients"):
+            inference(problem, np.zeros(4))
+    problem = ps.split(ps.LeastSquares(A[few], Y[few]), 3, by="contiguous")
+    with pytest.raises(InputError, match="3 rows are too few for 3 coefficients and their errors"):
+        table(problem)
+    with pytest.raises(InputError, match="fits every row exactly"):
+        table(sites(ps.LeastSquares(A, A @ [1.0, 2.0, 3.0])))
+
+
+def test_a_site_may_lack_what_all_sites_together_have() -> None:
+    """A column that is constant within a site, a site with one class, a site with fewer rows than columns: right data."""
+    X = A.copy()
+    X[SITE == 4, 0] = 2.0
+    labels = np.where(SITE == 3, 1, CLASS)
+    wide = np.column_stack([X, RNG.standard_normal((120, 9))])
+    assert np.count_nonzero(SITE == 4) < 12
+    for columns in (X, wide):
+        model = ps.Logistic(columns, labels, intercept=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            apart, together = table(sites(model)), table(ps.split(model, 1, by="contiguous"))
+        np.testing.assert_allclose(apart.standard_error, together.standard_error, rtol=1e-9)
+
+
+# -- counts and times --------------------------------------------------------------------------------------------------
+TIME = RNG.exponential(np.exp(-A @ [0.5, 0.0, 0.2]))
+EVENT = (RNG.random(120) > 0.3).astype(int)
+COUNT = RNG.poisson(np.exp(A @ [0.3, 0.2, 0.0]))
+NEVER = ((np.arange(120) % 7 == 0) & (EVENT == 0)).astype(float)
+NOTHING = ((np.arange(120) % 5 == 0) & (COUNT == 0)).astype(float)
+
+
+@pytest.mark.parametrize("steps", [25, 60])
+@pytest.mark.parametrize(
+    ("model", "named"),
+    [
+        (ps.Cox(beside(-TIME), TIME, EVENT), "x4"),  # whoever has more of it is next: a monotone likelihood
+        (ps.Cox(beside(-1e-6 * TIME), TIME, EVENT), "x4"),
+        (ps.Cox(beside(NEVER), TIME, EVENT), "x4"),  # where it is one, nobody has an event
+        (ps.Poisson(beside(NOTHING), COUNT, intercept=True), "x4"),
+        (ps.Poisson(A, 0 * COUNT, intercept=True), "intercept"),  # there is nothing to count
+    ],
+)
+def test_times_and_counts_that_are_fitted_without_error_have_no_table(model: Any, named: str, steps: int) -> None:
+    problem = sites(model)
+    with pytest.raises(InputError, match=f"grows for ever along {named}.*, which predict the outcomes"):
+        inference(problem, minimizer(problem, steps))
+
+
+@pytest.mark.parametrize(
+    ("column", "sentence"),
+    [
+        (np.full(120, 0.1), "does not depend on x4: .* alike among those at risk"),
+        (1e6 + 0.1 * SITE, "does not depend on x4"),  # constant within every site, and each site is a stratum
+        (A[:, 0] + A[:, 1], "the columns x1, x2 and x4 are collinear"),
+        (A[:, 0] + 1.0, "the columns x1 and x4 are collinear"),  # a shift changes no risk
+    ],
+)
+def test_columns_that_a_cox_model_cannot_tell_apart_are_named(column: Array, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        table(sites(ps.Cox(beside(column), TIME, EVENT)))
+
+
+def test_times_without_an_order_have_no_table() -> None:
+    """Nobody has an event, or all have theirs at once: by Efron's formula the latter would even have errors."""
+    for model in (
+        ps.Cox(A, TIME, 0 * EVENT),
+        ps.Cox(A, np.ones(120), np.ones(120)),
+        ps.Cox(A, np.ones(120), np.ones(120), ties="breslow"),
+    ):
+        with pytest.raises(InputError, match="no client has an event while another of its rows was still at risk"):
+            table(sites(model))
+
+
+def test_rare_counts_of_large_exposures_have_a_table() -> None:
+    """The rate is a millionth, and everything is well determined: no doubt follows from units."""
+    exposure = 1e6 * RNG.uniform(1, 3, 120)
+    count = RNG.poisson(1e-6 * exposure * np.exp(A @ [0.3, 0.2, 0.0]))
+    problem = sites(ps.Poisson(A, count, offset=np.log(exposure), intercept=True))
+    found, scaled = table(problem), table(sites(ps.Poisson(A, count, offset=np.log(exposure / 1e6), intercept=True)))
+    np.testing.assert_allclose(found.standard_error, scaled.standard_error, rtol=1e-7)
+    with pytest.raises(InputError, match="standard errors away"):  # from zero, the first steps are far too long
+        inference(problem, minimizer(problem, 8))
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: ps.Cox(np.where(A > 2, np.nan, A), TIME, EVENT), "NaN"),
+        (lambda: ps.Poisson(A, np.full(120, np.nan)), "label nan of row 0 is not finite"),
+        (lambda: table(sites(ps.Poisson(A, COUNT, row_weights=1.0 * (COUNT > 0)))), "weight zero"),
+    ],
+)
+def test_rows_that_cannot_be_are_refused(make: Any, reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        make()
+
+
+def test_sites_without_events_or_counts_are_right_data() -> None:
+    """They say nothing of a hazard, or lower a rate: the table is that of all rows."""
+    quiet = np.where(SITE == 3, 0, EVENT)
+    apart = table(sites(ps.Cox(A, TIME, quiet)))
+    left = SITE != 3
+    without = table(ps.split(ps.Cox(A[left], TIME[left], quiet[left]), by="group", groups=SITE[left]))
+    np.testing.assert_allclose(apart.covariance, without.covariance, rtol=1e-9)
+    counts = np.where(SITE == 3, 0, COUNT)
+    model = ps.Poisson(A, counts, intercept=True)
+    one = table(ps.split(model, 1, by="contiguous"))
+    np.testing.assert_allclose(table(sites(model)).covariance, one.covariance, rtol=1e-8)

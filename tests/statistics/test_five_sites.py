@@ -1,0 +1,31 @@
+"""The example of five sites: real SuperNodes, and the table of all rows together."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.tiers import needs
+
+pytestmark = [pytest.mark.stats, pytest.mark.flower, pytest.mark.slow, needs("lifelines"), needs("flwr")]
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.timeout(900)
+def test_the_table_of_five_sites_is_that_of_all_rows_in_every_printed_digit() -> None:
+    script = ROOT / "examples" / "statistics" / "five_sites.py"
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=850, env=dict(os.environ)
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    head, *lines = [line for line in done.stdout.splitlines() if line.startswith(("Cox", "age", "prio", "The two"))]
+    assert re.fullmatch(r"Cox regression: 432 rows on 5 clients; errors from the Hessian; [4-9] rounds", head)
+    *tables, verdict = lines
+    assert len(tables) == 4
+    assert tables[:2] == tables[2:]
+    assert verdict == "The two tables are equal in every printed digit."
