@@ -32,7 +32,7 @@ Route: TypeAlias = tuple[Trip, ...]
 
 
 class IdleClient:
-    """A ``interfaces.Client`` that records a half's codecs and counts its gradients.
+    """A ``core.Client`` that records a half's codecs and counts its gradients.
 
     Args:
         codec: for vectors sent without one.

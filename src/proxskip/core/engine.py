@@ -163,7 +163,7 @@ class Engine(ABC):
 
     # -- sums ----------------------------------------------------------------------------------------------------------
     def sum(self, w: Array, U: Any) -> Any:
-        """``sum_j w_j U_j`` over the cohort's rows, with the bytes of ``links.sums.weighted_sum``."""
+        """``sum_j w_j U_j`` over the cohort's rows, with the bytes of ``support.sums.weighted_sum``."""
         return weighted_sum(w, U)
 
     def sums(self, rows: Sequence[Array], up: Sequence[Any]) -> tuple[Any, ...]:

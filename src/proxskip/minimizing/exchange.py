@@ -81,7 +81,7 @@ class SoloClient:
         """The full gradient at x, once for the same x.
 
         Args:
-            where: as in ``interfaces.Client``; there is one client only.
+            where: as in ``core.Client``; there is one client only.
             hold: whether a curvature above L counts in backtracking; otherwise it is only noted.
         """
         if where is not None:
@@ -102,7 +102,7 @@ class SoloClient:
         self, x: Array, h: Array | float, gamma: Any, K: Any, *,
         pull: Pull | None = None, momentum: float = 0.0, anchor: Any = None, until: Any = None,
     ) -> Array:  # fmt: skip
-        """K times  x <- x - gamma (g(x) - h), or with a pull and momentum as in ``interfaces.Client``."""
+        """K times  x <- x - gamma (g(x) - h), or with a pull and momentum as in ``core.Client``."""
         if anchor is not None:
             raise _needs_clients("descends with an anchor")
         if until is not None:

@@ -258,7 +258,14 @@ def subset(seed, client, round, step, m, n, seen, rows):
         c0, c1, c2, c3 = philox(_u32(q), _u32(step), _u32(round), _u32(client), seed)
         # word r of the block is that of draw q + r * blocks, a number below its side
         for r in range(4):
-            word = c0 if r == 0 else c1 if r == 1 else c2 if r == 2 else c3
+            if r == 0:
+                word = c0
+            elif r == 1:
+                word = c1
+            elif r == 2:
+                word = c2
+            else:
+                word = c3
             i = q + r * blocks
             side = _u64(m - n + 1 + i)
             product = _u64(word) * side

@@ -71,7 +71,7 @@ def _compiled(parts: tuple[str, ...], name: str, cooperative: bool, options: tup
 
 
 def weighted_sum(w: Any, U: Any) -> Any:
-    """``sum_i w_i U_i`` in the order of ``links.sums.weighted_sum``."""
+    """``sum_i w_i U_i`` in the order of ``support.sums.weighted_sum``."""
     import cupy
 
     (n, d), total = U.shape, cupy.empty(U.shape[1])
