@@ -1,6 +1,8 @@
 """Newton's method: quadratics in one step, large counts, singular Hessians, what it costs, and what it refuses."""
 
 from itertools import pairwise
+from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -8,8 +10,10 @@ import pytest
 import scipy.sparse
 
 import proxskip as ps
+from proxskip.engines.reference import ReferenceEngine
 from proxskip.methods.newton import Expansion, Pace
 from proxskip.problems.clients import expansion, expansion_length
+from proxskip.running.run import ENGINES
 from proxskip.types import Array, InputError
 from support.methods import newton_numbers
 from support.problems import quadratics
@@ -190,6 +194,35 @@ REFUSED = {
 def test_what_it_cannot_do_is_refused(sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         REFUSED[sentence]()
+
+
+class GradientsAlone(ReferenceEngine):
+    name, has_hessians = "plain", False
+
+
+def test_an_engine_without_hessians_is_refused_before_any_file_changes(tmp_path: Path) -> None:
+    problem, old, new = counts(0, 3.0), tmp_path / "old", tmp_path / "new"
+    ps.run("newton", problem, rounds=2, out=old)
+    before = {path: path.read_bytes() for path in old.rglob("*") if path.is_file()}
+    refused = 'newton needs Hessians, which the engine "plain" does not compute; use engine="cpu"'
+    for out in (old, new):
+        with pytest.raises(InputError, match=refused):
+            ps.run("newton", problem, rounds=3, engine=GradientsAlone(), out=out, force=True)
+    assert {path: path.read_bytes() for path in old.rglob("*") if path.is_file()} == before
+    assert not new.exists()
+    engine: Any = GradientsAlone()
+    with pytest.raises(InputError, match=refused):  # nor does the first of several methods run
+        ps.sweep([ps.GD(0.01), "newton"], problem, rounds=2, engine=engine, out=new)
+    assert not new.exists()
+
+
+@pytest.mark.parametrize(("name", "has"), [("cpu", True), ("reference", True), ("gpu", False), ("torch", False)])
+def test_engines_say_whether_they_give_hessians(name: str, has: bool) -> None:
+    try:
+        kind = resolve_name(f"proxskip.engines.{ENGINES[name]}")
+    except ImportError:
+        pytest.skip(f"the engine {name} needs a package that is not installed")
+    assert kind.has_hessians is has
 
 
 def test_an_operator_without_rows_has_no_hessian() -> None:

@@ -130,6 +130,8 @@ class Engine(ABC):
     rewinds: ClassVar[bool] = False
     """Whether memory is written through ``journal``, so that a round can be taken back, as networks that lose clients
     need. Without it, an interrupted run ends at its last record."""
+    has_hessians: ClassVar[bool] = False
+    """Whether its clients have ``expansion``, which Newton's method needs."""
 
     @cached_property
     def journal(self) -> Journal:

@@ -56,6 +56,7 @@ class About:
             is restored from the others.
         needs_whole_cohort: a federation's round only counts if the whole cohort answers, because codecs divide the
             coordinates among its clients, or their probabilities weigh what they send.
+        needs_hessians: its client halves call ``Client.expansion``, which not every engine has.
     """
 
     name: str
@@ -69,6 +70,7 @@ class About:
     at_p_one: str = ""
     other_names: tuple[str, ...] = ()
     needs_whole_cohort: bool = False
+    needs_hessians: bool = False
     summed: str = "h"
 
 

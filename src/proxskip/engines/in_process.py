@@ -22,6 +22,7 @@ class NearEngine(Engine):
 
     name = "near"
     rewinds = True
+    has_hessians = True
     together = False
 
     def __init__(self) -> None:

@@ -56,6 +56,7 @@ class Newton(Method):
         title="Newton",
         reference="Boyd, Vandenberghe, Convex Optimization, 2004; Bach, Self-concordant analysis, 2010",
         handles=frozenset({"clients", "weights"}),
+        needs_hessians=True,
         style=Style("#8424FC", "-", "d"),
     )
 

@@ -104,7 +104,7 @@ def check(
     stop, unsafe = Stop(**_limits(settings)), bool(settings.get("allow_unsafe_step"))
     shared: dict[str, Any] = {name: settings.get(name) for name in ("cohort", "network", "every")}
     force, engine = bool(settings.get("force")), settings.get("engine", "cpu")
-    make_engine(engine, settings.get("threads"))
+    shared["engine"] = make_engine(engine, settings.get("threads"))
     with warnings.catch_warnings():
         if quiet:
             warnings.simplefilter("ignore")

@@ -78,10 +78,8 @@ class RunSpec:
         check_fit(method, problem, isinstance(asked, Everyone))
         method, unsafe = prepare(method, problem, cohorts, allow_unsafe_step)
         stop.check(problem)
-        if engine is not None and network is not None and not (network.reliable or engine.rewinds):
-            raise InputError(
-                f'the engine "{engine.name}" cannot undo a void round; use engine="cpu", or a network without losses.'
-            )
+        if engine is not None:
+            check_engine(engine, method, network)
         every = every if every is None else theory.whole("every", every)
         uncovered = without_theorem(method, problem, isinstance(asked, Everyone))
         return RunSpec(
@@ -172,6 +170,18 @@ def check_fit(method: Method, problem: Problem, everyone: bool) -> None:
     # also for a method that handles either of them alone
     if not everyone and problem.psi is not None and "cohort+psi" not in method.handles:
         raise InputError("psi needs the h of all clients in every round; leave out the cohort or psi, or use 5gcs.")
+
+
+def check_engine(engine: Engine, method: Method, network: Network | None) -> None:
+    """Refuse an engine that cannot run the method, or not over this network."""
+    if method.about.needs_hessians and not engine.has_hessians:
+        raise InputError(
+            f'{method.name} needs Hessians, which the engine "{engine.name}" does not compute; use engine="cpu".'
+        )
+    if network is not None and not (network.reliable or engine.rewinds):
+        raise InputError(
+            f'the engine "{engine.name}" cannot undo a void round; use engine="cpu", or a network without losses.'
+        )
 
 
 def without_theorem(method: Method, problem: Problem, everyone: bool) -> list[str]:

@@ -45,6 +45,7 @@ class RayEngine(Engine):
     """
 
     name = "ray"
+    has_hessians = True
 
     def __init__(
         self,
