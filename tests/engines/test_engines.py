@@ -73,8 +73,7 @@ def test_bits_do_not_depend_on_threads_or_on_the_run(row: Row) -> None:
     assert len(set(runs)) == 1
 
 
-@pytest.mark.parametrize("row", thinned(METHODS, 3))
-@pytest.mark.long
+@pytest.mark.parametrize("row", METHODS[::3], ids=lambda row: row.name)
 @pytest.mark.slow
 def test_bits_do_not_depend_on_whether_a_cohort_counts_as_large(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
     """Large cohorts run their halves on ranges of members: the same operations on every row."""

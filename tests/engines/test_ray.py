@@ -60,8 +60,9 @@ run = partial(run_each, every=3)
 
 
 @pytest.mark.parametrize("row", thinned(METHODS, 24))
-@pytest.mark.parametrize("actors", thinned([2, 1, 3]))
-def test_every_method_takes_the_cpu_engines_way(row: Row, actors: int, engines: Engines) -> None:
+def test_every_method_takes_the_cpu_engines_way(row: Row, engines: Engines) -> None:
+    """On one, two or three actors, by turns."""
+    actors = 1 + METHODS.index(row) % 3
     problem = row.rows(sparse=actors != 2)
     near(run(row, problem, engines(actors)), run(row, problem), 1e-12)
 
@@ -70,7 +71,7 @@ def test_every_method_takes_the_cpu_engines_way(row: Row, actors: int, engines: 
 @pytest.mark.parametrize(
     ("name", "loss", "sparse", "dtype", "batch"),
     [
-        *((r.name, "logistic", True, "float64", 6) for r in [r for r in METHODS if r.claims("batch")][::2]),
+        *((r.name, "logistic", True, "float64", 6) for r in [r for r in METHODS if r.claims("batch")][::6]),
         ("scaffnew-weighted", "squared", True, "float64", None),
         ("scaffnew-weighted", "softmax", False, "float64", None),
         ("scaffnew-weighted", "softmax", True, "float64", 5),
@@ -195,9 +196,7 @@ class Killer(threading.Thread):
                     self.killed += 1
 
 
-@pytest.mark.parametrize(
-    "name", thinned(["scaffnew", "scaffnew-cohort", "scaffold-I", "decentralized", "diging", "scaffnew-decaying"], 6)
-)
+@pytest.mark.parametrize("name", thinned(["scaffnew", "scaffnew-cohort"]))
 def test_killed_workers_change_nothing(name: str, engines: Engines) -> None:
     row, everyone = NAMED[name], name == "scaffnew-cohort"
     problem = row.rows(sparse=True).with_batch(6)
@@ -268,7 +267,8 @@ def test_shards_from_files(tmp_path: Path, batch: int | None, engines: Engines) 
     problem = engine.load(from_file(tmp_path), n=4, batch=batch)
     here = problem.here()
     assert [f.N for f in here.clients] == problem.sizes == [24, 24, 24, 24]
-    assert (problem.L_max, problem.mu, problem.d) == (here.L_max, here.mu, here.d)
+    assert (problem.mu, problem.d) == (here.mu, here.d)
+    assert problem.L_max == pytest.approx(here.L_max, rel=1e-12)
     method = ps.Scaffnew.theory(problem)
     a, b = (ps.run(method, p, rounds=12, seed=3, every=2, engine=e) for p, e in ((problem, engine), (here, "cpu")))
     near(a, b, 1e-12)

@@ -66,7 +66,7 @@ def script(code: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(("who", "named"), [("raylet", "raylet"), ("gcs_server", "head"), ("agent", "raylet")])
+@pytest.mark.parametrize(("who", "named"), [("gcs_server", "head"), ("agent", "raylet")])
 def test_a_ray_that_ends_is_named_at_once(who: str, named: str, tmp_path: Path) -> None:
     """Not after the deadline of ten minutes, and not as a fault of an actor; the checkpoint can be resumed."""
     said = script(f"""
@@ -149,15 +149,15 @@ def test_a_problem_is_judged_on_its_own_shards(make: Any) -> None:
         second.value(np.ones(3))
 
 
-@pytest.mark.parametrize("every", [1, 500])
-def test_gossip_that_overflows_ends_in_the_same_round(every: int, make: Any) -> None:
+def test_gossip_that_overflows_ends_in_the_same_round(make: Any) -> None:
+    """Between two records: the round is found that was the first to overflow."""
     q = ps.Problem(quadratics())
     method = ps.DecentralizedScaffnew.theory(q, graph=ps.graphs.graph("ring", 4))
     method = dataclasses.replace(method, gamma=method.gamma * 40, tau=method.tau / 40)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ps.UnsafeStepWarning)
         ours, cpu, reference = (
-            ps.run(method, q, rounds=2000, every=every, seed=2, allow_unsafe_step=True, engine=e)
+            ps.run(method, q, rounds=2000, every=500, seed=2, allow_unsafe_step=True, engine=e)
             for e in (make(2), "cpu", "reference")
         )
     assert cpu.status is ps.Status.DIVERGED
@@ -165,9 +165,8 @@ def test_gossip_that_overflows_ends_in_the_same_round(every: int, make: Any) -> 
     assert close(ours.x, cpu.x, 1e-12)
     assert close(reference.x, cpu.x, 1e-12)
     assert np.array_equal(ours.trace["round"], cpu.trace["round"])
-    if every == 500:
-        (number,) = re.findall(r"after round (\d+);", cpu.message)
-        assert int(number) < 500
+    (number,) = re.findall(r"after round (\d+);", cpu.message)
+    assert int(number) < 500
 
 
 # -- no wait without a limit -------------------------------------------------------------------------------------------
