@@ -166,7 +166,7 @@ def main() -> int:
     print(f"slowest {1e3 * h.slowest:.1f} ms")
     wrong, most = len(h.crashes) + h.accepted, h.most / LIMIT
     refused = {f"refused as {k}": v for k, v in h.refused.items()}
-    return tell(o.count, wrong + (most > 2.1), **refused, **{"most memory in size limits": round(most, 2)})
+    return tell(o.count, wrong + (most > 2.0), **refused, **{"most memory in size limits": round(most, 2)})
 
 
 if __name__ == "__main__":

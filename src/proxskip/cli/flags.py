@@ -309,7 +309,7 @@ def _add_run_flags(parser: Parser, kinds: Sequence[type[Method]]) -> None:
     for title, flags in table.of_methods(kinds or METHODS.values()).items():
         group = parser.add_argument_group(HEADINGS.get(title, title))
         _add(group, flags)
-        if title == "output":
+        if title == "running and output":
             _add_plugin(group)
     if len(kinds) == 1:
         parser.description = None

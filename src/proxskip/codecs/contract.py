@@ -8,6 +8,9 @@ from typing import Protocol
 from proxskip import randomness
 from proxskip.types import Array
 
+Encoded = bytes | memoryview
+"""The bytes of a message, or a view of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Key:
@@ -64,5 +67,5 @@ class Codec(Protocol):
     def encode(self, v: Array, key: Key) -> bytes:
         """The message, in ceil(bits/8) bytes."""
 
-    def decode(self, data: bytes, d: int, key: Key) -> Array:
-        """What the other side reads."""
+    def decode(self, data: Encoded, d: int, key: Key) -> Array:
+        """What the other side reads; a federation gives a memoryview of the message, which is not copied."""

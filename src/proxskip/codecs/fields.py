@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from proxskip.codecs.contract import Encoded
 from proxskip.randomness import Words
 from proxskip.types import Array, Indices, InputError
 
@@ -14,7 +15,7 @@ Bits = npt.NDArray[np.uint8]
 """Zeros and ones, one per byte."""
 
 
-def numbers_in(data: bytes, dtype: str, d: int) -> Array:
+def numbers_in(data: Encoded, dtype: str, d: int) -> Array:
     """The numbers in these bytes, copied."""
     kind = np.dtype(dtype)
     if len(data) != d * kind.itemsize:
@@ -56,7 +57,7 @@ def packed(bits: Bits) -> bytes:
     return np.packbits(bits).tobytes()
 
 
-def unpacked(data: bytes, bits: int) -> Bits:
+def unpacked(data: Encoded, bits: int) -> Bits:
     """The inverse of ``packed``."""
     if len(data) != -(-bits // 8):
         raise InputError(f"a message of {bits} bits takes {-(-bits // 8)} bytes, not {len(data)}.")

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from proxskip.codecs import fields
-from proxskip.codecs.contract import Key
+from proxskip.codecs.contract import Encoded, Key
 from proxskip.types import Array
 
 
@@ -41,7 +41,7 @@ class Identity(_EveryNumber):
     def encode(self, v: Array, key: Key) -> bytes:
         return np.ascontiguousarray(v, dtype="<f8").tobytes()
 
-    def decode(self, data: bytes, d: int, key: Key) -> Array:
+    def decode(self, data: Encoded, d: int, key: Key) -> Array:
         return fields.numbers_in(data, "<f8", d)
 
 
@@ -60,7 +60,7 @@ class Float32(_EveryNumber):
         with np.errstate(over="ignore"):
             return np.ascontiguousarray(v).astype("<f4").tobytes()
 
-    def decode(self, data: bytes, d: int, key: Key) -> Array:
+    def decode(self, data: Encoded, d: int, key: Key) -> Array:
         return fields.numbers_in(data, "<f4", d)
 
 
@@ -97,7 +97,7 @@ class Natural(_EveryNumber):
         power = np.where(exponent == 2047, np.uint64(255), power)
         return fields.packed(fields.bits_of(((raw >> np.uint64(63)) << np.uint64(8) | power).astype(np.uint16), 9))
 
-    def decode(self, data: bytes, d: int, key: Key) -> Array:
+    def decode(self, data: Encoded, d: int, key: Key) -> Array:
         code = fields.numbers_of(fields.unpacked(data, 9 * d), 9)
         power = code & np.uint64(255)
         exponent = np.where(power == 0, 0, np.where(power == 255, 2047, power + np.uint64(896))).astype(np.uint64)

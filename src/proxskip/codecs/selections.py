@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from proxskip.codecs import fields
-from proxskip.codecs.contract import Codec, Key
+from proxskip.codecs.contract import Codec, Encoded, Key
 from proxskip.codecs.numbers import Float32, Identity, Natural
 from proxskip.types import Array, Indices, InputError
 
@@ -65,7 +65,7 @@ class _Drawn(_Selection):
     def encode(self, v: Array, key: Key) -> bytes:
         return self.values.encode(v[self.chosen(len(v), key)], key)
 
-    def decode(self, data: bytes, d: int, key: Key) -> Array:
+    def decode(self, data: Encoded, d: int, key: Key) -> Array:
         chosen, v = self.chosen(d, key), np.zeros(d)
         with np.errstate(over="ignore"):  # a number beyond the largest is infinite, and ends the run as diverged
             v[chosen] = self.values.decode(data, len(chosen), key) * self.factor(d, key)
@@ -159,7 +159,7 @@ class Ownership:
     def encode(self, v: Array, key: Key) -> bytes:
         return b""
 
-    def decode(self, data: bytes, d: int, key: Key) -> Array:
+    def decode(self, data: Encoded, d: int, key: Key) -> Array:
         return Masks(self.s).owned(d, key).astype(np.float64)
 
 
@@ -201,7 +201,7 @@ class L1Selection(_Selection):
         head = fields.unpacked(self.values.encode(sums[-1:], key), self.values.bits(1, key))
         return fields.packed(np.concatenate([head, fields.bits_of(draws, 1 + width)]))
 
-    def decode(self, data: bytes, d: int, key: Key) -> Array:
+    def decode(self, data: Encoded, d: int, key: Key) -> Array:
         """The mean of the draws; nan for an index that no encoder writes."""
         split, width, v = self.values.bits(1, key), fields.width(d), np.zeros(d)
         bits = fields.unpacked(data, self.bits(d, key))

@@ -332,8 +332,7 @@ def of_methods(kinds: Iterable[type[Method]]) -> dict[str, list[Flag]]:
         + [flag for flag in STEPPING if any(takes(kind, flag) for kind in chosen)],
         "problem": [flag for flag in PROBLEM if any(takes(kind, flag) for kind in chosen)],
         "stopping": list(STOPPING),
-        "running": list(RUNNING),
-        "output": list(OUTPUT),
+        "running and output": [*RUNNING, *OUTPUT],
     }
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from proxskip.codecs import Codec, Key
+from proxskip.codecs.contract import Encoded
 from proxskip.core.dry_run import IdleClient, Route
 from proxskip.core.method import Method
 from proxskip.flower import halves
@@ -33,11 +34,11 @@ def read(answer: Answer, round: int, route: Route, key: Key) -> tuple[tuple[Arra
         return (), f"it holds {len(answer.up)} vectors instead of {len(route)}"
     vectors: list[Any] = []
     for k, (v, (codec, number, length)) in enumerate(zip(answer.up, route, strict=True)):
-        if isinstance(v, bytes) is (codec is None):
+        if isinstance(v, Encoded) is (codec is None):
             return (), f"the {len(v) * (1 if codec is None else 8)} bytes of vector {k} are in the wrong format"
         if codec is None and len(v) != length:
             return (), f"vector {k} has {len(v)} numbers instead of {length}"
-        if isinstance(v, bytes) and codec is not None:
+        if isinstance(v, Encoded) and codec is not None:
             mine = replace(key, vector=number)
             if len(v) != -(-codec.bits(length, mine) // 8):
                 return (), f"vector {k} has {len(v)} bytes instead of {-(-codec.bits(length, mine) // 8)}"

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from proxskip.codecs.contract import Encoded
 from proxskip.results import sealed
 from proxskip.types import Array, InputError
 
@@ -90,7 +91,7 @@ class Answer:
     client: int
     base: int
     digest: bytes
-    up: tuple[Array | bytes, ...]
+    up: tuple[Array | Encoded, ...]
     value: float = 0.0
     status: str = OK
 
@@ -130,7 +131,7 @@ def _packed_ask(m: Ask) -> bytes:
 def _packed_answer(m: Answer) -> bytes:
     if len(m.up) > VECTORS:
         raise InputError(f"a message holds at most {VECTORS} vectors.")
-    vectors = {str(k): np.frombuffer(v, np.uint8) if isinstance(v, bytes) else _plain(v) for k, v in enumerate(m.up)}
+    vectors = {str(k): np.frombuffer(v, np.uint8) if isinstance(v, Encoded) else _plain(v) for k, v in enumerate(m.up)}
     meta = {
         "kind": "answer", "run": m.run.hex(), "ticket": m.ticket, "round": m.round, "exchange": m.exchange,
         "client": m.client, "base": m.base, "digest": m.digest.hex(), "value": float(m.value), "status": m.status,
@@ -201,10 +202,10 @@ def _ask(meta: dict[str, Any], vectors: tuple[Any, ...], d: int) -> Ask:
 
 def _answer(meta: dict[str, Any], vectors: tuple[Any, ...]) -> Answer:
     _check_fields(meta, _OF_AN_ANSWER)
-    up: list[Array | bytes] = []
+    up: list[Array | Encoded] = []
     for v in vectors:
         if v.dtype == np.uint8 and v.ndim == 1:
-            up.append(v.tobytes())
+            up.append(v.data)  # not copied: a message may be as large as the limit
         elif v.dtype == np.float64 and v.ndim == 1:  # ``checks.read`` knows how long it must be
             up.append(v)
         else:
