@@ -6,16 +6,16 @@ import re
 from pathlib import Path
 
 CONTENTS: dict[str, tuple[str, ...]] = {
-    "Start": ("start", "idea", "choosing"),
+    "Start": ("start", "first-model", "idea", "choosing", "alternatives"),
     "Guide": (
         "methods", "problems", "prox", "minimize", "participation", "codecs", "graphs", "network-time", "results",
         "sklearn", "statistics",
     ),
     "Examples": ("gallery/index", "notebooks/index", "examples"),
-    "Where it runs": ("speed", "torch", "ray", "flower"),
+    "Where it runs": ("speed", "torch", "torchrun", "ray", "flower"),
     "Your own parts": ("authoring", "adding-an-engine", "how-a-run-flows"),
-    "Reference": ("api", "command-line", "reliability"),
-    "Measured": ("reproduction",),
+    "Reference": ("api", "command-line", "messages", "reliability"),
+    "Measured": ("reproduction", "niid-bench"),
     "Project": (
         "decisions", "project/changelog", "project/contributing", "project/security",
         "project/benchmarks", "project/benchmarks-gpu",
