@@ -2,9 +2,6 @@
 
 import os
 import random
-import signal
-import subprocess
-import sys
 import threading
 import time
 import warnings
@@ -23,7 +20,7 @@ import proxskip as ps
 from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.methods import registry
 from proxskip.types import EngineError
-from support.comparing import bits, close, near
+from support.comparing import bits, near
 from support.methods import METHODS, NAMED, Row
 from support.pages import code_of
 from support.problems import data, quadratics
@@ -209,28 +206,6 @@ def test_killed_workers_change_nothing(name: str, engines: Engines) -> None:
     assert recoveries
     assert all(0 <= r["round"] - r["from_round"] <= 5 for r in recoveries)
     assert len([w for w in result.warnings if "the run went on from round" in w]) == len(recoveries)
-
-
-@pytest.mark.slow
-def test_a_killed_driver_is_resumed(tmp_path: Path) -> None:
-    flags = ["--data", "digits", "--clients", "6", "--rounds", "200", "--every", "5", "--quiet"]
-    command, here, there = [sys.executable, "-m", "proxskip"], tmp_path / "cpu", tmp_path / "ray"
-    at = ["--address", ray.get_runtime_context().gcs_address]
-    go = [*command, "run", "scaffnew", *flags]
-    ours = [*go, "--out", str(there), "--engine", "ray", *at, "--actors", "2", "--checkpoint-every", "3"]
-    with subprocess.Popen(ours, stderr=subprocess.PIPE) as driver:
-        until = time.monotonic() + 120
-        while time.monotonic() < until and not (there / "checkpoint.previous").exists():
-            time.sleep(0.05)
-        time.sleep(0.1)
-        driver.kill()
-    assert driver.returncode == -signal.SIGKILL, driver.stderr
-    assert not (there / "summary.json").exists()
-    resume = [*command, "resume", str(there), "--actors", "1", *at, "--quiet"]
-    again = subprocess.run(resume, capture_output=True, text=True, timeout=240)
-    assert again.returncode == 0, again.stderr
-    subprocess.run([*go, "--out", str(here)], check=True, timeout=240)
-    assert close(np.load(there / "x.npy"), np.load(here / "x.npy"), 1e-12)
 
 
 @pytest.mark.slow

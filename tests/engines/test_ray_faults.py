@@ -205,16 +205,6 @@ os._exit(0)
     assert "soon True" in printed
 
 
-def test_actors_lost_before_a_run_are_replaced_when_it_begins(make: Any) -> None:
-    engine = make(2)
-    problem = engine.load(shard, n=4)
-    method = ps.Scaffnew.theory(problem)
-    first = ps.run(method, problem, rounds=5, engine=engine)
-    kill(engine, 0)
-    again = ps.run(method, problem, rounds=5, engine=engine)
-    assert again.x.tobytes() == first.x.tobytes()
-
-
 def test_no_actor_is_placed_on_a_machine_that_failed() -> None:
     """Its raylet is killed, so Ray believes for some more seconds that it lives; the run goes on elsewhere at once."""
     said = script("""

@@ -51,8 +51,9 @@ def is_hello(message: Message) -> bool:
     return bool(message.metadata.group_id == "hello")
 
 
-@pytest.mark.parametrize("row", thinned(CENTRAL, 2))
+@pytest.mark.parametrize("row", thinned(CENTRAL[::3], 2))
 def test_a_run_is_the_cpu_engines_bit_for_bit(row: Row, clock: Clock) -> None:
+    """Of the methods in test_protocol some: here the same messages travel in Flower's."""
     problem = row.rows().with_batch(4 if row.claims("batch") else None)
     method, n = row.make(problem), problem.n
     given = {
