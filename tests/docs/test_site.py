@@ -29,10 +29,13 @@ SKILL = ROOT / "src" / "proxskip" / ".agents" / "skills" / "proxskip" / "SKILL.m
 """What programs that write code with the library are told; it is part of the package."""
 QUICK = ("11_unequal_clients", "3_expensive_prox")
 
-
-SITE_TESTS = pytest.mark.xdist_group("test_site")  # one build; those in the browser have the mark already
 pytestmark = pytest.mark.timeout(900)
 """The build reads every docstring, which takes minutes on a busy machine."""
+
+
+def with_the_site(test: Any) -> Any:
+    """In the browser's tier even if no browser is used, so that the site is built only there, and once."""
+    return pytest.mark.slow(pytest.mark.browser(pytest.mark.xdist_group("test_site")(test)))
 
 
 @pytest.fixture
@@ -158,8 +161,7 @@ class Page(HTMLParser):
             self.loaded.append(given["href"])
 
 
-@SITE_TESTS
-@pytest.mark.slow
+@with_the_site
 def test_no_link_is_broken_and_nothing_comes_from_elsewhere(site: Path) -> None:
     pages = {path: Page(path.read_text("utf-8")) for path in site.rglob("*.html")}
     assert len(pages) > 60
@@ -176,8 +178,7 @@ def test_no_link_is_broken_and_nothing_comes_from_elsewhere(site: Path) -> None:
                 assert unquote(parts.fragment) in pages[target].anchors, (path.name, link)
 
 
-@SITE_TESTS
-@pytest.mark.slow
+@with_the_site
 def test_methods_are_typeset_names_are_links_and_the_start_page_is_short(site: Path) -> None:
     assert sum(page.read_text("utf-8").count("<math") for page in (site / "methods").glob("*.html")) > 200
     assert 'href="api/running.html#proxskip.run"' in (site / "results.html").read_text("utf-8")
