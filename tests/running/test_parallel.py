@@ -43,29 +43,35 @@ class Halved(ps.GD):
 """
 SCRIPT = """
 import sys
-from dataclasses import dataclass
-import proxskip as ps
+from dataclasses import replace
+from proxskip.methods import registry
 
-{own}
+registry.load_plugin(sys.argv[1])
+
+@ps.core.register
+@dataclass(frozen=True)
+class Quartered(ps.GD):
+    about = replace(Halved.about, name="quartered", title="quartered")
+    gamma: float = 0.05
+
 class Mine(ps.Quadratic): ...  # this class is in no module that another process could import
 
 problem = ps.Problem([Mine([1.0, 2.0], [1.0, 1.0]), Mine([1.0, 1.0], [0.0, 1.0])])
-for r in ps.sweep(["halved"], problem, rounds=5, seeds=2, jobs=2, out=sys.argv[1]):
-    print(r.summary["method"], r.rounds, r.x.tolist() == ps.run("halved", problem, rounds=5).x.tolist())
+for r in ps.sweep(["halved", "quartered"], problem, rounds=5, seeds=2, jobs=2, out=sys.argv[2]):
+    name = r.summary["method"]
+    print(name, r.rounds, r.x.tolist() == ps.run(name, problem, rounds=5).x.tolist())
 """
 
 
-@pytest.mark.parametrize("how", ["registered", "plugin"])
-def test_methods_of_ones_own_run_in_processes(how: str, tmp_path: Path) -> None:
-    """In a script without a protected start, too."""
-    own = PLUGIN.replace("@dataclass", "@ps.core.register\n@dataclass")
-    if how == "plugin":
-        (tmp_path / "own.py").write_text(PLUGIN)
-        own = f"from proxskip.methods import registry\nregistry.load_plugin({str(tmp_path / 'own.py')!r})\n"
-    (tmp_path / "script.py").write_text(SCRIPT.format(own=own))
-    command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "out")]
+def test_methods_of_ones_own_run_in_processes(tmp_path: Path) -> None:
+    """One of a plugin and one of a script without a protected start."""
+    plugin, script = tmp_path / "own.py", tmp_path / "script.py"
+    plugin.write_text(PLUGIN)
+    script.write_text(PLUGIN + SCRIPT)
+    command = [sys.executable, str(script), str(plugin), str(tmp_path / "out")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    assert done.stdout.splitlines() == ["halved 5 True"] * 2, done.stderr
+    told = [f"{name} 5 True" for name in ("halved", "quartered") for _ in range(2)]
+    assert done.stdout.splitlines() == told, done.stderr
 
 
 LONG = """
