@@ -12,7 +12,6 @@ from support.comparing import bits, same
 from support.methods import METHODS, NAMED, Row
 from support.pages import code_of
 from support.runs import ROUNDS, run
-from support.tiers import thinned
 
 pytestmark = pytest.mark.long
 
@@ -31,15 +30,15 @@ def test_every_method_takes_the_references_way(row: Row) -> None:
     assert bits(run(row, problem, kind()())) == bits(run(row, problem, "reference"))
 
 
-@pytest.mark.parametrize("row", thinned([r for r in METHODS if r.claims("batch")], 10))
+@pytest.mark.parametrize("row", [r for r in METHODS if r.claims("batch")][::10], ids=lambda row: row.name)
 @pytest.mark.long
-def test_every_method_draws_the_references_minibatches(row: Row) -> None:
+def test_some_methods_draw_the_references_minibatches(row: Row) -> None:
     problem = row.rows(sparse=True).with_batch(6)
     assert bits(run(row, problem, kind()(), 3)) == bits(run(row, problem, "reference", 3))
 
 
-@pytest.mark.parametrize("row", thinned(METHODS))
-def test_every_run_resumes(row: Row, tmp_path: Path) -> None:
+@pytest.mark.parametrize("row", METHODS[::4], ids=lambda row: row.name)
+def test_some_runs_resume(row: Row, tmp_path: Path) -> None:
     problem = row.quadratic()
     whole = run(row, problem, kind()())
     run(row, problem, kind()(), 3, out=tmp_path / "run")
