@@ -17,7 +17,7 @@ import numpy.typing as npt
 import scipy
 
 from proxskip.randomness import python_generator
-from proxskip.types import Array, Indices, InputError
+from proxskip.types import Array, Indices, InputError, Matrix
 
 if TYPE_CHECKING:
     import networkx
@@ -273,7 +273,7 @@ def _steps(indptr: Indices, indices: Indices, weights: Array) -> list[Step]:
     return steps
 
 
-def _dense(W: Any) -> Array:
+def _dense(W: Matrix) -> Array:
     """W, dense or sparse, as a new square float array."""
     values = W.toarray() if hasattr(W, "toarray") else W
     try:

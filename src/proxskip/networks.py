@@ -29,7 +29,7 @@ the 90th percentile is always assumed unless its source is named.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -282,12 +282,12 @@ class Network:
         return Network(**(infinite | read))
 
 
-def _fast(name: str, value: Any) -> float:
+def _fast(name: str, value: float) -> float:
     """A bandwidth, which may be infinite."""
     return math.inf if value == math.inf else positive(name, value)
 
 
-def _checked(name: str, amount: Any, check: Any) -> float | tuple[float, ...]:
+def _checked(name: str, amount: Any, check: Callable[[str, float], float]) -> float | tuple[float, ...]:
     """One number, or a tuple of them."""
     if np.ndim(amount) == 0:
         return float(check(name, amount))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import scipy
@@ -202,7 +202,11 @@ class Given(Participation):
         raise InputError("this method needs random cohorts, not a list; give a number of clients or a probability.")
 
 
-def as_participation(cohort: Any) -> Participation:
+CohortLike: TypeAlias = Participation | float | Sequence[float] | Sequence[Sequence[int]] | None
+"""What stands for a rule: everybody, a number of clients, probabilities, or a list of cohorts."""
+
+
+def as_participation(cohort: object) -> Participation:
     """The rule for None (everyone), a number of clients, a probability below 1 (or one each), or a list of cohorts."""
     if cohort is None:
         return EVERYONE

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+AnyArray = npt.NDArray[Any]
+"""An array of another dtype, or of one that the data determine."""
+Label: TypeAlias = float | str
+"""A value of a label, as the data have it."""
+Counts: TypeAlias = int | Indices
+"""A whole number for all clients, or one for each."""
+Matrix: TypeAlias = Any
+"""An array of numpy, a sparse matrix or a linear operator of scipy, or a data frame: scipy has no types."""
+Stack: TypeAlias = Any
+"""A vector, or a ``(c, d)`` stack of them: an array of numpy, CuPy or PyTorch, whose types have nothing in common."""
+Column: TypeAlias = Any
+"""A number, or a ``(c, 1)`` column of such an array."""
 Vectors = dict[str, Array]
 """Named vectors: the state of the server (each ``(d,)``) or of clients (each ``(d,)``, or ``(c, d)`` for c of them)."""
 
@@ -19,7 +32,7 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
 
 
-def is_sparse(A: Any) -> bool:
+def is_sparse(A: object) -> bool:
     """Whether A is a sparse matrix of scipy. False where scipy.sparse, which takes 0.2 s to load, is not loaded."""
     sparse = sys.modules.get("scipy.sparse")
     return sparse is not None and bool(sparse.issparse(A))
@@ -47,6 +60,12 @@ class NoTheoremWarning(UnsafeStepWarning):
 
 class GradientWarning(UserWarning):
     """The gradient of a function does not belong to its value."""
+
+
+class Digest(Protocol):
+    """A hash under way, such as ``hashlib.sha256()``."""
+
+    def update(self, data: bytes | memoryview, /) -> None: ...
 
 
 @runtime_checkable

@@ -14,7 +14,7 @@ Noise for privacy is not a codec: it must not be keyed, and it is added to the p
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Callable
 
 from proxskip.codecs.contract import Codec, Key
 from proxskip.codecs.numbers import Float32, Identity, Natural
@@ -27,8 +27,16 @@ __all__ = [
 ]  # fmt: skip
 
 
-_EVERY: dict[str, Any] = {"identity": Identity, "float32": Float32, "natural": Natural}
-_SOME: dict[str, Any] = {"rand": RandK, "masks": Masks, "l1": L1Selection}
+_EVERY: dict[str, type[Identity] | type[Float32] | type[Natural]] = {
+    "identity": Identity,
+    "float32": Float32,
+    "natural": Natural,
+}
+_SOME: dict[str, Callable[[int, Identity | Float32 | Natural], Codec]] = {
+    "rand": RandK,
+    "masks": Masks,
+    "l1": L1Selection,
+}
 FORMS = "identity, float32, natural, rand-K, masks-S or l1-K, the last three with +float32 or +natural if wanted"
 """The text forms."""
 BUILT_IN = (Identity, Float32, Natural, RandK, Masks, L1Selection)
@@ -51,9 +59,9 @@ def parse(text: str) -> Codec:
     name, plus, rest = text.partition("+")
     some = re.fullmatch(r"(rand|masks|l1)-([0-9]{1,9})", name)
     if some and (not plus or rest in _EVERY):
-        return _SOME[some[1]](int(some[2]), _EVERY[rest]() if plus else Identity())  # type: ignore[no-any-return]
+        return _SOME[some[1]](int(some[2]), _EVERY[rest]() if plus else Identity())
     if name in _EVERY and not plus:
-        return _EVERY[name]()  # type: ignore[no-any-return]
+        return _EVERY[name]()
     raise InputError(f'codec "{text}" is not known; use {FORMS}.')
 
 

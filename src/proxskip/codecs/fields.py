@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
 from proxskip.codecs.contract import Encoded
 from proxskip.randomness import Words
-from proxskip.types import Array, Indices, InputError
+from proxskip.types import AnyArray, Array, Indices, InputError
 
 Bits = npt.NDArray[np.uint8]
 """Zeros and ones, one per byte."""
@@ -37,7 +35,7 @@ def width(d: int) -> int:
     return (d - 1).bit_length()
 
 
-def bits_of(numbers: Any, width: int) -> Bits:
+def bits_of(numbers: AnyArray, width: int) -> Bits:
     """The last ``width`` bits of each number, the highest first."""
     shifts = np.arange(width - 1, -1, -1, dtype=numbers.dtype)
     bits: Bits = (numbers[:, None] >> shifts & numbers.dtype.type(1)).astype(np.uint8).ravel()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from proxskip.codecs import Codec, Identity
 from proxskip.core.exchange import ClientHalf
 from proxskip.problems.clients import expansion_length
-from proxskip.types import Array, Vectors
+from proxskip.types import Array, Column, Counts, Vectors
 
 
 class Trip(NamedTuple):
@@ -48,7 +48,9 @@ class IdleClient:
         """Whether some gradient depends on a number of the client's own (``where``)."""
         self.sent: list[tuple[Array, Codec | None]] = []
 
-    def route(self, half: ClientHalf, memory: Vectors, K: int, down: Any, own: Mapping[str, float]) -> Route:
+    def route(
+        self, half: ClientHalf, memory: Vectors, K: int, down: Sequence[Array], own: Mapping[str, float]
+    ) -> Route:
         """How each vector that the half sends up travels."""
         with np.errstate(all="ignore"):
             up, _ = half(self, memory, K, *down, **own)
@@ -56,7 +58,7 @@ class IdleClient:
         sent = {id(v): (codec, number) for number, (v, codec) in enumerate(self.sent)}
         return tuple(Trip(*sent.get(id(v), (None, 0)), len(v)) for v in up)
 
-    def descend(self, x: Array, h: Array | float, gamma: Any, K: Any, **more: Any) -> Any:
+    def descend(self, x: Array, h: Array | float, gamma: Column, K: Counts, **more: Any) -> Any:
         """Count only: a step with an anchor takes two minibatches, and a full gradient where the anchor moves."""
         y, anchor = np.asarray(x), more.get("anchor")
         moves = 0.0 if anchor is None else float(np.max(anchor[2])) * self.passes
@@ -66,7 +68,7 @@ class IdleClient:
         self.open = self.open or more.get("until") is not None
         return y if more.get("until") is None else (y, 1)
 
-    def gradient(self, x: Array, where: Any = None) -> Array:
+    def gradient(self, x: Array, where: Column | None = None) -> Array:
         self.has_where = self.has_where or where is not None
         self.gradients += self.passes if where is None or where else 0.0
         return np.zeros(len(x))

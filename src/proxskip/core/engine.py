@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from threading import Event
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from proxskip.core.gossip import Mixer
 from proxskip.problems.federated import Problem
 from proxskip.support.rows import Journal
 from proxskip.support.sums import weighted_sum
-from proxskip.types import Array, EngineError, Indices, Vectors
+from proxskip.types import Array, Counts, EngineError, Indices, Stack, Vectors
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class Request:
     half: ClientHalf
     cohort: Indices
     round: int
-    K: Any = 0
+    K: Counts = 0
     down: tuple[Array, ...] = ()
     own: Mapping[str, Array] = field(default_factory=dict)
     exchange: int = 0
@@ -97,7 +97,7 @@ class Work:
         steps: local steps taken by each member, where they differ from the request's K.
     """
 
-    up: tuple[Any, ...]
+    up: tuple[Stack, ...]
     gradients: int
     sizes: tuple[Size | None, ...] = ()
     steps: Indices | None = None
@@ -113,7 +113,7 @@ class Mixed:
         finite: whether all mixed rows are finite, as far as that is known.
     """
 
-    rows: tuple[Any, ...]
+    rows: tuple[Stack, ...]
     gradients: int
     vectors: int
     finite: bool
@@ -148,7 +148,7 @@ class Engine(ABC):
         """Run a half on its cohort and keep its memory; raise ``BrokenOff`` once ``request.halt`` is set."""
 
     @abstractmethod
-    def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Any, ...]) -> None:
+    def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Stack, ...]) -> None:
         """Run ``half`` on the cohort with the outcome (each ``(d,)``, or ``(c, d)`` for one row per client)."""
 
     @abstractmethod
@@ -164,15 +164,15 @@ class Engine(ABC):
         self.close()
 
     # -- sums ----------------------------------------------------------------------------------------------------------
-    def sum(self, w: Array, U: Any) -> Any:
+    def sum(self, w: Array, U: Stack) -> Stack:
         """``sum_j w_j U_j`` over the cohort's rows, with the bytes of ``support.sums.weighted_sum``."""
         return weighted_sum(w, U)
 
-    def sums(self, rows: Sequence[Array], up: Sequence[Any]) -> tuple[Any, ...]:
+    def sums(self, rows: Sequence[Array], up: Sequence[Stack]) -> tuple[Stack, ...]:
         """The sums of every stack of rows with each of these weights."""
         return tuple(self.sum(w, U) for U in up for w in rows)
 
-    def mix(self, graph: Mixer, U: Any) -> Any:
+    def mix(self, graph: Mixer, U: Stack) -> Stack:
         """One gossip step on a stack that came up."""
         return graph.mix(U)
 
@@ -187,11 +187,11 @@ class Engine(ABC):
         """Whether the server's vectors live elsewhere; asked after ``open``."""
         return False
 
-    def place(self, v: Array) -> Any:
+    def place(self, v: Array) -> Stack:
         """Move a server vector there."""
         return v
 
-    def fetch(self, v: Any) -> Array:
+    def fetch(self, v: Stack) -> Array:
         here: Array = v
         return here
 
@@ -208,6 +208,6 @@ class Engine(ABC):
         """The unit roundoff of the clients' memory."""
         return float(np.finfo(np.float64).eps)
 
-    def report(self) -> tuple[dict[str, Any] | None, list[str]]:
+    def report(self) -> tuple[dict[str, object] | None, list[str]]:
         """What happened to the machines: data for the result's summary, and sentences."""
         return None, []

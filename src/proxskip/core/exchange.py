@@ -10,9 +10,9 @@ import numpy as np
 from proxskip.codecs import Codec
 from proxskip.core.gossip import Links
 from proxskip.problems.federated import Problem
-from proxskip.types import Array, Indices, Vectors
+from proxskip.types import Array, Column, Counts, Indices, Vectors
 
-Pull: TypeAlias = tuple[Any, Array | float]
+Pull: TypeAlias = tuple[Column, Array | float]
 """``(tau, centre)``: each step also goes down the gradient of ``tau/2 |z - centre|^2``; fastest with the centre 0.0."""
 Anchor: TypeAlias = tuple[Array, Array, float]
 """``(w, gw, q)``: a point, its full gradient, and the probability that a step moves the point (L-SVRG)."""
@@ -25,13 +25,13 @@ class Client(Protocol):
         self,
         x: Array,
         h: Array | float,
-        gamma: Any,
-        K: Any,
+        gamma: Column,
+        K: Counts,
         *,
         pull: Pull | None = None,
-        momentum: Any = 0.0,
+        momentum: Column = 0.0,
         anchor: Anchor | None = None,
-        until: Any = None,
+        until: Column | None = None,
     ) -> Any:
         """K times  z = y + momentum (y - y_before);  y <- z - gamma (g(z) - h + tau (z - centre))  from y = x.
 
@@ -48,7 +48,7 @@ class Client(Protocol):
                 computed, including the last.
         """
 
-    def gradient(self, x: Array, where: Any = None) -> Array:
+    def gradient(self, x: Array, where: Column | None = None) -> Array:
         """The full local gradient at x; neither computed nor counted where ``where`` is zero (zeros instead)."""
 
     def expansion(self, x: Array) -> Array:

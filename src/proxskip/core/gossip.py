@@ -7,13 +7,13 @@ numbers in them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from proxskip.graphs import Graph
 from proxskip.randomness import stream
-from proxskip.types import Array, Indices, InputError
+from proxskip.types import Array, Flags, Indices, InputError
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class AwakeLinks:
     i: Indices
     j: Indices
     weights: Array
-    mask: Any = None
+    mask: Flags | None = None
 
     @property
     def messages(self) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 
 from proxskip.core.exchange import Exchange
 from proxskip.core.parameters import CHECKS, plain
-from proxskip.participation import EVERYONE, Participation, as_participation
+from proxskip.participation import EVERYONE, CohortLike, Participation, as_participation
 from proxskip.problems.federated import Problem
 from proxskip.problems.solve import Solution
 from proxskip.support import display
@@ -192,7 +192,7 @@ class Method:
 
     # -- its parameters ------------------------------------------------------------------------------------------------
     @classmethod
-    def theory(cls, problem: Problem, *, cohort: Any = None, figure: bool = False, **given: Any) -> Any:
+    def theory(cls, problem: Problem, *, cohort: CohortLike = None, figure: bool = False, **given: Any) -> Any:
         """The method with the given parameters, and those of its theorem for the rest: ``cls(**given).complete(...)``.
 
         Args:

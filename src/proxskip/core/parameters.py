@@ -34,7 +34,7 @@ def check_probability(name: str, value: float) -> None:
         raise InputError(f"{name} = {value:g} asks for {1 / value:.0e} steps at a time; take at least {SMALLEST_P:g}.")
 
 
-def check_steps_positive(name: str, value: Any) -> None:
+def check_steps_positive(name: str, value: object) -> None:
     """A positive finite step size, or several."""
     try:
         steps = np.atleast_1d(np.asarray(value, dtype=np.float64))
@@ -44,7 +44,7 @@ def check_steps_positive(name: str, value: Any) -> None:
         raise InputError(f"{name} = {display.short(value)} must be positive and finite.")
 
 
-def check_count(name: str, value: Any) -> None:
+def check_count(name: str, value: object) -> None:
     """A whole number of at least one, or several."""
     counts = np.atleast_1d(np.asarray(value))
     if not counts.size or counts.dtype.kind not in "iu" or counts.min() < 1:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from proxskip.core.engine import Engine, Request, Size, Work, look
 from proxskip.core.exchange import SettleHalf
+from proxskip.engines.local import Sender
 from proxskip.problems.federated import Problem
 from proxskip.support.rows import Rows
-from proxskip.types import Indices, Vectors
+from proxskip.types import Array, Indices, Vectors
 
 
 class NearEngine(Engine):
@@ -29,7 +30,7 @@ class NearEngine(Engine):
         self.kept: Vectors = {}
         """What the clients remember, one row per client."""
 
-    def client(self, members: Indices, request: Request, place: int) -> Any:
+    def client(self, members: Indices, request: Request, place: int) -> Sender:
         """A ``core.Client`` for these members (one, unless ``together``), at this place in the cohort."""
         raise NotImplementedError(
             f"{type(self).__name__} has no clients; define client(self, members, request, place)."
@@ -47,10 +48,11 @@ class NearEngine(Engine):
     def _run_together(self, request: Request) -> Work:
         cohort = request.cohort
         client = self.client(cohort, request, 0)
-        own: Any = {k: v[:, None] for k, v in request.own.items()}
+        own = {k: v[:, None] for k, v in request.own.items()}
         up, memory = request.half(client, self._of(cohort), request.K, *request.down, **own)
         sizes = client.sizes(up) if client.used_codec else ()
-        return Work(self._store(cohort, up, memory), client.gradients, sizes, client.taken)
+        steps = np.asarray(client.step) if client.had_criterion else None
+        return Work(self._store(cohort, up, memory), client.gradients, sizes, steps)
 
     def _run_one_by_one(self, request: Request) -> Work:
         clients = []
@@ -60,23 +62,23 @@ class NearEngine(Engine):
         for j, i in enumerate(request.cohort.tolist()):
             client = self.client(request.cohort[j : j + 1], request, j)
             own = {k: float(v[j]) for k, v in request.own.items()}
-            K: Any = request.K if isinstance(request.K, int) else int(request.K[j])
+            K = request.K if isinstance(request.K, int) else int(request.K[j])
             look(request.halt)
             up, memory = request.half(client, self._of_one(i), K, *request.down, **own)
             clients.append(client)
             rows.append(up)
             memories.append(memory)
-            taken.append(K if client.taken is None else client.taken)
+            taken.append(client.step if client.had_criterion else K)
         for i, memory in zip(request.cohort.tolist(), memories, strict=True):
             self._keep(i, memory)
-        coded: Any = ()
+        coded: tuple[Size | None, ...] = ()
         if any(c.used_codec for c in clients):
             each = [c.sizes(up) for c, up in zip(clients, rows, strict=True)]
             coded = tuple(map(Size.total, zip(*each, strict=True)))
         up = tuple(np.stack(column) for column in zip(*rows, strict=True))
         return Work(up, sum(c.gradients for c in clients), coded, np.array(taken, dtype=np.int64))
 
-    def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Any, ...]) -> None:
+    def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Array, ...]) -> None:
         request = Request(half, cohort, 0)  # type: ignore[arg-type]
         if self.together:
             self._store(cohort, (), half(self.client(cohort, request, 0), self._of(cohort), *outcome))
@@ -95,7 +97,7 @@ class NearEngine(Engine):
     def _is_everyone(self, cohort: Indices) -> bool:
         return len(cohort) == self.problem.n
 
-    def _of(self, cohort: Indices) -> Any:
+    def _of(self, cohort: Indices) -> Vectors:
         if self._is_everyone(cohort):
             return {k: np.asarray(v) for k, v in self.kept.items()}
         return {k: np.asarray(v)[cohort] for k, v in self.kept.items()}
@@ -104,14 +106,14 @@ class NearEngine(Engine):
         for k, v in memory.items():
             self._write(k, i, v)
 
-    def _write(self, name: str, at: Any, values: Any) -> None:
+    def _write(self, name: str, at: int | Indices, values: Array) -> None:
         """Overwrite rows, such that the journal can bring the old ones back."""
         rows = self.kept[name]
         self.journal.write(rows, at, values)
         if isinstance(rows, Rows) and rows.written is not None:
             self.journal.write(rows.written, at, True)
 
-    def _store(self, cohort: Indices, up: Any, memory: Any) -> tuple[Any, ...]:
+    def _store(self, cohort: Indices, up: Sequence[Array], memory: Vectors) -> tuple[Array, ...]:
         """Keep a stack's memory; returns what goes up, with one row per member."""
         shape = (len(cohort), self.problem.d)
         for k, v in memory.items():

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from proxskip.codecs import Codec, Identity, Key, read_back
 from proxskip.core.engine import Request, Size, look
-from proxskip.core.exchange import Anchor, Pull
+from proxskip.core.exchange import Anchor, Pull, Sent
 from proxskip.problems.clients import checked_gradient, expansion
 from proxskip.problems.federated import Problem
 from proxskip.problems.oracles import is_random
 from proxskip.randomness import anchor_coin, minibatch
-from proxskip.types import Array, Indices, InputError
-
-Stack: TypeAlias = Any
-"""A vector, or a ``(c, d)`` stack of them: an array of numpy, CuPy or PyTorch, whose types have nothing in common."""
-Column: TypeAlias = Any
-"""A number, or a ``(c, 1)`` column of such an array."""
-Counts: TypeAlias = int | Indices
-"""A whole number for all members, or one for each."""
+from proxskip.types import Array, Column, Counts, Indices, InputError, Stack
 
 
 class Sender:
@@ -33,13 +26,8 @@ class Sender:
     step: Counts = 0
     """Local steps so far, which number minibatches and coins; one number, or one per member."""
     had_criterion = False
-    """Whether ``until`` was used."""
+    """Whether ``until`` was used: the steps taken are then ``step``, and not the request's K."""
     _sent: tuple[tuple[Stack, Size | None], ...] = ()
-
-    @property
-    def taken(self) -> Counts | None:
-        """The steps taken, if a criterion ended some; None if they are the request's K."""
-        return self.step if self.had_criterion else None
 
     def keys(self, vector: int) -> Sequence[Key]:
         """The keys of the next message of this client, or of each member."""
@@ -178,7 +166,7 @@ class OneClient(Sender):
             return np.asarray(self.oracle.random_gradient(x, rows, key))
         return np.asarray(self.oracle.minibatch_gradient(x, rows))
 
-    def gradient(self, x: Array, where: Any = None) -> Array:
+    def gradient(self, x: Array, where: float | None = None) -> Array:
         if where is not None and not where:
             return np.zeros(len(x))
         self.gradients += self.rows
@@ -229,6 +217,6 @@ def momentum_steps(step: Callable[[Stack, Stack, int], Stack], x: Stack, K: int,
     return y, K
 
 
-def no_half(*_: Any) -> Any:
+def no_half(*_: object) -> Sent:
     """A placeholder half, for local steps outside of one."""
     raise AssertionError

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
-from proxskip.types import Array, Indices
+from proxskip.types import AnyArray, Array, Indices
 
 PIECES_PER_THREAD = 16
 """Slow or late threads take fewer pieces, so all end at about the same time."""
@@ -26,7 +25,7 @@ def offsets(counts: Indices) -> Indices:
 
 
 def merged_rows(
-    indptr: Indices, indices: Any, values: Any, owner: Indices, b: Array
+    indptr: Indices, indices: AnyArray, values: AnyArray, owner: Indices, b: Array
 ) -> tuple[Indices, Indices, Indices]:
     """Merge equal rows of one client and label, and drop empty rows: (kept, live, group).
 
@@ -47,13 +46,13 @@ def merged_rows(
     return live[leads], live, (np.cumsum(leads) - 1)[first][group]
 
 
-def _hashes(starts: Indices, indices: Any, bits: Any, owner: Indices, labels: Any) -> Any:
+def _hashes(starts: Indices, indices: AnyArray, bits: AnyArray, owner: Indices, labels: AnyArray) -> AnyArray:
     """A 64-bit hash of each row's entries, client and label, modulo 2^64."""
 
-    def mixed(v: Any, w: Any) -> Any:
+    def mixed(v: AnyArray, w: AnyArray) -> AnyArray:
         v = v.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) ^ w
         v = (v ^ v >> np.uint64(31)) * np.uint64(0xBF58476D1CE4E5B9)
-        return v ^ v >> np.uint64(29)
+        return np.asarray(v ^ v >> np.uint64(29))
 
     if not len(starts):
         return np.zeros(0, np.uint64)

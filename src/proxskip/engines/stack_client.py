@@ -8,20 +8,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from proxskip.codecs import Key
 from proxskip.core.engine import Request, look
 from proxskip.core.exchange import Anchor, Pull
-from proxskip.engines.local import Column, Counts, Sender, Stack, check_descent, key_of, pull_to_zero
+from proxskip.engines.local import Sender, check_descent, key_of, pull_to_zero
 from proxskip.randomness import anchor_coin
-from proxskip.types import Indices
-
-Flags: TypeAlias = npt.NDArray[np.bool_]
-"""One truth value per member."""
+from proxskip.types import AnyArray, Array, Column, Counts, Flags, Indices, Stack
 
 
 class StackClient(Sender):
@@ -76,7 +72,7 @@ class StackClient(Sender):
         """Whether ``plain_steps`` takes these."""
         return True
 
-    def fetch(self, v: Any) -> Any:
+    def fetch(self, v: Stack) -> AnyArray:
         """An array of the engine as one of numpy."""
         return np.asarray(v)
 
@@ -112,7 +108,7 @@ class StackClient(Sender):
         self.gradients += self._rows_of(steps)
         return self.plain_steps(x, h, gamma, K, first, strength)
 
-    def gradient(self, x: Stack, where: Any = None) -> Stack:
+    def gradient(self, x: Stack, where: Column | None = None) -> Stack:
         wanted = np.ones(len(self.members), dtype=np.bool_)
         if where is not None:
             wanted = np.broadcast_to(np.ravel(self.fetch(where)) != 0, wanted.shape)
@@ -186,11 +182,11 @@ class StackClient(Sender):
         self.step = self.step + (1 if active.all() else active.astype(np.int64))
         self.gradients += self._rows_of(active)
 
-    def _rows_of(self, steps: Any) -> int:
+    def _rows_of(self, steps: Indices | Flags) -> int:
         """The rows that so many steps of each member differentiate."""
         return int(np.sum(steps * (self.batch or self.rows)))
 
-    def _coins(self) -> Any:
+    def _coins(self) -> Array:
         """The coins of the next step, one for each member."""
         numbers = np.broadcast_to(self.step, self.members.shape).tolist()
         clients = (self.number0 + self.members).tolist()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from proxskip.participation import EVERYONE, Participation
 from proxskip.problems.federated import Problem
 from proxskip.problems.solve import Solution
 from proxskip.theory.step_sizes import Setting, StepLimits
-from proxskip.types import Array, Indices, InputError, Vectors
+from proxskip.types import Array, Column, Flags, Indices, InputError, Vectors
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -60,13 +59,13 @@ class GradSkip(Method):
         exchange.settle(self.settle, x)
         return {"x": x}
 
-    def draw(self, rng: np.random.Generator) -> tuple[Indices, Any]:
+    def draw(self, rng: np.random.Generator) -> tuple[Indices, Flags]:
         """Each client's steps, and whether it is asleep at their end."""
         K = steps.geometric(rng, self.p)
         G = steps.geometric_each(rng, 1.0 - np.asarray(self.q))
         return np.minimum(G - 1, K), G <= K
 
-    def local(self, client: Client, memory: Vectors, K: int, x: Array, asleep: Any) -> Sent:
+    def local(self, client: Client, memory: Vectors, K: int, x: Array, asleep: Column) -> Sent:
         """The steps before sleep, and the gradient that a sleeping client takes for its shift."""
         xhat = client.descend(x, memory["h"], self.gamma, K)
         # asleep is 0 or 1: a client that is awake keeps its h and computes no gradient

@@ -119,7 +119,7 @@ def register(kind: Kind) -> Kind:
     return kind
 
 
-def check(kind: Any) -> None:
+def check(kind: type[Method]) -> None:
     """Refuse a class that could not be found by name, or that a message could not name."""
     if not (isinstance(kind, type) and issubclass(kind, Method)):
         name = kind.__name__ if isinstance(kind, type) else type(kind).__name__
@@ -149,7 +149,7 @@ def client_halves(kind: type[Method]) -> list[str]:
     return [name for name, f in functions if list(inspect.signature(f).parameters)[1:3] == ["client", "memory"]]
 
 
-def bound_halves(method: Method) -> dict[str, Callable[..., Any]]:
+def bound_halves(method: Method) -> dict[str, Callable[..., object]]:
     """The client halves of this method by name."""
     return {name: getattr(method, name) for name in client_halves(type(method))}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from proxskip.problems.federated import Problem
 from proxskip.problems.solve import Solution
 from proxskip.prox import Singleton
 from proxskip.theory.step_sizes import Setting, StepLimits
-from proxskip.types import Array, InputError, Vectors
+from proxskip.types import Array, InputError, Matrix, Vectors
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -135,7 +134,7 @@ class SplitSkip(Method):
         return theory.split_zeta(self.gamma, problem.mu, self.p, self.tau, lmin)
 
 
-def operator_of(problem: Problem) -> Any:
+def operator_of(problem: Problem) -> Matrix:
     """The problem's D, which it must have."""
     if problem.D is None or problem.psi is None:
         raise InputError("this method solves f(x) + psi(D x); give the problem psi and D.")

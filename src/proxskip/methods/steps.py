@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from proxskip import theory
 from proxskip.graphs import Graph
@@ -26,7 +26,7 @@ def geometric(rng: np.random.Generator, p: float) -> int:
     return 1 if p >= 1 else 1 + int(math.log(u) / math.log1p(-p))
 
 
-def over(weights: Array, gamma: Any) -> Array:
+def over(weights: Array, gamma: npt.ArrayLike) -> Array:
     """w_i/gamma_i."""
     return np.asarray(weights / np.asarray(gamma))
 
@@ -106,7 +106,7 @@ def local_steps(problem: Problem) -> int:
     return max(1, round(math.sqrt(theory.kappa(problem.L, known_mu(problem, "K")))))
 
 
-def first_of(kept: Any, what: str = "a step size that adapts", instead: str = "give gamma") -> float:
+def first_of(kept: object, what: str = "a step size that adapts", instead: str = "give gamma") -> float:
     """The adaptive number that a server keeps, if its vectors can be read."""
     if not isinstance(kept, np.ndarray):
         raise InputError(f'{what} has to read x in every round; {instead}, or use engine="cpu".')

@@ -19,20 +19,23 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from proxskip import prox
-from proxskip.core.exchange import ClientHalf, Pull, SettleHalf
+from proxskip.codecs import Codec
+from proxskip.core.exchange import Anchor, ClientHalf, Pull, SettleHalf
+from proxskip.core.gossip import Links
 from proxskip.minimizing.functions import CURVATURE_SLACK, Smooth, curvature
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.oracles import dtype_of
 from proxskip.randomness import minibatch, stream
-from proxskip.types import Array, Indices, InputError, Vectors, is_sparse
+from proxskip.types import Array, Column, Indices, InputError, Prox, Vectors, is_sparse
 
 INNER_ERROR_SHARE = 0.25
 """The share of the certificate that an inexact prox may spoil."""
@@ -77,7 +80,7 @@ class SoloClient:
         self.enough: Callable[[], bool] = lambda: False
         """Whether a limit is reached; called now and then in long rounds."""
 
-    def gradient(self, x: Array, where: Any = None, hold: bool = True) -> Array:
+    def gradient(self, x: Array, where: Column | None = None, hold: bool = True) -> Array:
         """The full gradient at x, once for the same x.
 
         Args:
@@ -99,8 +102,8 @@ class SoloClient:
         return g
 
     def descend(
-        self, x: Array, h: Array | float, gamma: Any, K: Any, *,
-        pull: Pull | None = None, momentum: float = 0.0, anchor: Any = None, until: Any = None,
+        self, x: Array, h: Array | float, gamma: float, K: int, *,
+        pull: Pull | None = None, momentum: float = 0.0, anchor: Anchor | None = None, until: float | None = None,
     ) -> Array:  # fmt: skip
         """K times  x <- x - gamma (g(x) - h), or with a pull and momentum as in ``core.Client``."""
         if anchor is not None:
@@ -110,7 +113,7 @@ class SoloClient:
         return self._descend(x, h, gamma, K, pull, momentum)
 
     def _descend(
-        self, x: Array, h: Array | float, gamma: Any, K: Any, pull: Pull | None = None, momentum: float = 0.0
+        self, x: Array, h: Array | float, gamma: float, K: int, pull: Pull | None = None, momentum: float = 0.0
     ) -> Array:
         if self.batch is not None and pull is None:
             return self._sample(x, h, gamma, K)
@@ -141,7 +144,7 @@ class SoloClient:
         if self.enough():
             raise LimitReached
 
-    def _sample(self, x: Array, h: Array | float, gamma: Any, K: int) -> Array:
+    def _sample(self, x: Array, h: Array | float, gamma: float, K: int) -> Array:
         gradient, b = self.f.batch_gradient, self.batch
         assert gradient is not None
         assert b is not None
@@ -160,7 +163,7 @@ class SoloClient:
         if hold and self.backtrack and self.f.L is not None and self.steepest > self.f.L * (1 + CURVATURE_SLACK):
             raise TooSteep
 
-    def send(self, v: Array, codec: Any = None) -> Array:
+    def send(self, v: Array, codec: Codec | None = None) -> Array:
         """v itself: nothing is transmitted."""
         if codec is not None:
             raise _needs_clients("compresses what its clients send")
@@ -198,7 +201,7 @@ class CompiledClient(SoloClient):
         return np.asarray(self.engine.descend(self.one, x[None], H, self.rate, self.count, self.round)[0])
 
     def _descend(
-        self, x: Array, h: Array | float, gamma: Any, K: Any, pull: Pull | None = None, momentum: float = 0.0
+        self, x: Array, h: Array | float, gamma: float, K: int, pull: Pull | None = None, momentum: float = 0.0
     ) -> Array:
         if pull is not None or self.backtrack:  # gradients one by one, to compare them
             return super()._descend(x, h, gamma, K, pull, momentum)
@@ -266,7 +269,12 @@ class SoloExchange:
         return stream(self.seed, self.round, "server", self.coins)
 
     def __call__(
-        self, half: ClientHalf, *down: Array, K: int | Sequence[int] = 0, own: Any = None, weights: Array | None = None
+        self,
+        half: ClientHalf,
+        *down: Array,
+        K: int | Sequence[int] = 0,
+        own: Mapping[str, npt.ArrayLike] | None = None,
+        weights: Array | None = None,
     ) -> tuple[Array, ...]:
         if own is not None or np.ndim(K) > 0:
             raise _needs_clients("has numbers of each client's own")
@@ -280,7 +288,7 @@ class SoloExchange:
     def settle(self, half: SettleHalf, *outcome: Array) -> None:
         self.memory = {**self.memory, **half(self.client, self.memory, *outcome)}
 
-    def gossip(self, half: ClientHalf, graph: Any, K: int) -> None:
+    def gossip(self, half: ClientHalf, graph: Links, K: int) -> None:
         raise InputError("a graph needs clients; use run.")
 
     def prox(self, x: Array, t: float) -> Array:
@@ -333,7 +341,9 @@ class SoloExchange:
         self.hope, self.call_error = hope, error
         return new
 
-    def _plain(self, psi: Any, x: Array, t: float) -> Array:
+    def _plain(self, psi: Prox | None, x: Array, t: float) -> Array:
+        assert psi is not None
+        assert self.checked is not None
         if self.shape is not None:
             x = x.reshape(self.shape)
         try:
@@ -344,9 +354,9 @@ class SoloExchange:
                 new = psi.prox(x, t)
                 self.prox_times.append(time.perf_counter() - then)
             if new.shape != x.shape or not _finite(new):
-                self.checked.prox(x, t)  # type: ignore[union-attr]  # says what is wrong with it
+                self.checked.prox(x, t)  # says what is wrong with it
         except AttributeError:  # no array
-            new = self.checked.prox(x, t)  # type: ignore[union-attr]
+            new = self.checked.prox(x, t)
         except InputError:
             if not _finite(x):
                 raise Overflow from None
@@ -356,7 +366,13 @@ class SoloExchange:
 
 
 def _step(
-    z: Array, g: Array, h: Any, gamma: Any, y: Array | None = None, pull: Pull | None = None, momentum: float = 0.0
+    z: Array,
+    g: Array,
+    h: Array | float,
+    gamma: float,
+    y: Array | None = None,
+    pull: Pull | None = None,
+    momentum: float = 0.0,
 ) -> tuple[Array, Array]:
     """y+ = z - gamma (g - h + tau (z - centre)), and the point ahead of it, y+ + momentum (y+ - y)."""
     slope = g if type(h) is float and h == 0.0 else g - h

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from proxskip import theory
 from proxskip.problems import operators, oracles, spectrum
 from proxskip.problems.glm import LeastSquares, LinearModel
 from proxskip.problems.spectrum import EPS, is_matrix
-from proxskip.types import Array, Indices, InputError
+from proxskip.types import Array, Indices, InputError, Matrix
 
 MAX_WRITTEN_OUT = 500
 """Rows and columns up to which a linear operator is written out as a matrix where that helps."""
@@ -50,7 +51,13 @@ class Smooth:
 
 
 def as_smooth(
-    f: Any, shape: tuple[int, ...], L: Any = None, mu: Any = None, *, mu_needed: bool = True, hurry: bool = False
+    f: Any,
+    shape: tuple[int, ...],
+    L: float | None = None,
+    mu: float | None = None,
+    *,
+    mu_needed: bool = True,
+    hurry: bool = False,
 ) -> Smooth:
     """f from an object with value and gradient or from that pair of callables, with its constants.
 
@@ -90,7 +97,7 @@ def as_smooth(
     return Smooth(f, _value(value, shape, flat), _gradient(gradient, shape, flat), d, L, mu, rows, sampled)
 
 
-def _value(value: Any, shape: tuple[int, ...], flat: bool) -> Callable[[Array], float]:
+def _value(value: Callable[[Array], float], shape: tuple[int, ...], flat: bool) -> Callable[[Array], float]:
     def number(x: Array) -> float:
         v = value(x if flat else x.reshape(shape))
         if np.size(v) != 1 or np.asarray(v).dtype.kind not in "biuf":
@@ -100,7 +107,7 @@ def _value(value: Any, shape: tuple[int, ...], flat: bool) -> Callable[[Array], 
     return number
 
 
-def _gradient(gradient: Any, shape: tuple[int, ...], flat: bool) -> Callable[..., Array]:
+def _gradient(gradient: Callable[..., npt.ArrayLike], shape: tuple[int, ...], flat: bool) -> Callable[..., Array]:
     """The gradient (of some rows) at a flat x, with its shape checked at every call."""
     wanted = (math.prod(shape),) if flat else shape
 
@@ -157,7 +164,7 @@ def first_L(f: Smooth, x: Array, g: Array) -> tuple[float, int]:
 
 
 # -- finite sums -------------------------------------------------------------------------------------------------------
-def sampling(f: Smooth, batch: Any) -> int:
+def sampling(f: Smooth, batch: int) -> int:
     """The batch, if f is a finite sum with at least that many rows."""
     b = theory.whole("batch", batch)
     if not oracles.can_sample(f.of):
@@ -179,7 +186,7 @@ def expected_smoothness(f: Smooth, batch: int) -> float:
 class Linear:
     """D with its squared norm, computed once: a matrix, or an operator of scipy or pylops."""
 
-    def __init__(self, D: Any, d: int) -> None:
+    def __init__(self, D: Matrix, d: int) -> None:
         D = operators.as_operator(np.asarray(D) if isinstance(D, np.ndarray) else D, d, dtype=None)
         if operators.is_complex(D):
             raise InputError("D is complex; it must be real.")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from proxskip import prox, theory
 from proxskip.core.method import Method
@@ -25,7 +26,7 @@ from proxskip.results.result import Result, Status, Summary
 from proxskip.results.trace import Trace
 from proxskip.running.progress import MinimizeProgress, is_wanted
 from proxskip.running.stop import Stop
-from proxskip.types import Array
+from proxskip.types import Array, Matrix
 
 MAX_FAILED_CERTIFICATES = 6
 """How often a certificate may exceed tol although its bound did not, before an inexact prox counts as too inexact."""
@@ -106,12 +107,13 @@ class Minimum(Result):
 
 
 def minimize(
-    f: Any, psi: Any = None, x0: Any = None, *, method: str | Method = "auto", tol: float = 1e-8, seed: int = 0,
-    D: Any = None, p: float | None = None, gamma: float | None = None, tau: float | None = None,
+    f: Any, psi: object = None, x0: npt.ArrayLike | None = None, *, method: str | Method = "auto", tol: float = 1e-8,
+    seed: int = 0,
+    D: Matrix | None = None, p: float | None = None, gamma: float | None = None, tau: float | None = None,
     L: float | None = None, mu: float | None = None, batch: int | None = None,
     max_iter: int | None = None, max_grad: int | None = None, max_prox: int | None = None, seconds: float | None = None,
-    dual: Any = None, track: bool = False,
-    callback: Callable[[dict[str, float], Array], Any] | None = None, threads: int | None = None,
+    dual: npt.ArrayLike | None = None, track: bool = False,
+    callback: Callable[[dict[str, float], Array], object] | None = None, threads: int | None = None,
     allow_unsafe_step: bool = False, progress: bool | None = None,
 ) -> Minimum:  # fmt: skip
     """Minimize f(x) + psi(x), or f(x) + psi(D x), with as few proxes as the method needs.
@@ -174,7 +176,9 @@ def _maker(
     return lambda problem, smooth: method.complete(problem)
 
 
-def _finish(run: Descent, name: str, stop: Stop, track: bool, callback: Any) -> Minimum:
+def _finish(
+    run: Descent, name: str, stop: Stop, track: bool, callback: Callable[[dict[str, float], Array], object] | None
+) -> Minimum:
     try:
         with np.errstate(all="ignore"):
             run.client.enough = lambda: stop.limit(run.round, run.ledger) is not None
@@ -184,7 +188,9 @@ def _finish(run: Descent, name: str, stop: Stop, track: bool, callback: Any) -> 
         run.close()
 
 
-def _loop(run: Descent, stop: Stop, track: bool, callback: Any) -> tuple[Status, str, Point, float]:
+def _loop(
+    run: Descent, stop: Stop, track: bool, callback: Callable[[dict[str, float], Array], object] | None
+) -> tuple[Status, str, Point, float]:
     """Rounds until something says stop: how it ended, and the returned point with its certificate."""
     tol = threshold = run.tol
     failed, recorded = 0, 0
@@ -297,7 +303,7 @@ def _give_up(
     return end, f"{why} (certificate {reached:.2e}).", run.best, reached
 
 
-def _record(run: Descent, track: bool, callback: Any) -> bool:
+def _record(run: Descent, track: bool, callback: Callable[[dict[str, float], Array], object] | None) -> bool:
     """Add a row to the trace (not counted in the seconds); True if the callback asks to stop."""
     row = run.row()
     if track:
@@ -362,7 +368,7 @@ def _doubts(run: Descent, tol: float) -> list[str]:
     return doubts
 
 
-def _text(v: Any) -> str:
+def _text(v: object) -> str:
     if isinstance(v, Status):
         return f"{int(v)} ({v.name})"
     return f"{v:.6g}" if isinstance(v, float) else str(v)

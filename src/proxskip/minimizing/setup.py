@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from proxskip import theory
 from proxskip.core.method import Method
@@ -20,7 +21,7 @@ from proxskip.problems.federated import Problem
 from proxskip.prox import as_prox
 from proxskip.running.run import real_numbers
 from proxskip.running.run_spec import check_parts
-from proxskip.types import Array, InputError, is_sparse
+from proxskip.types import Array, InputError, Matrix, is_sparse
 
 METHODS = {
     "auto": {"psi(x)", "psi(D x)", "p", "dual", "mu"},
@@ -39,7 +40,15 @@ METHODS = {
 
 # -- the problem -------------------------------------------------------------------------------------------------------
 def prepare(
-    f: Any, psi: Any, x0: Any, name: str, D: Any = None, L: Any = None, mu: Any = None, batch: Any = None, p: Any = None
+    f: Any,
+    psi: object,
+    x0: npt.ArrayLike | None,
+    name: str,
+    D: Matrix | None = None,
+    L: float | None = None,
+    mu: float | None = None,
+    batch: int | None = None,
+    p: float | None = None,
 ) -> tuple[Task, Array]:
     """The problem and where to start; raises for all that can be refused without work."""
     if isinstance(f, Problem) and (f.psi is not None or f.batch is not None):
@@ -63,7 +72,7 @@ def prepare(
     return Task(smooth, psi, None if D is None else Linear(D, smooth.d), start.shape, b), start.ravel()
 
 
-def _start(f: Any, x0: Any) -> Array:
+def _start(f: object, x0: npt.ArrayLike | None) -> Array:
     if x0 is None:
         d = oracles.dimension_of(f)
         if d is None:
@@ -77,7 +86,7 @@ def _start(f: Any, x0: Any) -> Array:
     return start
 
 
-def _check_name(name: str, psi: Any, D: Any, batch: Any) -> None:
+def _check_name(name: str, psi: object, D: Matrix | None, batch: int | None) -> None:
     """Refuse a named method for a problem that it does not solve."""
     if D is not None and psi is None:
         raise InputError("D was given without psi; the problem is f(x) + psi(D x).")
@@ -92,7 +101,7 @@ def _check_name(name: str, psi: Any, D: Any, batch: Any) -> None:
 
 
 # -- the method --------------------------------------------------------------------------------------------------------
-def check_arguments(method: Any, p: Any, gamma: Any, tau: Any, dual: Any) -> None:
+def check_arguments(method: object, p: object, gamma: object, tau: object, dual: object) -> None:
     """Refuse what is no method, and arguments that the method would ignore."""
     if not isinstance(method, (str, Method)):
         raise InputError(f"method = {method!r} is neither a name nor a method object such as ProxSkip(gamma, p).")
@@ -112,7 +121,7 @@ def check_method(method: Method, task: Task) -> None:
         raise InputError(f"{method.name} is for psi(D x) and no D was given.")
 
 
-def checked_dual(dual: Any, task: Task) -> Array | None:
+def checked_dual(dual: npt.ArrayLike | None, task: Task) -> Array | None:
     """h or y to start from, as a flat vector of the right length."""
     if dual is None:
         return None
@@ -130,7 +139,7 @@ def method_maker(
     if name not in METHODS or name == "auto":
         raise InputError(f'method "{name}" is not known; use {", ".join(METHODS)}, or a method object.')
 
-    def make(problem: Problem, f: Smooth) -> Any:
+    def make(problem: Problem, f: Smooth) -> Method:
         step = 1.0 / problem.L if gamma is None else gamma
         if name == "proxgd":
             return ProxGD(step)
@@ -145,16 +154,18 @@ def method_maker(
             q = theory.best_p(step, theory.known(f.mu)) if p is None else p
             return ProxSkip(step, q) if name == "proxskip" else SProxSkip(step, q)
         if name == "pdhg":
-            return PDHG.theory(problem, gamma=gamma, tau=tau, mu=0.0)
+            completed: Method = PDHG.theory(problem, gamma=gamma, tau=tau, mu=0.0)
+            return completed
         return _splitskip(problem, f, step, 1.0 if name == "papc" else p, tau)
 
     return make
 
 
-def apda(problem: Problem, gamma: float | None = None) -> Any:
+def apda(problem: Problem, gamma: float | None = None) -> Method:
     """APDA for psi(x) or for psi(D x), with this first gamma or its theorem's."""
     kind = APDA if problem.D is None else SplitAPDA
-    return kind.theory(problem, gamma=gamma)
+    method: Method = kind.theory(problem, gamma=gamma)
+    return method
 
 
 def _splitskip(problem: Problem, f: Smooth, step: float, p: float | None, tau: float | None) -> SplitSkip:

@@ -13,14 +13,13 @@ The gradient of a user's f is compared with its value at the start of a run, see
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from proxskip.minimizing.descent import Descent, Point
 from proxskip.prox import ProxWarning
 from proxskip.prox.parts import is_ours, name_of
-from proxskip.types import Array, GradientWarning
+from proxskip.types import Array, GradientWarning, Prox
 
 DOUBLE, SINGLE = float(np.finfo(np.float64).eps), float(np.finfo(np.float32).eps)
 PROX_STEP = 0.01
@@ -119,7 +118,7 @@ def _psi(run: Descent, x: Array) -> float:
         return math.nan
 
 
-def _not_finite(psi: Any, value: float) -> str:
+def _not_finite(psi: Prox, value: float) -> str:
     return (
         f"{name_of(psi)} is {value} at a point that its own prox returned; correct one of the two, or allow for "
         "rounding where psi tells inside from outside."

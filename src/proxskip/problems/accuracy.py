@@ -8,7 +8,7 @@ before.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from proxskip.problems import oracles
 from proxskip.problems.federated import Problem
 from proxskip.problems.sharded import RemoteClient
 from proxskip.problems.spectrum import norm
-from proxskip.types import Array
+from proxskip.types import Array, Matrix, Oracle
 
 Prox: TypeAlias = Callable[[Array, float], Array]
 UNIT = float(np.finfo(np.float64).eps) / 2
@@ -38,14 +38,14 @@ class Bounded(NamedTuple):
         return self.value + self.error
 
 
-def gradient(f: Any, x: Array) -> tuple[Array, float]:
+def gradient(f: Oracle, x: Array) -> tuple[Array, float]:
     """grad f(x), and the norm of its error."""
     f = oracles.in_double(f)
     g = np.asarray(f.gradient(x), dtype=np.float64)
     return g, ASSUMED_ULPS * _unit_of(f) * (norm(g) + oracles.sizes_of_terms(f, x).of_gradient)
 
 
-def value(f: Any, x: Array) -> tuple[float, float]:
+def value(f: Oracle, x: Array) -> tuple[float, float]:
     """f(x), and its error."""
     f = oracles.in_double(f)
     total = float(f.value(x))
@@ -114,7 +114,7 @@ def prox_residual(prox: Prox, x: Array, g: Array, error: float, t: float) -> Bou
     return Bounded(norm(step) / t, error + rounded / t)
 
 
-def dual_residual(prox: Prox, D: Any, x: Array, y: Array, g: Array, error: float) -> Bounded:
+def dual_residual(prox: Prox, D: Matrix, x: Array, y: Array, g: Array, error: float) -> Bounded:
     """|g + D'y| + |y - prox_{psi*}(y + D x)|."""
     back, image = np.asarray(D.T @ y), np.asarray(D @ x)
     u = y + image
@@ -125,6 +125,6 @@ def dual_residual(prox: Prox, D: Any, x: Array, y: Array, g: Array, error: float
     return Bounded(primal + dual, error + UNIT * (products + rounded))
 
 
-def _unit_of(f: Any) -> float:
+def _unit_of(f: object) -> float:
     """The unit of rounding of the gradients of f."""
     return float(np.finfo(oracles.dtype_of(f)).eps) / 2

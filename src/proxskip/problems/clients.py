@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from proxskip.types import Array, Indices, InputError, Oracle
 class Clients(Sequence[Oracle]):
     """A sequence of oracles."""
 
-    def distinct(self) -> Sequence[Any]:
+    def distinct(self) -> Sequence[Oracle]:
         """Oracles whose kinds and abilities are those of all clients; here every client."""
         return self
 
@@ -41,7 +41,7 @@ class Clients(Sequence[Oracle]):
         """Roughly how much work a gradient of each client is: the stored numbers of a linear model, 1 for others."""
         return np.array([oracles.stored_numbers(f) or 1 for f in self], dtype=np.float64)
 
-    def whole(self, weights: Array) -> Any:
+    def whole(self, weights: Array) -> Oracle | None:
         """sum_i w_i f_i as a single oracle, where it has a closed form."""
         if len(self) == 1:
             return self[0]

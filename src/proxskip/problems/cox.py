@@ -9,14 +9,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from proxskip.problems.frames import names_of, numbers_per_row, separated
 from proxskip.problems.glm import _matrix, check_l2
-from proxskip.types import Array, Indices, InputError, is_sparse
+from proxskip.types import Array, Indices, InputError, Matrix, is_sparse
 
 Flags = npt.NDArray[np.bool_]
 Ties = Literal["efron", "breslow"]
@@ -51,7 +51,7 @@ class Cox:
 
     def __init__(
         self,
-        X: Any,
+        X: Matrix,
         time: npt.ArrayLike | str,
         event: npt.ArrayLike | str,
         ties: Ties = "efron",
@@ -176,7 +176,7 @@ def stratified(clients: Sequence[Cox], weights: Array) -> Cox:
     return whole
 
 
-def are_alike(clients: Sequence[Any]) -> bool:
+def are_alike(clients: Sequence[object]) -> bool:
     """Whether all clients are Cox models that can be added up to one."""
     first = clients[0]
     return isinstance(first, Cox) and all(
@@ -289,7 +289,7 @@ class _Stratum:
         return float(np.sum(np.maximum.accumulate(squares)[self.at_risk - 1][self.group]))
 
 
-def _events(given: Any, N: int) -> Flags:
+def _events(given: npt.ArrayLike, N: int) -> Flags:
     """Whether each row has the event."""
     event = numbers_per_row("event", given, N)
     strange = event[(event != 0) & (event != 1)]
@@ -298,7 +298,7 @@ def _events(given: Any, N: int) -> Flags:
     return np.asarray(event == 1)
 
 
-def _strata(given: Any, N: int) -> Indices:
+def _strata(given: npt.ArrayLike | None, N: int) -> Indices:
     """The number of each row's stratum, from 0."""
     if given is None:
         return np.zeros(N, dtype=np.int64)

@@ -20,7 +20,7 @@ from proxskip.problems.packed import as_clients
 from proxskip.prox import as_prox
 from proxskip.support import display
 from proxskip.theory import minibatches
-from proxskip.types import Array, Indices, InputError, Oracle, Prox
+from proxskip.types import Array, Indices, InputError, Matrix, Oracle, Prox
 
 Smoothness = Literal["max", "average"]
 MAX_CLIENTS_ONE_BY_ONE = 64
@@ -55,7 +55,7 @@ class Problem:
     clients: Sequence[Oracle]
     weights: Array = None  # type: ignore[assignment]
     psi: Prox | None = None
-    D: Any = None
+    D: Matrix | None = None
     batch: int | None = None
     smoothness: Smoothness = "max"
     whole: Any = None
@@ -68,7 +68,7 @@ class Problem:
     """Where values and gradients come from, unless they are computed here."""
 
     def __post_init__(self) -> None:
-        def put(name: str, value: Any) -> None:
+        def put(name: str, value: object) -> None:
             object.__setattr__(self, name, value)  # the dataclass is frozen
 
         # The order matters: weights and d come from the clients, and D needs d.
@@ -382,7 +382,7 @@ class Problem:
         """The same problem without x* and f*, which may take long to compute; f - f* is then unknown."""
         return replace(self, find_minimum=False)
 
-    def with_psi(self, psi: Prox | None, D: Any = None) -> Problem:
+    def with_psi(self, psi: Prox | None, D: Matrix | None = None) -> Problem:
         """The same smooth part with a regularizer psi(x), or psi(D x)."""
         return replace(self, psi=psi, D=D)
 

@@ -6,19 +6,20 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from proxskip.types import Array, InputError
+from proxskip.types import Array, InputError, Matrix
 
 SHOWN = 8
 """Names of columns that a message lists."""
 
 
-def is_frame(A: Any) -> bool:
+def is_frame(A: object) -> bool:
     """Whether A is a data frame, of pandas or polars."""
     return hasattr(A, "columns") and hasattr(A, "__getitem__")
 
 
-def separated(A: Any, given: Mapping[str, Any]) -> tuple[Any, tuple[str, ...] | None, dict[str, Any]]:
+def separated(A: Matrix, given: Mapping[str, Any]) -> tuple[Matrix, tuple[str, ...] | None, dict[str, Any]]:
     """The data without the columns that arguments name, the names of those left, and the arguments with their columns.
 
     Without a data frame the names are None, and the data and arguments are as they were.
@@ -43,7 +44,7 @@ def separated(A: Any, given: Mapping[str, Any]) -> tuple[Any, tuple[str, ...] | 
     return matrix, tuple(map(str, kept)), {**given, **{argument: A[name] for argument, name in chosen.items()}}
 
 
-def _numbers(column: Any, name: Any) -> Array:
+def _numbers(column: npt.ArrayLike, name: object) -> Array:
     """A column of a data frame as numbers."""
     try:
         return np.asarray(column, dtype=np.float64)
@@ -59,7 +60,7 @@ def names_of(names: tuple[str, ...] | None, features: int, intercept: bool = Fal
     return (*known, "intercept") if intercept else known
 
 
-def numbers_per_row(name: str, values: Any, N: int) -> Array:
+def numbers_per_row(name: str, values: npt.ArrayLike, N: int) -> Array:
     """One finite number per row."""
     try:
         v = np.asarray(values, dtype=np.float64)

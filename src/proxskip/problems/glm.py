@@ -17,7 +17,7 @@ import scipy
 from proxskip.problems import spectrum
 from proxskip.problems.frames import names_of, separated
 from proxskip.problems.operators import check_adjoint, is_complex, is_operator
-from proxskip.types import Array, Indices, InputError, is_sparse
+from proxskip.types import AnyArray, Array, Indices, InputError, Label, Matrix, is_sparse
 
 CHEAP_UP_TO = 200
 """Features (or rows, if there are fewer) up to which the exact L takes no longer than a few gradients."""
@@ -40,7 +40,7 @@ class LinearModel:
 
     def __init__(
         self,
-        A: Any,
+        A: Matrix,
         b: npt.ArrayLike,
         l2: float = 0.0,
         *,
@@ -80,7 +80,7 @@ class LinearModel:
             self.l2 = float(l2_relative) * self.L0
 
     @classmethod
-    def over(cls, A: Any, b: npt.ArrayLike, l2: float, classes: npt.ArrayLike | None) -> Self:
+    def over(cls, A: Matrix, b: npt.ArrayLike, l2: float, classes: npt.ArrayLike | None) -> Self:
         """The model of rows in double precision that were checked before, and are not copied."""
         check_l2(l2)
         N = A.shape[0]
@@ -96,7 +96,7 @@ class LinearModel:
         features = f"{self.A.shape[1] - self.intercept:,} features{' and an intercept' if self.intercept else ''}"
         return f"{type(self).__name__}({self.N:,} rows, {features}, l2={self.l2:g})"
 
-    def _encode(self, labels: npt.NDArray[Any], classes: npt.ArrayLike | None) -> Array:
+    def _encode(self, labels: AnyArray, classes: npt.ArrayLike | None) -> Array:
         """The labels as the numbers b_j that the loss uses."""
         if labels.dtype.kind not in "fiub":
             raise InputError(f"targets of type {labels.dtype} are not numbers; least squares needs numbers.")
@@ -183,12 +183,12 @@ class LinearModel:
             return np.asarray(self.A.multiply(self.A).sum(axis=1), dtype=np.float64).ravel()
         return np.asarray(np.einsum("ij,ij->i", self.A, self.A, dtype=np.float64))
 
-    def margins(self, x: Array, A: Any = None) -> Array:
+    def margins(self, x: Array, A: Matrix = None) -> Array:
         """A x, in float64; of the rows of this model if A is not given."""
         A = self.A if A is None else A
         return np.asarray(A @ x.astype(self.dtype, copy=False), dtype=np.float64)
 
-    def _back(self, A: Any, c: Array, dtype: Any = None) -> Array:
+    def _back(self, A: Matrix, c: Array, dtype: npt.DTypeLike | None = None) -> Array:
         """A'c in the order of the unknowns, computed in the precision of the data if no other is given."""
         return np.asarray(A.T @ c.astype(dtype or self.dtype, copy=False), dtype=np.float64)
 
@@ -324,7 +324,7 @@ class LinearModel:
         other.s = s
         return other
 
-    def design(self, A: Any) -> Any:
+    def design(self, A: Matrix) -> Matrix:
         """Held-out rows as this model stores its own, with the intercept column and the dtype."""
         return _matrix(A, self.intercept, self.dtype)
 
@@ -361,9 +361,9 @@ class Logistic(LinearModel):
 
     loss = "logistic"
     curvature = 0.25
-    classes: tuple[Any, Any]
+    classes: tuple[Label, Label]
 
-    def _encode(self, labels: npt.NDArray[Any], classes: npt.ArrayLike | None) -> Array:
+    def _encode(self, labels: AnyArray, classes: npt.ArrayLike | None) -> Array:
         values = label_values(labels, classes)
         if len(values) != 2:
             refuse_targets(labels, classes)
@@ -384,7 +384,7 @@ class Logistic(LinearModel):
         # 1 - sigma(z) = sigma(-z) keeps its digits where sigma(z) is close to one
         return np.asarray(scipy.special.expit(z) * scipy.special.expit(-z))
 
-    def accuracy(self, x: Array, A: Any, labels: npt.ArrayLike) -> float:
+    def accuracy(self, x: Array, A: Matrix, labels: npt.ArrayLike) -> float:
         """The share of held-out rows that are classified correctly."""
         z = self.margins(x, self.design(A))
         return float(np.mean((z > 0) == (np.asarray(labels) == self.classes[1])))
@@ -453,9 +453,9 @@ class Softmax(LinearModel):
     loss = "softmax"
     curvature = 0.5
     margins_cancel = True
-    classes: tuple[Any, ...]
+    classes: tuple[Label, ...]
 
-    def _encode(self, labels: npt.NDArray[Any], classes: npt.ArrayLike | None) -> Array:
+    def _encode(self, labels: AnyArray, classes: npt.ArrayLike | None) -> Array:
         values = label_values(labels, classes)
         if len(values) > 2:
             refuse_targets(labels, classes)
@@ -475,11 +475,11 @@ class Softmax(LinearModel):
         """The number of unknowns: classes times features."""
         return int(self.A.shape[1]) * self.C
 
-    def margins(self, x: Array, A: Any = None) -> Array:
+    def margins(self, x: Array, A: Matrix = None) -> Array:
         """The margins a_j' x_c, one row per sample and one column per class."""
         return super().margins(x.reshape(self.C, -1).T, A)
 
-    def _back(self, A: Any, c: Array, dtype: Any = None) -> Array:
+    def _back(self, A: Matrix, c: Array, dtype: npt.DTypeLike | None = None) -> Array:
         """A'c, flattened class by class as x is."""
         return np.ascontiguousarray(super()._back(A, c, dtype).T).ravel()
 
@@ -514,13 +514,13 @@ class Softmax(LinearModel):
                 H[columns, rows] = H[rows, columns].T
         return H
 
-    def accuracy(self, x: Array, A: Any, labels: npt.ArrayLike) -> float:
+    def accuracy(self, x: Array, A: Matrix, labels: npt.ArrayLike) -> float:
         """The share of held-out rows that are classified correctly."""
         guess = np.asarray(self.classes)[np.argmax(self.margins(x, self.design(A)), axis=1)]
         return float(np.mean(guess == np.asarray(labels)))
 
 
-def _matrix(A: Any, intercept: bool, dtype: np.dtype[Any]) -> Any:
+def _matrix(A: Matrix, intercept: bool, dtype: np.dtype[Any]) -> Matrix:
     """A as a C-ordered array or CSR matrix of the dtype, with the intercept column; an operator as it is."""
     if is_operator(A):
         if intercept or dtype != np.float64 or is_complex(A):
@@ -549,13 +549,13 @@ def _matrix(A: Any, intercept: bool, dtype: np.dtype[Any]) -> Any:
     return with_ones(M) if intercept else M
 
 
-def with_ones(M: Any) -> Any:
+def with_ones(M: Matrix) -> Matrix:
     """A dense or sparse matrix with a column of ones behind its own."""
     ones = np.ones((M.shape[0], 1), dtype=M.dtype)
     return scipy.sparse.hstack([M, ones], format="csr") if is_sparse(M) else np.hstack([M, ones])
 
 
-def _rows_between(A: Any, lo: int, hi: int) -> Any:
+def _rows_between(A: Matrix, lo: int, hi: int) -> Matrix:
     """Rows lo to hi - 1, sharing the memory of A."""
     if not is_sparse(A):
         return A[lo:hi]
@@ -565,7 +565,7 @@ def _rows_between(A: Any, lo: int, hi: int) -> Any:
     return scipy.sparse.csr_matrix(parts, shape=(hi - lo, A.shape[1]))
 
 
-def check_l2(l2: Any, l2_relative: Any = None) -> None:
+def check_l2(l2: float, l2_relative: float | None = None) -> None:
     """Refuse a coefficient of the regularizer that is negative, no number, or given twice."""
     for name, value in (("l2", l2), ("l2_relative", 0.0 if l2_relative is None else l2_relative)):
         number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
@@ -575,7 +575,7 @@ def check_l2(l2: Any, l2_relative: Any = None) -> None:
         raise InputError("l2 is lambda, and l2_relative makes it a share of the smoothness; give one of the two.")
 
 
-def _labels(b: npt.ArrayLike, N: int) -> npt.NDArray[Any]:
+def _labels(b: npt.ArrayLike, N: int) -> AnyArray:
     """One label per row: finite numbers, or strings."""
     labels = np.atleast_1d(np.asarray(b)).ravel()
     if labels.dtype.kind == "O":  # of a data frame: texts, or else numbers
@@ -591,7 +591,7 @@ def _labels(b: npt.ArrayLike, N: int) -> npt.NDArray[Any]:
     return labels
 
 
-def refuse_targets(labels: npt.NDArray[Any], classes: npt.ArrayLike | None) -> None:
+def refuse_targets(labels: AnyArray, classes: npt.ArrayLike | None) -> None:
     """Refuse numbers that are no classes, unless the classes are given."""
     if classes is None and labels.dtype.kind == "f" and np.any(labels != np.round(labels)):
         raise InputError(
@@ -599,7 +599,7 @@ def refuse_targets(labels: npt.NDArray[Any], classes: npt.ArrayLike | None) -> N
         )
 
 
-def label_values(labels: npt.NDArray[Any], classes: npt.ArrayLike | None) -> npt.NDArray[Any]:
+def label_values(labels: AnyArray, classes: npt.ArrayLike | None) -> AnyArray:
     """The different labels in increasing order: the given classes, or else the labels that occur."""
     values = np.unique(labels if classes is None else np.asarray(classes))
     if len(values) == 1:

@@ -14,14 +14,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from proxskip.problems import oracles
 from proxskip.problems.clients import Clients, checked_gradient, checked_value
 from proxskip.randomness import generator
-from proxskip.types import Array
+from proxskip.types import Array, Oracle
 
 DOUBLE, SINGLE = float(np.finfo(np.float64).eps), float(np.finfo(np.float32).eps)
 VALUE_ULPS = 100.0
@@ -48,7 +48,7 @@ def is_trusted(f: object) -> bool:
     return type(f).__module__.startswith("proxskip.") or oracles.is_random(f)
 
 
-def of_clients(clients: Sequence[Any], x: Array) -> str | None:
+def of_clients(clients: Sequence[Oracle], x: Array) -> str | None:
     """The first contradiction of a client's gradient and value near x; None if there is none."""
     # one function stands for all packed clients, which are the library's own
     distinct = clients.distinct() if isinstance(clients, Clients) else clients
@@ -63,7 +63,7 @@ def of_clients(clients: Sequence[Any], x: Array) -> str | None:
 
 
 def contradiction(
-    value: Callable[[Array], Any], gradient: Callable[[Array], Array], x: Array, g: Array, L: float | None
+    value: Callable[[Array], float], gradient: Callable[[Array], Array], x: Array, g: Array, L: float | None
 ) -> str | None:
     """A sentence on how value and gradient contradict each other near x; None if they do not.
 
@@ -93,14 +93,14 @@ def _steepness(gradient: Callable[[Array], Array], x: Array, g: Array) -> float:
     return change / step or 1.0
 
 
-def _generic_point(value: Callable[[Array], Any], x: Array, g: Array, L: float) -> Array:
+def _generic_point(value: Callable[[Array], float], x: Array, g: Array, L: float) -> Array:
     """A random point near x, as far as a gradient step goes: at x = 0 a wrong factor of |x|^2 would not show."""
     radius = float(np.linalg.norm(g)) / L or float(np.linalg.norm(x)) or math.sqrt(abs(float(value(x))) / L) or 1.0
     return x + radius * _unit(generator(0).standard_normal(len(x)))
 
 
 def _contradiction_at(
-    x: Array, value: Callable[[Array], Any], gradient: Callable[[Array], Array], L: float
+    x: Array, value: Callable[[Array], float], gradient: Callable[[Array], Array], L: float
 ) -> str | None:
     g, at = gradient(x), float(value(x))
     # a wrong sign or scale shows along g, a wrong term in |x|^2 along x, a forgotten coordinate in a random direction

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+import numpy.typing as npt
 import scipy
 
 from proxskip.problems import spectrum
 from proxskip.randomness import generator
-from proxskip.types import Array, InputError
+from proxskip.types import Array, InputError, Matrix
 
 EXACT_NORM_UP_TO = 1024
 """Up to this many rows or columns, whichever are fewer, the norm is exact; beyond, that would take many seconds."""
@@ -17,19 +16,19 @@ MAX_IDENTITY_SIZE = 3000
 """Up to this many columns, an operator is compared with the identity."""
 
 
-def is_operator(A: Any) -> bool:
+def is_operator(A: object) -> bool:
     """Whether A is a linear operator but no matrix: it has a shape, products and products with its transpose."""
     if spectrum.is_matrix(A) or isinstance(A, (list, tuple)):
         return False
     return all(hasattr(A, name) for name in ("matvec", "rmatvec", "shape"))
 
 
-def is_complex(A: Any) -> bool:
+def is_complex(A: object) -> bool:
     """Whether A says that it holds complex numbers."""
     return bool(np.issubdtype(getattr(A, "dtype", None) or np.float64, np.complexfloating))
 
 
-def as_operator(D: Any, d: int, dtype: Any = np.float64) -> Any:
+def as_operator(D: Matrix, d: int, dtype: npt.DTypeLike | None = np.float64) -> Matrix:
     """D with d columns as something with a shape, products and a transpose; nested lists become arrays of the dtype."""
     if not hasattr(D, "shape"):
         D = np.asarray(D, dtype=dtype)
@@ -38,7 +37,7 @@ def as_operator(D: Any, d: int, dtype: Any = np.float64) -> Any:
     return D
 
 
-def check_adjoint(name: str, D: Any) -> None:
+def check_adjoint(name: str, D: Matrix) -> None:
     """Refuse an operator whose transpose is missing, or is not its transpose:  <D v, u> = <v, D'u>."""
     # If D.T is not the transpose, the two products differ for almost all v and u.
     rng = generator(2)
@@ -56,14 +55,14 @@ def check_adjoint(name: str, D: Any) -> None:
         raise InputError(f"{name}.T is not the transpose of {name}: <{name} v, u> = {one:.6g}, not {two:.6g}.")
 
 
-def as_matrix(D: Any) -> Array | None:
+def as_matrix(D: Matrix) -> Array | None:
     """D as a dense matrix; None for an operator that cannot be converted."""
     if isinstance(D, np.ndarray):
         return D
     return np.asarray(D.toarray()) if hasattr(D, "toarray") else None
 
 
-def is_identity(D: Any) -> bool:
+def is_identity(D: Matrix) -> bool:
     """Whether D is known to be the identity."""
     if D.shape[0] != D.shape[1] or D.shape[0] > MAX_IDENTITY_SIZE:
         return False
@@ -71,7 +70,7 @@ def is_identity(D: Any) -> bool:
     return M is not None and np.array_equal(M, np.eye(D.shape[0]))
 
 
-def operator_norm2(D: Any) -> float:
+def operator_norm2(D: Matrix) -> float:
     """||D D'||: what D says, or else exact for a matrix of moderate size and a Lanczos bound for others."""
     if getattr(D, "norm2", None) is not None:
         return float(D.norm2)
@@ -81,7 +80,7 @@ def operator_norm2(D: Any) -> float:
     return spectrum.lanczos_bound(lambda v: D.T @ (D @ v), D.shape[1])
 
 
-def _smaller_product(D: Any, largest: int) -> Array | None:
+def _smaller_product(D: Matrix, largest: int) -> Array | None:
     """D D' or D'D, whichever is smaller: both have the same positive eigenvalues. None if it has more rows than that.
 
     It is None for an operator that cannot be converted to a matrix, too.
@@ -92,20 +91,20 @@ def _smaller_product(D: Any, largest: int) -> Array | None:
     return M @ M.T if M.shape[0] <= M.shape[1] else M.T @ M
 
 
-def _eigenvalues(D: Any) -> Any:
+def _eigenvalues(D: Matrix) -> Array | None:
     """Those of the smaller product in increasing order; None if D is too large to compute them."""
     product = _smaller_product(D, spectrum.EXACT_UP_TO)
     return None if product is None else scipy.linalg.eigvalsh(product)
 
 
-def full_row_rank(D: Any) -> bool:
+def full_row_rank(D: Matrix) -> bool:
     """Whether D is known to have full row rank, so that its range holds every subgradient (Theorem D.1)."""
     # more rows than columns cannot be independent
     w = _eigenvalues(D) if D.shape[0] <= D.shape[1] else None
     return w is not None and bool(w[0] > 1e-10 * w[-1])
 
 
-def smallest_positive(D: Any) -> float | None:
+def smallest_positive(D: Matrix) -> float | None:
     """The smallest positive eigenvalue of D D'; None if D is too large to compute it."""
     w = _eigenvalues(D)  # both products have the same positive ones
     return None if w is None else float(w[w > 1e-10 * w[-1]][0])

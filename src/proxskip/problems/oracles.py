@@ -127,7 +127,7 @@ class Terms(NamedTuple):
     of_gradient: float
 
 
-def sizes_of_terms(f: Any, x: Array) -> Terms:
+def sizes_of_terms(f: Oracle, x: Array) -> Terms:
     """What f says about its terms at x; of an f that says nothing, a gradient has a term of L |x|."""
     own = attribute(f, "sizes_of_terms")
     if own is not None:

@@ -19,7 +19,7 @@ from proxskip.problems import oracles
 from proxskip.problems.clients import Clients, Listed
 from proxskip.problems.glm import LeastSquares, LinearModel, Softmax, times
 from proxskip.problems.spectrum import NUMBERS_AT_ONCE, apart, by_size, largest_each, rows_of, smallest_each
-from proxskip.types import Array, Indices, Oracle, is_sparse
+from proxskip.types import Array, Digest, Flags, Indices, Oracle, is_sparse
 
 VIEWS_KEPT = 4096
 """Clients kept after their first use."""
@@ -90,7 +90,7 @@ class Packed(Clients):
         return self._views[k]
 
     # -- what they are -------------------------------------------------------------------------------------------------
-    def distinct(self) -> Sequence[Any]:
+    def distinct(self) -> Sequence[Oracle]:
         """The store stands for all."""
         return (self.store,)
 
@@ -125,7 +125,7 @@ class Packed(Clients):
             self._fingerprints[known] = key.hexdigest()
         return self._fingerprints[known]
 
-    def add_to(self, digest: Any) -> None:
+    def add_to(self, digest: Digest) -> None:
         """Add the data of all clients to a digest, client by client as ``sharded.add_client`` does."""
         store = self.store
         A = self.store.A
@@ -199,7 +199,7 @@ def as_clients(given: Iterable[Oracle]) -> Clients:
     return Packed.joined(listed) if _are_one_kind(listed) else listed  # type: ignore[arg-type]
 
 
-def _are_one_kind(clients: Sequence[Any]) -> bool:
+def _are_one_kind(clients: Sequence[Oracle]) -> bool:
     """Whether these are linear models whose rows may be mixed: the same unknowns, classes, regularizer and type."""
     first = clients[0] if clients else None
     if not isinstance(first, LinearModel) or type(first).gradient is not LinearModel.gradient:
@@ -207,13 +207,13 @@ def _are_one_kind(clients: Sequence[Any]) -> bool:
     return first.has_rows and all(_is_alike(f, first) for f in clients)
 
 
-def _is_alike(f: Any, first: LinearModel) -> bool:
+def _is_alike(f: object, first: LinearModel) -> bool:
     if type(f) is not type(first) or not f.has_rows or is_sparse(f.A) != is_sparse(first.A):
         return False
     return _kind_of(f) == _kind_of(first)
 
 
-def _kind_of(f: LinearModel) -> tuple[Any, ...]:
+def _kind_of(f: LinearModel) -> tuple[object, ...]:
     return f.A.shape[1], f.intercept, f.l2, f.dtype, oracles.attribute(f, "classes")
 
 
@@ -231,9 +231,9 @@ def _row_factors(sub: LinearModel, row0: Indices) -> Array:
     return np.where(np.repeat(_are_even(sub.s, row0), sizes), 1.0, np.repeat(sizes, sizes) * sub.s)
 
 
-def _are_even(s: Array, row0: Indices) -> Any:
+def _are_even(s: Array, row0: Indices) -> Flags:
     """Whether the rows of a client have equal weights, for each client."""
-    return np.minimum.reduceat(s, row0[:-1]) == np.maximum.reduceat(s, row0[:-1])
+    return np.asarray(np.minimum.reduceat(s, row0[:-1]) == np.maximum.reduceat(s, row0[:-1]))
 
 
 def _products(sub: LinearModel, row0: Indices, c: Array) -> Array:

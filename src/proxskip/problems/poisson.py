@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from proxskip.problems.frames import numbers_per_row, separated
 from proxskip.problems.glm import LinearModel
-from proxskip.types import Array, Indices, InputError
+from proxskip.types import AnyArray, Array, Indices, InputError, Matrix
 
 LARGEST = 300.0
 """The margin up to which the mean is exp(margin); beyond, it is continued by a line.
@@ -50,7 +50,7 @@ class Poisson(LinearModel):
 
     def __init__(
         self,
-        A: Any,
+        A: Matrix,
         y: npt.ArrayLike | str,
         offset: npt.ArrayLike | str | None = None,
         l2: float = 0.0,
@@ -67,12 +67,12 @@ class Poisson(LinearModel):
         self.offset = np.zeros(self.N) if shift is None else numbers_per_row("offset", shift, self.N)
 
     @classmethod
-    def over(cls, A: Any, b: npt.ArrayLike, l2: float, classes: npt.ArrayLike | None) -> Self:
+    def over(cls, A: Matrix, b: npt.ArrayLike, l2: float, classes: npt.ArrayLike | None) -> Self:
         model = super().over(A, b, l2, classes)
         model.offset = np.zeros(model.N)
         return model
 
-    def _encode(self, labels: npt.NDArray[Any], classes: npt.ArrayLike | None) -> Array:
+    def _encode(self, labels: AnyArray, classes: npt.ArrayLike | None) -> Array:
         counts = super()._encode(labels, classes)
         if counts.min() < 0:
             j = int(np.argmin(counts))
@@ -95,7 +95,7 @@ class Poisson(LinearModel):
     def largest_curvature(self, x: Array) -> float:
         return float(np.max(self.curvatures(self.margins(x))))
 
-    def margins(self, x: Array, A: Any = None) -> Array:
+    def margins(self, x: Array, A: Matrix = None) -> Array:
         """A x with the offset; of rows that are given, without it."""
         z = super().margins(x, A)
         return z + self.offset if A is None else z

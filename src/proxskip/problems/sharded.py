@@ -20,14 +20,14 @@ from proxskip.problems.clients import RemoteValues, ValuesElsewhere, checked_gra
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.quadratic import Quadratic
-from proxskip.types import Array, InputError, is_sparse
+from proxskip.types import AnyArray, Array, Digest, InputError, Label, Matrix, Oracle, is_sparse
 
 
 @dataclass(frozen=True, slots=True)
 class Shards:
     """A function that makes client i of n, a linear model or any oracle, on the machine that calls it."""
 
-    load: Callable[[int], Any]
+    load: Callable[[int], Oracle]
     n: int
 
     def __post_init__(self) -> None:
@@ -57,11 +57,11 @@ class RemoteClient:
     loss: str
     dtype: np.dtype[Any]
     l2: float | None
-    classes: tuple[Any, ...] | None
+    classes: tuple[Label, ...] | None
     digest: str
     has_hessian: bool = False
 
-    def value(self, x: Array, *rows: Any) -> NoReturn:
+    def value(self, x: Array, *rows: object) -> NoReturn:
         """Refused: the data are not here."""
         raise InputError(
             f"{self.name} is in a Ray actor; use the engine that loaded it, or load all with problem.here()."
@@ -70,10 +70,10 @@ class RemoteClient:
     gradient = minibatch_gradient = value
 
 
-def loaded(source: Shards, i: int) -> tuple[Any, RemoteClient]:
+def loaded(source: Shards, i: int) -> tuple[Oracle, RemoteClient]:
     """Client i, and what a problem needs to know about it; an error names the client."""
     try:
-        f = source.load(i)
+        f: Any = source.load(i)
         linear = isinstance(f, LinearModel)
         digest = hashlib.sha256()
         d, mu = int(f.d), None if f.mu is None else float(f.mu)
@@ -93,12 +93,12 @@ def loaded(source: Shards, i: int) -> tuple[Any, RemoteClient]:
         ) from None
 
 
-def add_client(digest: Any, f: Any, d: int) -> None:
+def add_client(digest: Digest, f: Oracle, d: int) -> None:
     """Add the data of a client to a digest; for an oracle of the user's own, L, mu and two gradients."""
     digest.update(type(f).__name__.encode())
     own = oracles.attribute(f, "fingerprint")
     if callable(own):
-        parts: tuple[Any, ...] = (np.frombuffer(own(), np.uint8),)
+        parts: tuple[AnyArray, ...] = (np.frombuffer(own(), np.uint8),)
     elif isinstance(f, LinearModel) and f.has_rows:
         parts = (f.b, f.reg, f.s, *matrix_parts(f.A), *(getattr(f, name) for name in f.also_per_row))
     elif isinstance(f, Quadratic):
@@ -111,7 +111,7 @@ def add_client(digest: Any, f: Any, d: int) -> None:
         digest.update(np.ascontiguousarray(p).tobytes())
 
 
-def matrix_parts(A: Any) -> tuple[Any, ...]:
+def matrix_parts(A: Matrix) -> tuple[AnyArray, ...]:
     """The arrays of a dense or sparse matrix."""
     if not is_sparse(A):
         return (A,)

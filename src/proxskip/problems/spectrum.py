@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import scipy
 
 from proxskip.randomness import generator
 from proxskip.support.compiling import compiling
 from proxskip.support.cores import available_cores
-from proxskip.types import Array, Indices, InputError, is_sparse
+from proxskip.types import Array, Indices, InputError, Matrix, is_sparse
 
 EPS = float(np.finfo(np.float64).eps)
 NOT_FINITE = "the data are so large that A'A is not finite; divide them by their largest entry."
@@ -38,6 +39,19 @@ WORTH_THREADS = 1e7
 """Matrices times their size cubed, from which they are spread over threads."""
 
 
+class WeightedRows(Protocol):
+    """The rows of all clients, their weights, and the regularizer; such as a linear model."""
+
+    @property
+    def A(self) -> Matrix: ...
+    @property
+    def s(self) -> Array: ...
+    @property
+    def reg(self) -> Array: ...
+    @property
+    def curvature(self) -> float: ...
+
+
 def norm(v: Array) -> float:
     """The norm, without overflow or underflow of the squares."""
     top = float(np.max(np.abs(v), initial=0.0))
@@ -46,12 +60,12 @@ def norm(v: Array) -> float:
     return top * float(np.linalg.norm(v.ravel() / top))
 
 
-def is_matrix(A: Any) -> bool:
+def is_matrix(A: object) -> bool:
     """Whether A is a dense or sparse matrix, whose entries can be read, and not just an operator."""
     return isinstance(A, np.ndarray) or is_sparse(A)
 
 
-def gram(A: Any, s: Array) -> Array:
+def gram(A: Matrix, s: Array) -> Array:
     """A' diag(s) A as a dense matrix."""
     if scipy.sparse.issparse(A) and A.nnz > MAX_SPARSE_PRODUCT and A.shape[1] <= EXACT_UP_TO:
         return _gram_of_rows(A, s)
@@ -59,7 +73,7 @@ def gram(A: Any, s: Array) -> Array:
     return _dense(B.T @ B)
 
 
-def _gram_of_rows(A: Any, s: Array) -> Array:
+def _gram_of_rows(A: Matrix, s: Array) -> Array:
     """The same without a product of sparse matrices, which would hold A several times."""
     from proxskip.problems.small_client_kernels import add_gram
 
@@ -78,7 +92,7 @@ def _gram_of_rows(A: Any, s: Array) -> Array:
     return np.asarray(lower + np.tril(lower, -1).T)
 
 
-def scaled_rows(A: Any, s: Array) -> Any:
+def scaled_rows(A: Matrix, s: Array) -> Matrix:
     """diag(sqrt(s)) A in float64, dense or sparse as A is."""
     root = np.sqrt(s)
     if is_sparse(A):
@@ -86,11 +100,11 @@ def scaled_rows(A: Any, s: Array) -> Any:
     return np.asarray(A, dtype=np.float64) * root[:, None]
 
 
-def _dense(M: Any) -> Array:
+def _dense(M: Matrix) -> Array:
     return np.asarray(M.toarray() if is_sparse(M) else M, dtype=np.float64)
 
 
-def largest(A: Any, s: Array, c: float, reg: Array) -> float:
+def largest(A: Matrix, s: Array, c: float, reg: Array) -> float:
     """The largest eigenvalue of  c A' diag(s) A + diag(reg)."""
     N, d = A.shape
     even = np.ptp(reg) == 0  # then reg only shifts the spectrum
@@ -104,7 +118,7 @@ def largest(A: Any, s: Array, c: float, reg: Array) -> float:
         return lanczos_bound(lambda v: c * (A.T @ (s * (A @ v))) + reg * v, d)
 
 
-def smallest(A: Any, s: Array, c: float, reg: Array) -> float:
+def smallest(A: Matrix, s: Array, c: float, reg: Array) -> float:
     """The smallest eigenvalue of  c A' diag(s) A + diag(reg);  the lower bound min(reg) if A is large or wide."""
     N, d = A.shape
     if d > EXACT_UP_TO or (d > N and np.ptp(reg) == 0) or not is_matrix(A):
@@ -117,7 +131,7 @@ def _smallest(G: Array, reg: Array) -> float:
     return max(smallest_eigenvalue(G + np.diag(reg)), float(reg.min()), 0.0)
 
 
-def both_ends(A: Any, s: Array, reg: Array) -> tuple[float, float]:
+def both_ends(A: Matrix, s: Array, reg: Array) -> tuple[float, float]:
     """``largest`` without reg and ``smallest`` with it, to the bit; the Gram matrix of a tall A is computed once."""
     zero = np.zeros(len(reg))
     if not is_matrix(A) or A.shape[1] > min(EXACT_UP_TO, A.shape[0]):
@@ -149,14 +163,14 @@ def _eigenvalue(S: Array, k: int) -> float:
         return float(scipy.linalg.eigh(S, eigvals_only=True, driver="ev")[k])
 
 
-def lanczos_bound(matvec: Callable[[Array], Any], d: int) -> float:
+def lanczos_bound(matvec: Callable[[Array], Array], d: int) -> float:
     """An upper bound on the largest eigenvalue of a PSD operator; it fails with probability ``LANCZOS_FAILURE``."""
     # P[(lmax - estimate) / lmax > slack] <= 1.648 sqrt(d) exp(-sqrt(slack) (2 k - 1))
     need = np.log(1.648 * np.sqrt(d) / LANCZOS_FAILURE) / np.sqrt(LANCZOS_SLACK)
     return lanczos(matvec, d, min(d, int(np.ceil((need + 1) / 2)))) / (1.0 - LANCZOS_SLACK)
 
 
-def lanczos(matvec: Callable[[Array], Any], d: int, k: int) -> float:
+def lanczos(matvec: Callable[[Array], Array], d: int, k: int) -> float:
     """The largest eigenvalue of a PSD operator as k products with it show it, from below."""
     v = generator(0).standard_normal(d)
     Q = np.empty((k + 1, d))
@@ -198,7 +212,7 @@ def rows_of(row0: Indices, who: Indices, m: int) -> Indices:
     return np.asarray((row0[who][:, None] + np.arange(m)).ravel())
 
 
-def largest_each(store: Any, row0: Indices) -> Array:
+def largest_each(store: WeightedRows, row0: Indices) -> Array:
     """L of each client; for many clients with an intercept and few rows, a bound that is at most lambda too large."""
     F = int(store.A.shape[1])
     c = store.curvature
@@ -219,7 +233,7 @@ def largest_each(store: Any, row0: Indices) -> Array:
     return values
 
 
-def smallest_each(store: Any, row0: Indices) -> Array:
+def smallest_each(store: WeightedRows, row0: Indices) -> Array:
     """mu of each client of a least squares problem."""
     F, least = int(store.A.shape[1]), float(store.reg.min())
     even = np.ptp(store.reg) == 0
@@ -249,7 +263,7 @@ def eigenvalue_each(S: Array, k: int) -> Array:
         return np.concatenate(list(pool.map(np.linalg.eigvalsh, np.array_split(S, threads))))[:, k]
 
 
-def _blocks(store: Any, row0: Indices, tall: bool = False) -> Iterator[tuple[int, Indices, Any, Array]]:
+def _blocks(store: WeightedRows, row0: Indices, tall: bool = False) -> Iterator[tuple[int, Indices, Matrix, Array]]:
     """(m, clients with m rows, their rows, the weights of these); with ``tall``, only clients without a null space."""
     A, F = store.A, int(store.A.shape[1])
     each = A.nnz / A.shape[0] if scipy.sparse.issparse(A) else F
@@ -264,16 +278,16 @@ def _blocks(store: Any, row0: Indices, tall: bool = False) -> Iterator[tuple[int
             yield m, who, A[rows], store.s[rows]
 
 
-def apart(A: Any, row0: Indices) -> Any:
+def apart(A: Matrix, row0: Indices) -> Matrix:
     """The CSR matrix A with columns of its own for every client."""
     F, clients = A.shape[1], len(row0) - 1
-    wide: Any = np.int64 if clients * F > np.iinfo(np.int32).max else np.int32
+    wide: npt.DTypeLike = np.int64 if clients * F > np.iinfo(np.int32).max else np.int32
     first = F * np.arange(clients, dtype=wide)
     indices = A.indices + np.repeat(first, np.diff(A.indptr[row0]))
     return scipy.sparse.csr_matrix((A.data, indices, A.indptr), shape=(A.shape[0], clients * F))
 
 
-def _grams(A: Any, s: Array, m: int, of_rows: bool) -> Array:
+def _grams(A: Matrix, s: Array, m: int, of_rows: bool) -> Array:
     """B B' (of rows) or B'B of each client, with B = diag(sqrt(s)) A in float64."""
     B = scaled_rows(A, s)
     if not scipy.sparse.issparse(A):
@@ -285,7 +299,7 @@ def _grams(A: Any, s: Array, m: int, of_rows: bool) -> Array:
     return _diagonal_blocks(B @ B.T, m) if of_rows else _diagonal_blocks(B.T @ B, A.shape[1])
 
 
-def _diagonal_blocks(M: Any, side: int) -> Array:
+def _diagonal_blocks(M: Matrix, side: int) -> Array:
     """The blocks of a block-diagonal sparse matrix, dense."""
     M = scipy.sparse.csr_matrix(M)
     blocks = np.zeros((M.shape[0] // side, side, side))

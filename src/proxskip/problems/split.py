@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,7 @@ def split(
     alpha: float = 0.5,
     seed: int = 0,
     batch: int | None = None,
-    info: dict[str, Any] | None = None,
+    info: dict[str, object] | None = None,
 ) -> Problem:
     """Split the rows of a model among clients.
 

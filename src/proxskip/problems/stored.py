@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import scipy
 
 from proxskip.problems import oracles
 from proxskip.problems.federated import Problem, Smoothness
 from proxskip.problems.glm import LinearModel, Logistic
 from proxskip.problems.packed import Packed
-from proxskip.types import Array, Indices, InputError, is_sparse
+from proxskip.types import AnyArray, Array, Digest, Indices, InputError, Matrix, is_sparse
 
 VERSION = 1
 ARRAYS = ("data", "indices", "indptr", "b", "row0")
@@ -26,7 +27,7 @@ INDICES_AT_ONCE = 1 << 20
 MAX_LABELS = 1000
 """More different labels than this are targets, not classes."""
 
-Piece: TypeAlias = tuple[Any, Any, Any]
+Piece: TypeAlias = tuple[Matrix, AnyArray, AnyArray]
 """Rows as a CSR matrix, their labels, and the clients that they belong to."""
 
 
@@ -44,8 +45,8 @@ def write_clients(folder: str | os.PathLike[str], pieces: Sequence[Piece] | Call
     if (target / "store.json").exists():
         raise InputError(f"{target} holds clients already; choose another folder.")
     source = pieces if callable(pieces) else lambda: pieces
-    owners: list[Any] = []
-    lengths: list[Any] = []
+    owners: list[AnyArray] = []
+    lengths: list[AnyArray] = []
     for A, _, clients in _checked(source()):
         owners.append(clients)
         lengths.append(np.diff(A.indptr))
@@ -60,7 +61,7 @@ def write_clients(folder: str | os.PathLike[str], pieces: Sequence[Piece] | Call
     np.save(target / "indptr.npy", indptr.astype(index))
     np.save(target / "row0.npy", np.concatenate([[0], np.cumsum(np.bincount(owner))]).astype(np.int64))
     np.save(target / "groups.npy", names)
-    kinds: dict[str, Any] = {"data": np.float64, "indices": index, "b": np.float64}
+    kinds: dict[str, npt.DTypeLike] = {"data": np.float64, "indices": index, "b": np.float64}
     sizes = {"data": int(indptr[-1]), "indices": int(indptr[-1]), "b": len(order)}
     arrays = {k: np.lib.format.open_memmap(target / f"{k}.npy", "w+", kind, (sizes[k],)) for k, kind in kinds.items()}
     width, labels = _place(_checked(source()), arrays, indptr, np.argsort(order), names[owner])
@@ -73,7 +74,7 @@ def write_clients(folder: str | os.PathLike[str], pieces: Sequence[Piece] | Call
 
 
 def _place(
-    pieces: Iterator[Piece], arrays: dict[str, Any], indptr: Indices, place: Indices, owners: Any
+    pieces: Iterator[Piece], arrays: dict[str, np.memmap[Any, Any]], indptr: Indices, place: Indices, owners: AnyArray
 ) -> tuple[int, list[float] | None]:
     """Write every row at its place; the number of features, and the labels unless there are too many to be classes."""
     differ = InputError("the pieces differ when they are read again; give a list, or a function that yields them.")
@@ -190,7 +191,7 @@ class ClientStore:
             if block.min() < 0 or block.max() >= features:
                 raise self._damaged(f"indices.npy holds an index outside its {features} features")
 
-    def matrix(self, lo: int, hi: int) -> Any:
+    def matrix(self, lo: int, hi: int) -> Matrix:
         """Rows lo to hi - 1, without copying them."""
         data, indices, indptr = (np.asarray(self.arrays[k]) for k in ("data", "indices", "indptr"))
         indptr = indptr[lo : hi + 1]
@@ -207,7 +208,13 @@ class Stored(Packed):
     mapped = True
 
     def __init__(
-        self, files: ClientStore, model: type[LinearModel], l2: float, classes: Any, first: int, last: int
+        self,
+        files: ClientStore,
+        model: type[LinearModel],
+        l2: float,
+        classes: npt.ArrayLike | None,
+        first: int,
+        last: int,
     ) -> None:
         files.check(first, last)
         row0 = np.array(files.arrays["row0"][first : last + 1])
@@ -223,7 +230,7 @@ class Stored(Packed):
         folder = str(self.files.folder.absolute())
         return partial(_open_part, folder, about["sha256"], type(f), f.l2, oracles.attribute(f, "classes"), lo, hi)
 
-    def add_to(self, digest: Any) -> None:
+    def add_to(self, digest: Digest) -> None:
         """The digest that was taken when the folder was written, and what the folder does not hold."""
         for part in (type(self.store).__name__, self.files.about["sha256"]):
             digest.update(part.encode())
@@ -231,7 +238,7 @@ class Stored(Packed):
 
 
 def _open_part(
-    folder: str, sha256: str, model: type[LinearModel], l2: float, classes: Any, first: int, last: int
+    folder: str, sha256: str, model: type[LinearModel], l2: float, classes: npt.ArrayLike | None, first: int, last: int
 ) -> Stored:
     files = ClientStore(folder)
     if files.about["sha256"] != sha256:

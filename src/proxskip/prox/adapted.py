@@ -64,11 +64,11 @@ def _value(operator: Any, x: Array) -> float:
     return float(np.real(np.asarray(value)).item())
 
 
-def _is_pyproximal(obj: Any) -> bool:
+def _is_pyproximal(obj: object) -> bool:
     return type(obj).__module__.partition(".")[0] == "pyproximal"
 
 
-def as_prox(obj: Any) -> Prox | None:
+def as_prox(obj: object) -> Prox | None:
     """An operator from ``obj``: ours and those with the contract of ``Inexact`` as they are, others as ``Adapted``.
 
     >>> from proxskip.prox import L1

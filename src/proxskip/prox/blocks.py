@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from proxskip.prox.parts import as_point, norm, sized
 from proxskip.types import Array, InputError, Prox
 
 
-def _checked(name: str, psis: Sequence[Any]) -> tuple[Prox, ...]:
+def _checked(name: str, psis: Sequence[object]) -> tuple[Prox, ...]:
     """The operators, adapted; at least one, and none of them None."""
     parts = [as_prox(psi) for psi in psis]
     if not parts:
@@ -37,7 +36,7 @@ class Blocks(Iterative):
     array([2., 0., 0.])
     """
 
-    def __init__(self, psis: Sequence[Any], sizes: Sequence[int]):
+    def __init__(self, psis: Sequence[object], sizes: Sequence[int]):
         self.psis, self.sizes = _checked("Blocks", psis), tuple(int(size) for size in sizes)
         if len(self.psis) != len(self.sizes) or min(self.sizes) < 1:
             raise InputError(f"Blocks needs one size for each of its {len(self.psis)} operators, not {self.sizes}.")
@@ -107,7 +106,7 @@ class Sum(Iterative):
     """
 
     def __init__(
-        self, *psis: Any, tolerance: float = 1e-8, max_iterations: int = 10_000, warm: bool = True, name: str = "Sum"
+        self, *psis: object, tolerance: float = 1e-8, max_iterations: int = 10_000, warm: bool = True, name: str = "Sum"
     ):
         self.name = name
         self.psis = _checked(name, psis)
@@ -168,7 +167,7 @@ class Sum(Iterative):
         return math.sqrt(total) + norm(y - seen[-1]) + inner
 
 
-def intersection(*sets: Any, tolerance: float = 1e-8, max_iterations: int = 10_000, warm: bool = True) -> Sum:
+def intersection(*sets: object, tolerance: float = 1e-8, max_iterations: int = 10_000, warm: bool = True) -> Sum:
     """The intersection of sets, as the ``Sum`` of their indicators.
 
     Args:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
 
 from proxskip.prox import blocks, norms, sets, spectral, tv
 from proxskip.types import InputError, Prox
@@ -81,7 +80,7 @@ def parse(text: str, d: int) -> Prox:
     return operators[0] if len(operators) == 1 else blocks.Sum(*operators)
 
 
-def _arguments(text: str) -> tuple[Callable[..., Prox], list[Any]]:
+def _arguments(text: str) -> tuple[Callable[..., Prox], list[object]]:
     name, _, rest = text.partition(":")
     if name not in FORMS:
         raise InputError(f'psi "{text}" is not known; use {forms()}.')

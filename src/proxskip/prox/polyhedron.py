@@ -12,7 +12,7 @@ import scipy
 
 from proxskip.prox.contract import Iterative
 from proxskip.prox.parts import INSIDE, as_point, max_abs, norm, sized
-from proxskip.types import Array, Indices, InputError
+from proxskip.types import Array, Indices, InputError, Matrix
 
 DEPENDENT = 1e-10
 """A row that is nearer than this to a combination of the active ones counts as one."""
@@ -45,10 +45,10 @@ class Polyhedron(Iterative):
 
     def __init__(
         self,
-        G: Any = None,
+        G: Matrix | None = None,
         l: npt.ArrayLike | None = None,
         u: npt.ArrayLike | None = None,
-        E: Any = None,
+        E: Matrix | None = None,
         e: npt.ArrayLike | None = None,
         tolerance: float = 1e-8,
         max_iterations: int = 20_000,
@@ -95,7 +95,7 @@ class _ActiveRows:
     Squares Problems", 1974, chapter 23). The rows of its solution are used, and not its rounded numbers.
     """
 
-    def __init__(self, A: Any, l: Array, u: Array):
+    def __init__(self, A: Matrix, l: Array, u: Array):
         size = np.sqrt(np.asarray(A.multiply(A).sum(axis=1)).ravel())
         size[size == 0] = 1.0
         rows = A.toarray() / size[:, None]
@@ -175,7 +175,9 @@ class _ActiveRows:
         return 2 * total + norm(x + self.N_active.T @ v - y)
 
 
-def _stacked(G: Any, l: Any, u: Any, E: Any, e: Any) -> tuple[Any, Array, Array]:
+def _stacked(
+    G: Matrix | None, l: npt.ArrayLike | None, u: npt.ArrayLike | None, E: Matrix | None, e: npt.ArrayLike | None
+) -> tuple[Matrix, Array, Array]:
     """G and E as one matrix A, with its lower and upper bounds."""
     bounded = l is not None or u is not None
     # a missing e is not taken for zero
@@ -189,8 +191,9 @@ def _stacked(G: Any, l: Any, u: Any, E: Any, e: Any) -> tuple[Any, Array, Array]
         E = _matrix("E", E)
         right = _bound("e", e, E, 0.0)
         parts.append((E, right, right))
-    if len({part[0].shape[1] for part in parts}) > 1:
-        raise InputError(f"Polyhedron has G with {G.shape[1]} columns but E with {E.shape[1]}.")
+    widths = [part[0].shape[1] for part in parts]
+    if len(set(widths)) > 1:
+        raise InputError(f"Polyhedron has G with {widths[0]} columns but E with {widths[1]}.")
     A = scipy.sparse.vstack([part[0] for part in parts], format="csr")
     low, high = (np.concatenate([part[k] for part in parts]) for k in (1, 2))
     wrong = ~(low <= high) | (low == np.inf) | (high == -np.inf)
@@ -200,14 +203,14 @@ def _stacked(G: Any, l: Any, u: Any, E: Any, e: Any) -> tuple[Any, Array, Array]
     return scipy.sparse.csc_matrix(A), low, high
 
 
-def _matrix(name: str, matrix: Any) -> Any:
+def _matrix(name: str, matrix: Matrix) -> Matrix:
     M = scipy.sparse.csc_matrix(matrix, dtype=np.float64)
     if not np.isfinite(M.data).all():
         raise InputError(f"Polyhedron needs finite numbers in {name}.")
     return M
 
 
-def _bound(name: str, values: npt.ArrayLike | None, M: Any, missing: float) -> Array:
+def _bound(name: str, values: npt.ArrayLike | None, M: Matrix, missing: float) -> Array:
     bound = np.asarray(missing if values is None else values, dtype=np.float64)
     if bound.ndim > 1 or bound.size not in (1, M.shape[0]):
         raise InputError(f"Polyhedron has {M.shape[0]} rows but {bound.size} numbers in {name}.")

@@ -253,7 +253,7 @@ class TV2D(Iterative):
         self._record(rule.accuracy, rule.iterations)
         return rule.y
 
-    def _spread(self, count: int, kernel: Callable[..., Any], *arguments: Any) -> None:
+    def _spread(self, count: int, kernel: Callable[..., Any], *arguments: object) -> None:
         """``kernel(*arguments, lo, hi)`` over ``range(count)``, on several threads for large images."""
         threads = self.threads or available_cores()
         if threads == 1 or math.prod(self.shape) < MIN_PIXELS_FOR_THREADS:

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from proxskip.core.engine import Mixed, Work
 from proxskip.core.gossip import Mixer
 from proxskip.support.rows import Journal
-from proxskip.types import Array, Indices
+from proxskip.types import AnyArray, Array, Counts, Indices, Stack
+
+Whom: TypeAlias = slice | Indices
+"""Which clients: the numbers of a cohort, or all of them."""
 
 
 @dataclass
@@ -53,12 +56,12 @@ class Meter:
         self.owed = np.zeros(n, dtype=np.int64)
         """The number of the outcome that each client has yet to hear; 0 for none."""
         self.outcomes = 0
-        self.outcome: tuple[Any, ...] = ()
+        self.outcome: tuple[Stack, ...] = ()
         """The last outcome."""
         self.participated = np.zeros(n, dtype=np.int64)
         """The rounds each client took part in."""
 
-    def count(self, whom: Any, c: int, K: Any, down: tuple[Any, ...], numbers: int, work: Work) -> None:
+    def count(self, whom: Whom, c: int, K: Counts, down: tuple[Stack, ...], numbers: int, work: Work) -> None:
         """Count one exchange with c clients: their steps, vectors and numbers sent down, and vectors sent up."""
         self._count_steps(K, c, work.gradients, work.steps)
         vectors = int(np.sum(self.vectors_down(whom, down)))
@@ -82,29 +85,29 @@ class Meter:
         self._count_up(messages, floats * 64, floats * 8, floats)
         self.ledger.exchanges += 1
 
-    def settled(self, whom: Any, outcome: tuple[Any, ...]) -> None:
+    def settled(self, whom: Whom, outcome: tuple[Stack, ...]) -> None:
         """Note that these clients have yet to hear this outcome."""
         self.outcomes += 1
         self.outcome = outcome
         self.journal.write(self.owed, whom, self.outcomes)
 
-    def vectors_down(self, whom: Any, down: tuple[Any, ...]) -> Indices:
+    def vectors_down(self, whom: Whom, down: tuple[Stack, ...]) -> Indices:
         """Vectors in the message to each of these clients: the exchange's, and an outcome not yet heard."""
         owed, (fresh, late) = self.owed[whom], self._owed_vectors(down)
         return len(down) + np.where(owed == 0, 0, np.where(owed == self.outcomes, fresh, late))
 
-    def bytes_down(self, whom: Any, down: tuple[Any, ...], numbers: int) -> Array:
+    def bytes_down(self, whom: Whom, down: tuple[Stack, ...], numbers: int) -> Array:
         """Bytes of the message to each of these clients."""
         return np.float64(8.0) * (self.vectors_down(whom, down) * _length(down, self.d) + numbers)
 
-    def _owed_vectors(self, down: tuple[Any, ...]) -> tuple[int, int]:
+    def _owed_vectors(self, down: tuple[Stack, ...]) -> tuple[int, int]:
         """Vectors of the last outcome that are not sent anyway, and those of an older outcome."""
         # x+ of the last round is usually the x of this one, and is sent once
         repeated = [any(o is v or _equal(o, v) for v in down) for o in self.outcome]
         # older outcomes are not kept, but have as many vectors as the last one
         return repeated.count(False), max(1, len(self.outcome))
 
-    def _count_steps(self, K: Any, c: int, gradients: int, taken: Indices | None) -> None:
+    def _count_steps(self, K: Counts, c: int, gradients: int, taken: Indices | None) -> None:
         steps = K if taken is None else taken
         self.ledger.grad_evals += gradients
         self.ledger.local_steps += steps * c if isinstance(steps, int) else int(steps.sum())
@@ -117,7 +120,7 @@ class Meter:
         self.ledger.bits_up += bits
 
     # -- undoing a round, and checkpoints ------------------------------------------------------------------------------
-    def begin(self, whom: Any) -> None:
+    def begin(self, whom: Whom) -> None:
         """A round with these clients begins."""
         self.before = Ledger(**vars(self.ledger)), self.outcomes, self.outcome
         self.journal.write(self.participated, whom, self.participated[whom] + 1)
@@ -131,22 +134,22 @@ class Meter:
         """Take back the totals of the round; its journal takes back the numbers of each client."""
         self.ledger, self.outcomes, self.outcome = self.before
 
-    def state(self, fetch: Callable[[Any], Array]) -> dict[str, Any]:
+    def state(self, fetch: Callable[[Stack], Array]) -> dict[str, Any]:
         """What a resumed run needs; ``fetch`` turns a server vector into a numpy array."""
-        arrays: dict[str, Any] = {"owed": self.owed.copy(), "participated": self.participated.copy()}
+        arrays: dict[str, AnyArray] = {"owed": self.owed.copy(), "participated": self.participated.copy()}
         arrays |= {f"outcome{k}": fetch(v) for k, v in enumerate(self.outcome)}
         return {"arrays": arrays, "meta": {"ledger": asdict(self.ledger), "outcomes": self.outcomes}}
 
-    def restore(self, arrays: Mapping[str, Any], meta: Mapping[str, Any]) -> None:
+    def restore(self, arrays: Mapping[str, AnyArray], meta: Mapping[str, Any]) -> None:
         self.owed, self.participated = arrays["owed"].copy(), arrays["participated"].copy()
         self.outcome = tuple(arrays[k] for k in sorted(k for k in arrays if k.startswith("outcome")))
         self.ledger, self.outcomes = Ledger(**meta["ledger"]), int(meta["outcomes"])
 
 
-def _length(down: tuple[Any, ...], d: int) -> int:
+def _length(down: tuple[Stack, ...], d: int) -> int:
     """Numbers in a vector that goes down."""
     return int(down[0].shape[0]) if down else d
 
 
-def _equal(a: Any, b: Any) -> bool:
+def _equal(a: Stack, b: Stack) -> bool:
     return isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and np.array_equal(a, b)

@@ -54,7 +54,7 @@ METHODS = ("on_run_start", "on_record", "on_run_end", "on_run_error")
 """What a callback may define."""
 
 
-def check_callbacks(callbacks: Sequence[Any]) -> None:
+def check_callbacks(callbacks: Sequence[object]) -> None:
     """Refuse objects that are not callbacks."""
     if not isinstance(callbacks, Sequence):
         raise InputError("callbacks must be a list, such as [Callback()].")
@@ -67,9 +67,9 @@ def check_callbacks(callbacks: Sequence[Any]) -> None:
 
 
 @contextmanager
-def listening(callbacks: Sequence[Any], config: dict[str, Any]) -> Iterator[None]:
+def listening(callbacks: Sequence[object], config: dict[str, Any]) -> Iterator[None]:
     """Tell the callbacks that a run begins, and tell those that heard it if the run raises."""
-    begun: list[Any] = []
+    begun: list[object] = []
     try:
         for callback in callbacks:
             begun.append(callback)
@@ -80,7 +80,7 @@ def listening(callbacks: Sequence[Any], config: dict[str, Any]) -> Iterator[None
         raise
 
 
-def tell_record(callbacks: Sequence[Any], step: int, record: Record) -> str | None:
+def tell_record(callbacks: Sequence[object], step: int, record: Record) -> str | None:
     """Tell all callbacks; returns the reason if one of them ends the run, else None."""
     why = None
     for callback in callbacks:
@@ -91,19 +91,19 @@ def tell_record(callbacks: Sequence[Any], step: int, record: Record) -> str | No
     return why
 
 
-def tell_end(callbacks: Sequence[Any], result: Any) -> None:
+def tell_end(callbacks: Sequence[object], result: object) -> None:
     """Tell all callbacks that the run is over."""
     _tell_all(callbacks, "on_run_end", result)
 
 
-def _tell_all(callbacks: Sequence[Any], name: str, what: Any) -> None:
+def _tell_all(callbacks: Sequence[object], name: str, what: object) -> None:
     """Call this method of all callbacks in their order, the later ones too where one raises."""
     with ExitStack() as calls:
         for callback in reversed(callbacks):  # an ExitStack calls the last one first
             calls.callback(_tell, callback, name, what)
 
 
-def _tell(callback: Any, name: str, *what: Any) -> None:
+def _tell(callback: object, name: str, *what: object) -> None:
     """Call the callback's method of that name, if it has one."""
     method = getattr(callback, name, None)
     if method is not None:

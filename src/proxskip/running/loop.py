@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from threading import Event
-from typing import Any, Self
+from typing import Self
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -38,7 +38,7 @@ from proxskip.running.stop import Verdict
 from proxskip.running.verdicts import verdict_on
 from proxskip.running.watch import RunWatch, advice, at_start, not_finite
 from proxskip.support.sums import weighted_sum
-from proxskip.types import Array, EngineError, EngineInUse, GradientWarning, Vectors
+from proxskip.types import AnyArray, Array, EngineError, EngineInUse, GradientWarning, Stack, Vectors
 
 MOST_LOSSES = 5
 """How often an engine may lose machines since one snapshot before the run gives up."""
@@ -53,7 +53,7 @@ class Loop:
     Call ``start`` or ``restore``, and then ``go``.
     """
 
-    server: dict[str, Any]
+    server: dict[str, Stack]
     """The server's vectors, where the engine wants them."""
     x: Array
     """The last communicated x that was looked at."""
@@ -82,7 +82,7 @@ class Loop:
         """Why a callback ended the run; may be empty."""
         self.contradiction: str | None = None
         """Why the gradients of a client prove nothing."""
-        self.recoveries: list[dict[str, Any]] = []
+        self.recoveries: list[dict[str, object]] = []
         """What the engine lost, and from where the run went on."""
         self.events: list[str] = []
         """What happened on the way, in sentences."""
@@ -118,7 +118,7 @@ class Loop:
         return (*self.spec.unsafe, *self.spec.uncovered, *self.events, *repaired)
 
     # -- the loop ------------------------------------------------------------------------------------------------------
-    def go(self, callbacks: Sequence[Any]) -> RunResult:
+    def go(self, callbacks: Sequence[object]) -> RunResult:
         """Run rounds until a rule of ``verdicts`` ends the run."""
         with listening(callbacks, self.config), signals_caught(self.interrupted), np.errstate(all="ignore"):
             while True:
@@ -130,7 +130,7 @@ class Loop:
                 except EngineLost as lost:
                     self._recover(lost)
 
-    def _record_and_save(self, callbacks: Sequence[Any]) -> None:
+    def _record_and_save(self, callbacks: Sequence[object]) -> None:
         """Do what is due before the next round."""
         if self.records.round < self.round and self.spec.is_recorded(self.round):
             self._record(callbacks)
@@ -138,7 +138,7 @@ class Loop:
             self.folder.save(self.state())
             self.saved = self.round
 
-    def _verdict(self, callbacks: Sequence[Any]) -> Verdict | None:
+    def _verdict(self, callbacks: Sequence[object]) -> Verdict | None:
         """What ends the run here. A run ends with a record, and that may show more."""
         verdict = verdict_on(self)
         if verdict is not None and not self.is_measured:
@@ -182,7 +182,7 @@ class Loop:
         self.x = x
         return None
 
-    def _record(self, callbacks: Sequence[Any]) -> None:
+    def _record(self, callbacks: Sequence[object]) -> None:
         """Measure the communicated x, off the ledger and off the clock."""
         seen = self._see()
         self.x = self._answer()
@@ -385,7 +385,7 @@ class Loop:
             row = self.records.row
         return row | self._costs()
 
-    def _summary(self, row: dict[str, float], verdict: Verdict, cluster: dict[str, Any] | None = None) -> Summary:
+    def _summary(self, row: dict[str, float], verdict: Verdict, cluster: dict[str, object] | None = None) -> Summary:
         zeta = self.records.promise.zeta
         return description.summary(self.config, self.problem, row, *verdict, zeta, self.notes, cluster)
 
@@ -425,11 +425,11 @@ class Loop:
         return result
 
 
-def _named(prefix: str, arrays: Mapping[str, Any]) -> dict[str, Any]:
+def _named(prefix: str, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
     return {prefix + name: v for name, v in arrays.items()}
 
 
-def _part(arrays: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+def _part(arrays: Mapping[str, AnyArray], prefix: str) -> dict[str, AnyArray]:
     """The inverse of ``_named``."""
     return {name.removeprefix(prefix): v for name, v in arrays.items() if name.startswith(prefix)}
 

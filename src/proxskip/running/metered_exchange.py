@@ -12,6 +12,7 @@ from threading import Event
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from proxskip.core.engine import Engine, Request
 from proxskip.core.exchange import ClientHalf, SettleHalf
@@ -21,9 +22,9 @@ from proxskip.problems.federated import Problem
 from proxskip.prox import conjugate_prox
 from proxskip.randomness import stream
 from proxskip.running.closing import asked_in
-from proxskip.running.ledger import Ledger, Meter
+from proxskip.running.ledger import Ledger, Meter, Whom
 from proxskip.running.simulated_time import Clock
-from proxskip.types import Array, Indices, InputError, Vectors
+from proxskip.types import AnyArray, Array, Counts, Indices, InputError, Stack, Vectors
 
 
 class MeteredExchange:
@@ -96,7 +97,7 @@ class MeteredExchange:
         return self._rng
 
     @property
-    def whom(self) -> Any:
+    def whom(self) -> Whom:
         """The cohort as an index; a slice, which is cheaper, if it is everyone."""
         return slice(None) if self.cohort is self.all else self.cohort
 
@@ -145,10 +146,15 @@ class MeteredExchange:
 
     # -- one exchange --------------------------------------------------------------------------------------------------
     def _leave_out_missing(
-        self, clock: Clock, half: ClientHalf, K: Any, down: tuple[Array, ...], own: Mapping[str, Any]
+        self,
+        clock: Clock,
+        half: ClientHalf,
+        K: int | Sequence[int],
+        down: tuple[Array, ...],
+        own: Mapping[str, npt.ArrayLike],
     ) -> None:
         """Reduce the cohort to the clients that answer over the network; the others do nothing."""
-        steps = K if np.ndim(K) == 0 else np.asarray(K)[self.cohort]
+        steps = self._steps(K)
         sizes = self.meter.bytes_down(self.cohort, down, len(own))
         costs = clock.costs_of(half, down, own, self.cohort)
         answering = clock.ask(costs, self.cohort, steps, sizes, self.round, self.exchanges)
@@ -166,8 +172,15 @@ class MeteredExchange:
             self.scaled = np.array(weights), shares
         return shares
 
+    def _steps(self, K: int | Sequence[int]) -> Counts:
+        """The local steps of the cohort, one number or one each."""
+        if isinstance(K, int):
+            return K
+        steps = np.asarray(K, dtype=np.int64)
+        return int(steps) if steps.ndim == 0 else steps[self.cohort]
+
     def _request(
-        self, half: ClientHalf, K: int | Sequence[int], down: tuple[Array, ...], own: Mapping[str, Any],
+        self, half: ClientHalf, K: int | Sequence[int], down: tuple[Array, ...], own: Mapping[str, npt.ArrayLike],
     ) -> Request:  # fmt: skip
         """The request, with K and each client's own numbers cut to the cohort."""
         n, exchange = self.problem.n, self.exchanges
@@ -175,20 +188,17 @@ class MeteredExchange:
             if np.shape(v) != (n,):
                 raise InputError(f"{name} has shape {np.shape(v)}; give one number for each of the {n} clients.")
         numbers = {k: np.asarray(v, dtype=np.float64)[self.cohort] for k, v in own.items()}
-        steps: Any = K
-        if not isinstance(K, int):
-            steps = int(K) if np.ndim(K) == 0 else np.asarray(K, dtype=np.int64)[self.cohort]  # type: ignore[call-overload]
         self.exchanges = exchange + 1
         return Request(
-            half, self.cohort, self.round, steps, down, numbers, exchange, self.attempt, halt=self.interrupted
+            half, self.cohort, self.round, self._steps(K), down, numbers, exchange, self.attempt, halt=self.interrupted
         )
 
     # -- what the loop uses --------------------------------------------------------------------------------------------
-    def place(self, v: Array) -> Any:
+    def place(self, v: Array) -> Stack:
         """Move a server vector to where the engine wants it."""
         return self.engine.place(v) if self.far else v
 
-    def fetch(self, v: Any) -> Array:
+    def fetch(self, v: Stack) -> Array:
         """A server vector as a numpy array."""
         return self.engine.fetch(v) if self.far else np.asarray(v)
 
@@ -199,12 +209,12 @@ class MeteredExchange:
             self.engine.wait()
             self.ledger.seconds += time.perf_counter() - began
 
-    def restore(self, server: Vectors, arrays: Mapping[str, Any], meta: Mapping[str, Any]) -> dict[str, Any]:
+    def restore(self, server: Vectors, arrays: Mapping[str, AnyArray], meta: Mapping[str, Any]) -> dict[str, Stack]:
         """Go back to these counts, as ``Meter.state`` gave them; returns the server's vectors in their place."""
         self.meter.restore(arrays, meta)
         placed = {name: self.place(v) for name, v in server.items()}
 
-        def its_own(outcome: Array) -> Any:
+        def its_own(outcome: Array) -> Stack:
             """The server's own object if it has this vector: what is sent for two reasons is then counted once."""
             for name, v in server.items():
                 if np.array_equal(outcome, v):

@@ -11,11 +11,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from proxskip.methods import registry
 from proxskip.types import InputError
 
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
 SECONDS_BETWEEN_LOOKS = 0.1
 """How often a process looks whether it is to end."""
 
@@ -43,11 +45,13 @@ class Failed:
 class Plugins:
     """Loads the parent's plugins in the process that unpickles it, before whatever is pickled after it."""
 
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[list[str]]]:
+    def __reduce__(self) -> tuple[Callable[[list[str]], object], tuple[list[str]]]:
         return _load_plugins, ([str(path) for path in registry.PLUGINS],)
 
 
-def each(function: Callable[[Any], Any], items: Sequence[Any], jobs: int, end: EndFile) -> Iterator[tuple[int, Any]]:
+def each(
+    function: Callable[[Item], Answer], items: Sequence[Item], jobs: int, end: EndFile
+) -> Iterator[tuple[int, Answer]]:
     """The number and value of ``function(item)`` for each item, in the order in which they end.
 
     Once ``end`` is set, no call begins, and those under way are interrupted; what they return is still given, without
@@ -77,8 +81,8 @@ def each(function: Callable[[Any], Any], items: Sequence[Any], jobs: int, end: E
 
 # -- in another process ------------------------------------------------------------------------------------------------
 def _call(
-    plugins: Any, function: Callable[[Any], Any], item: Any, number: int, end: EndFile, parent: int
-) -> tuple[int, Any]:
+    plugins: object, function: Callable[[Item], Answer], item: Item, number: int, end: EndFile, parent: int
+) -> tuple[int, Answer | Failed | None]:
     # Ctrl-C reaches all processes of a terminal's group; these leave it to their parent, which sets ``end``
     if hasattr(os, "setpgid"):
         os.setpgid(0, 0)

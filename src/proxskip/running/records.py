@@ -18,7 +18,7 @@ from proxskip.running.promise import Promise
 from proxskip.running.run_spec import RunSpec
 from proxskip.running.simulated_time import SIM_COLUMNS
 from proxskip.running.stop import Unproved
-from proxskip.types import Array, InputError, Vectors
+from proxskip.types import AnyArray, Array, InputError, Vectors
 
 COLUMNS = (
     "round",
@@ -166,7 +166,7 @@ class Records:
             arrays["best"] = self.best.x
         return arrays, meta
 
-    def restore(self, arrays: Mapping[str, Any], meta: Mapping[str, Any]) -> None:
+    def restore(self, arrays: Mapping[str, AnyArray], meta: Mapping[str, Any]) -> None:
         """Restore ``state``, but for a record that was only made because the run ended there.
 
         An uninterrupted run has no such record.

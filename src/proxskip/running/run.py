@@ -10,12 +10,13 @@ from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from proxskip import theory
 from proxskip.core.engine import Engine
 from proxskip.core.method import Method
 from proxskip.networks import Network
-from proxskip.participation import Everyone, Participation
+from proxskip.participation import CohortLike, Everyone, Participation
 from proxskip.problems.federated import Problem
 from proxskip.results import description, folder
 from proxskip.results.result import RunResult
@@ -35,9 +36,10 @@ __all__ = ["as_method", "as_problem", "checked_x0", "make_engine", "real_numbers
 def run(
     method: Method | type[Method] | str, problem: Problem | Oracle, *, rounds: int | None = None,
     iterations: int | None = None, seconds: float | None = None, tol: float | None = None, target: float | None = None,
-    seed: int = 0, engine: str | Engine = "cpu", cohort: Any = None, x0: Any = None, h0: Any = None,
+    seed: int = 0, engine: str | Engine = "cpu", cohort: CohortLike = None, x0: npt.ArrayLike | None = None,
+    h0: npt.ArrayLike | None = None,
     warm: RunResult | None = None, every: int | None = None, out: str | Path | None = None, force: bool = False,
-    checkpoint_every: int | None = None, callbacks: Sequence[Any] = (), allow_unsafe_step: bool = False,
+    checkpoint_every: int | None = None, callbacks: Sequence[object] = (), allow_unsafe_step: bool = False,
     threads: int | None = None, spec: dict[str, Any] | None = None, progress: bool | None = None,
     network: Network | str | None = None,
 ) -> RunResult:  # fmt: skip
@@ -108,7 +110,7 @@ def resume(
     tol: float | None = None,
     target: float | None = None,
     checkpoint_every: int | None = None,
-    callbacks: Sequence[Any] = (),
+    callbacks: Sequence[object] = (),
     threads: int | None = None,
     engine: str | Engine | None = None,
     progress: bool | None = None,
@@ -134,10 +136,10 @@ def resume(
 def go_on(
     path: str | Path,
     problem: Problem | Oracle,
-    limits: Mapping[str, Any],
+    limits: Mapping[str, float],
     *,
     checkpoint_every: int | None,
-    callbacks: Sequence[Any],
+    callbacks: Sequence[object],
     threads: int | None,
     engine: str | Engine | None,
     progress: bool | None,
@@ -163,7 +165,7 @@ def go_on(
 
 
 def _saved(
-    keep: folder.Folder, problem: Problem, threads: int | None, engine: str | Engine | None, limits: Mapping[str, Any]
+    keep: folder.Folder, problem: Problem, threads: int | None, engine: str | Engine | None, limits: Mapping[str, float]
 ) -> RunSpec:
     """The spec of a saved run, if the problem and the new limits fit."""
     assert keep.checkpoint is not None
@@ -190,7 +192,7 @@ ENGINES = {
 """Where each engine is in ``proxskip.engines``; its module is imported on first use."""
 
 
-def make_engine(engine: Any, threads: int | None = None) -> Engine:
+def make_engine(engine: object, threads: int | None = None) -> Engine:
     """An engine by its name, or the engine itself."""
     if threads is not None:
         theory.whole("threads", threads)
@@ -220,7 +222,12 @@ def make_engine(engine: Any, threads: int | None = None) -> Engine:
 
 
 def starting_point(
-    method: Method, problem: Problem, participation: Participation, x0: Any, h0: Any, warm: RunResult | None
+    method: Method,
+    problem: Problem,
+    participation: Participation,
+    x0: npt.ArrayLike | None,
+    h0: npt.ArrayLike | None,
+    warm: RunResult | None,
 ) -> tuple[Array, Array | None, Vectors]:
     """x0, h0 (None for zeros) and a dual method's y, checked; ``warm`` supplies what fits of an earlier result."""
     dual: Vectors = {}
@@ -249,7 +256,7 @@ def starting_point(
     return x, h, dual
 
 
-def checked_x0(problem: Problem, x0: Any) -> Array:
+def checked_x0(problem: Problem, x0: npt.ArrayLike | None) -> Array:
     """x0 as d finite numbers; by default the clients' own starting point, or zeros."""
     start = problem.own_start() if x0 is None else x0  # such as a network's weights
     x = np.zeros(problem.d) if start is None else real_numbers("x0", start)
@@ -258,7 +265,7 @@ def checked_x0(problem: Problem, x0: Any) -> Array:
     return x
 
 
-def real_numbers(name: str, values: Any) -> Array:
+def real_numbers(name: str, values: npt.ArrayLike) -> Array:
     """A copy in float64, refused unless it holds real numbers."""
     with suppress(TypeError, ValueError):  # rows of unequal length, or objects that are no numbers
         array = np.array(values)

@@ -14,13 +14,13 @@ from proxskip.core.engine import Engine
 from proxskip.core.method import Method, made
 from proxskip.methods import registry
 from proxskip.networks import Network
-from proxskip.participation import Everyone, Given, Participation, as_participation
+from proxskip.participation import CohortLike, Everyone, Given, Participation, as_participation
 from proxskip.problems.federated import Problem
 from proxskip.problems.oracles import is_oracle
 from proxskip.results import description
 from proxskip.running.simulated_time import Clock, asked_by
 from proxskip.running.stop import Stop
-from proxskip.types import InputError, UnsafeStepWarning
+from proxskip.types import InputError, Oracle, UnsafeStepWarning
 
 _MISSING = {
     "cohort": "needs all clients in every round; leave out the cohort, or use scaffnew, scaffold or local-gd",
@@ -63,7 +63,8 @@ class RunSpec:
 
     @staticmethod
     def of(
-        method: Any, problem: Any, stop: Stop, *, seed: int = 0, cohort: Any = None, network: Any = None,
+        method: Method | type[Method] | str, problem: Problem | Oracle, stop: Stop, *,
+        seed: int = 0, cohort: CohortLike = None, network: Network | str | None = None,
         engine: Engine | None = None, every: int | None = None,
         allow_unsafe_step: bool = False, source: dict[str, Any] | None = None, fingerprinted: bool = True,
     ) -> RunSpec:  # fmt: skip
@@ -109,7 +110,7 @@ class RunSpec:
 
 
 # -- arguments of a user -----------------------------------------------------------------------------------------------
-def as_network(network: Any) -> Network | None:
+def as_network(network: object) -> Network | None:
     """A network, or the named one."""
     if isinstance(network, str):
         return Network.named(network)
@@ -128,7 +129,7 @@ def as_problem(problem: Any) -> Problem:
     return Problem([problem])
 
 
-def as_method(method: Any) -> Method:
+def as_method(method: object) -> Method:
     """A method; a name or a class stands for one whose parameters are all to be chosen."""
     kind = registry.named(method) if isinstance(method, str) else method
     if isinstance(kind, type) and issubclass(kind, Method):

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from proxskip.codecs import Key
 from proxskip.core.dry_run import IdleClient, Route
@@ -30,9 +29,7 @@ from proxskip.randomness import client_uniforms
 from proxskip.results.result import Status
 from proxskip.running.closing import LEAST, commits, fewest, way_to_close
 from proxskip.running.stop import Verdict
-from proxskip.types import Array, Indices, InputError
-
-Flags = npt.NDArray[np.bool_]
+from proxskip.types import Array, Counts, Flags, Indices, InputError, Stack
 
 SIM_COLUMNS = ("sim_seconds", "sim_computing", "slowest_seconds", "slowest_client", "late", "lost", "void")
 """Columns of a trace: seconds since the start, seconds in which the slowest client computed, time and number of the
@@ -49,9 +46,9 @@ class Void(Exception):
 class HalfCosts:
     """The cost of a client half: ``fixed + per_step K`` gradients, its codecs, and additional bytes."""
 
-    fixed: Any
+    fixed: float | Array
     """One number, or one per client asked; so is ``per_step``."""
-    per_step: Any
+    per_step: float | Array
     route: Route = ()
     is_open: bool = False
     varies: bool = False
@@ -60,7 +57,12 @@ class HalfCosts:
 
     @staticmethod
     def of(
-        half: ClientHalf, remembers: Sequence[str], d: int, shapes: Any, own: Mapping[str, float], passes: float
+        half: ClientHalf,
+        remembers: Sequence[str],
+        d: int,
+        shapes: Sequence[tuple[int, ...]],
+        own: Mapping[str, float],
+        passes: float,
     ) -> HalfCosts:
         """Measured by running the half on a client that does nothing, with one step and with two."""
         gradients = []
@@ -101,7 +103,7 @@ class Asked:
     costs: HalfCosts
     whole: bool
 
-    def gradients(self, steps: Any) -> Array:
+    def gradients(self, steps: Counts) -> Array:
         """Gradients of each client for so many local steps, one number or one each."""
         per_step = self.costs.per_step * np.asarray(steps, dtype=np.float64)
         return np.broadcast_to(self.costs.fixed + per_step, (len(self.clients),))
@@ -156,7 +158,7 @@ class Clock:
         self.passes = max(1.0, sizes / problem.batch) if problem.batch is not None else 1.0
 
     # -- an exchange ---------------------------------------------------------------------------------------------------
-    def costs_of(self, half: ClientHalf, down: Sequence[Any], own: Mapping[str, Any], cohort: Indices) -> HalfCosts:
+    def costs_of(self, half: ClientHalf, down: Sequence[Stack], own: Mapping[str, Any], cohort: Indices) -> HalfCosts:
         """The cost of this half for these clients, by dry runs of it."""
         shapes = [v.shape for v in down]
 
@@ -174,7 +176,7 @@ class Clock:
         return replace(costs, fixed=fixed, per_step=per_step)
 
     def ask(
-        self, costs: HalfCosts, asked: Indices, steps: Any, down: Array | float, round: int, exchange: int = 0
+        self, costs: HalfCosts, asked: Indices, steps: Counts, down: Array | float, round: int, exchange: int = 0
     ) -> Indices:
         """The clients that are counted; raises ``Void`` if the round does not count.
 
@@ -198,10 +200,11 @@ class Clock:
             return asked if self._commits(now, at_once) else self._close(now, at_once)
         return self._close(now, self._answers(now, now.gradients(steps)))
 
-    def done(self, steps: Any) -> None:
+    def done(self, steps: Counts | None) -> None:
         """After the work: add its time if a criterion ended the local steps."""
         now, self.now = self.now, None
         if now is not None and now.costs.is_open:
+            assert steps is not None  # the half ended its steps by a criterion
             self._close(now, self._answers(now, now.gradients(steps)))
 
     def _reach(self, asked: Indices, exchange: int) -> Flags:

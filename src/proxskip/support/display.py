@@ -70,7 +70,7 @@ def count(value: float | None) -> str:
     return f"{value:.2e}"
 
 
-def short(value: Any) -> str:
+def short(value: object) -> str:
     """A parameter: its repr, of which a long sequence or text shows the beginning and the end."""
     if isinstance(value, (tuple, list, np.ndarray)) and len(value) > 6:
         ends = [short(v) for v in (*value[:2], value[-1])]
@@ -79,7 +79,7 @@ def short(value: Any) -> str:
     return shown if len(shown) <= 120 else f"{shown[:80]}...{shown[-30:]}"
 
 
-def parameter(name: str, value: Any) -> str:
+def parameter(name: str, value: object) -> str:
     """A parameter with its name; of one that each client has for itself, the range."""
     if isinstance(value, (list, tuple)) and value and all(isinstance(v, float) for v in value):
         return f"{name}_i from {min(value):.4g} to {max(value):.4g}"

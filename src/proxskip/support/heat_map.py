@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 def heat_map(
     values: Sequence[Sequence[float]],
-    x: Sequence[Any],
-    y: Sequence[Any],
+    x: Sequence[float],
+    y: Sequence[float],
     star: tuple[int, int],
     x_label: str,
     y_label: str,

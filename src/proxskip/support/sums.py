@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
@@ -17,7 +15,7 @@ FEW_NUMBERS = 1 << 16
 """Up to this many numbers, numpy calls take longer than the sums."""
 
 
-def weighted_sum(w: npt.ArrayLike, U: Any) -> Array:
+def weighted_sum(w: npt.ArrayLike, U: Array) -> Array:
     """``sum_i w_i U_i`` in client order: the same bytes for every memory layout and BLAS.
 
     Args:
@@ -45,7 +43,7 @@ def _block_sums(w: Array, U: Array) -> Array:
     return blocks
 
 
-def largest(U: Any) -> float:
+def largest(U: Array) -> float:
     """The largest absolute entry; NaN if one is."""
     some = written_rows(U)
     rows = np.asarray(U) if some is None else np.asarray(U)[some]

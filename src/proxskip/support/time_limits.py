@@ -6,18 +6,20 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from typing import Any
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 def within(
-    seconds: float, act: Callable[[], Any], otherwise: Exception, meanwhile: Callable[[], None] | None = None
-) -> Any:
+    seconds: float, act: Callable[[], T], otherwise: Exception, meanwhile: Callable[[], None] | None = None
+) -> T:
     """The result of ``act``, or the error ``otherwise`` if it takes longer; its thread is then abandoned.
 
     Args:
         meanwhile: called every second while waiting; it may raise.
     """
-    outcome: Future[Any] = Future()
+    outcome: Future[T] = Future()
 
     def go() -> None:
         try:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
 from proxskip.theory.numbers import positive
-from proxskip.types import InputError
+from proxskip.types import Array, Indices, InputError
+
+Number: TypeAlias = float | Array | Indices
+"""Of one client, or of each of many."""
 
 
-def smoothness_each(m: Any, b: int, L: Any, L_max: Any) -> Any:
+def smoothness_each(m: Number, b: int, L: Number, L_max: Number) -> Array:
     """The formula of ``theorems.minibatch_smoothness``; the first client with impossible numbers is refused."""
     for name, values in (("L", L), ("L_max", L_max)):
-        positive(name, np.min(values))
-        positive(name, np.max(values))
+        positive(name, float(np.min(values)))
+        positive(name, float(np.max(values)))
     too_large = np.flatnonzero(np.asarray(L) / L_max > 1 + 1e-6)
     if len(too_large):
         i = too_large[0]
@@ -23,11 +26,11 @@ def smoothness_each(m: Any, b: int, L: Any, L_max: Any) -> Any:
     return np.where(m == b, L, (m * (b - 1) * L + (m - b) * L_max) / (b * np.maximum(m - 1, 1)))
 
 
-def variance_each(m: Any, b: int, spread: Any) -> Any:
+def variance_each(m: Number, b: int, spread: Number) -> Array:
     """The formula of ``theorems.minibatch_variance``."""
     return np.where(m == b, 0.0, (m - b) / (b * np.maximum(m - 1, 1)) * spread)
 
 
-def expected_smoothness_each(L_b: Any, sigma2: Any) -> tuple[Any, Any]:
+def expected_smoothness_each(L_b: Number, sigma2: float | Array) -> tuple[Array, Array]:
     """A and C of ``theorems.expected_smoothness``, from the smoothness and the variance of a minibatch."""
-    return np.where(sigma2 == 0, L_b, 2 * L_b), 2 * sigma2
+    return np.where(sigma2 == 0, L_b, 2 * L_b), np.asarray(2 * sigma2)

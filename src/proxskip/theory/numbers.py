@@ -61,7 +61,7 @@ def whole(name: str, value: int, least: int = 1) -> int:
     return int(value)
 
 
-def whole_seed(seed: Any) -> int:
+def whole_seed(seed: object) -> int:
     """The seed as an int, refused unless it is a whole number below 2^63."""
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
         raise InputError(f"seed = {seed!r} must be a whole number from 0 to 2^63 - 1.")

@@ -8,9 +8,9 @@ import numpy as np
 
 from proxskip.core.engine import Request
 from proxskip.core.exchange import Anchor
-from proxskip.engines.local import Column, Counts, OneClient, Stack
-from proxskip.engines.stack_client import Flags, StackClient
-from proxskip.types import Array, Indices
+from proxskip.engines.local import OneClient
+from proxskip.engines.stack_client import StackClient
+from proxskip.types import Array, Column, Counts, Flags, Indices, Stack
 
 
 class Cohort(StackClient):

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
-from typing import Any
 
 import numpy as np
 
@@ -22,13 +21,12 @@ from proxskip.engines.cpu.kernels import Anchors, Steps
 from proxskip.engines.cpu.shards import RangeTask, Rows, Tiles, pack, with_pull
 from proxskip.engines.in_process import NearEngine
 from proxskip.engines.sparse_rows import balanced, pieces
-from proxskip.engines.stack_client import Flags
 from proxskip.problems.clients import checked_gradient, expansion, expansion_length, value_and_gradient
 from proxskip.problems.federated import Problem
 from proxskip.support.compiling import compiling
 from proxskip.support.cores import available_cores
 from proxskip.support.sums import SUM_BLOCK, sum_in_order
-from proxskip.types import Array, Indices, Vectors
+from proxskip.types import Array, Counts, Flags, Indices, Oracle, Vectors
 
 LARGE = 1 << 18
 """Numbers in a cohort's stack from which a half runs on ranges of the members, each on one thread."""
@@ -84,10 +82,10 @@ class CpuEngine(NearEngine):
         clients: dict[int, Cohort] = {}
         sizes: dict[int, tuple[Size | None, ...]] = {}
 
-        def half(lo: int, hi: int) -> tuple[Sequence[Any], Vectors]:
+        def half(lo: int, hi: int) -> tuple[Sequence[Array], Vectors]:
             part = part_of(request, lo, hi)
             client = self.client(part.cohort, part, threads=self._threads_in(ranges))
-            own: Any = {name: v[:, None] for name, v in part.own.items()}
+            own = {name: v[:, None] for name, v in part.own.items()}
             up, memory = request.half(client, self._of_range(cohort, lo, hi), part.K, *part.down, **own)
             clients[lo] = client
             sizes[lo] = client.sizes(up) if client.used_codec else ()
@@ -95,15 +93,16 @@ class CpuEngine(NearEngine):
 
         up, memory = self._on_ranges(half, ranges, len(cohort))
         totals = tuple(map(Size.total, zip(*(sizes[lo] for lo, _ in ranges), strict=True)))
-        taken: list[Any] = [clients[lo].taken for lo, _ in ranges]
-        steps = None if taken[0] is None else np.concatenate(taken)
+        steps = None
+        if clients[0].had_criterion:
+            steps = np.concatenate([np.asarray(clients[lo].step) for lo, _ in ranges])
         return Work(self._keep_all(cohort, up, memory), sum(c.gradients for c in clients.values()), totals, steps)
 
-    def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Any, ...]) -> None:
+    def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Array, ...]) -> None:
         ranges = self._ranges(cohort, 0)
         request = Request(half, cohort, 0)  # type: ignore[arg-type]
 
-        def settle(lo: int, hi: int) -> tuple[Sequence[Any], Vectors]:
+        def settle(lo: int, hi: int) -> tuple[Sequence[Array], Vectors]:
             part = part_of(request, lo, hi)
             client = self.client(part.cohort, part, threads=self._threads_in(ranges))
             mine = (v if v.ndim == 1 else v[lo:hi] for v in outcome)
@@ -112,7 +111,7 @@ class CpuEngine(NearEngine):
         _, memory = self._on_ranges(settle, ranges, len(cohort))
         self._keep_all(cohort, (), memory)
 
-    def _ranges(self, cohort: Indices, K: Any) -> list[tuple[int, int]]:
+    def _ranges(self, cohort: Indices, K: Counts) -> list[tuple[int, int]]:
         """The ranges of a cohort on which a half with K local steps runs: all members at once, unless they are many.
 
         They do not depend on the number of threads.
@@ -132,8 +131,8 @@ class CpuEngine(NearEngine):
         return self.threads if len(ranges) == 1 else 1
 
     def _on_ranges(
-        self, half: Callable[[int, int], tuple[Sequence[Any], Vectors]], ranges: list[tuple[int, int]], c: int
-    ) -> tuple[list[Any], Vectors]:
+        self, half: Callable[[int, int], tuple[Sequence[Array], Vectors]], ranges: list[tuple[int, int]], c: int
+    ) -> tuple[list[Array], Vectors]:
         """What a half returns, from its results on ranges; several ranges share the threads."""
         if len(ranges) == 1:
             up, memory = half(*ranges[0])
@@ -141,7 +140,7 @@ class CpuEngine(NearEngine):
         lock = threading.Lock()
         stacks: dict[int | str, Array] = {}
 
-        def put(name: int | str, v: Any, lo: int, hi: int) -> None:
+        def put(name: int | str, v: Array, lo: int, hi: int) -> None:
             with lock:
                 if name not in stacks:
                     stacks[name] = self._room_for(name, (c, v.shape[-1]))
@@ -167,7 +166,7 @@ class CpuEngine(NearEngine):
             return np.empty(shape)
         return old
 
-    def _keep_all(self, cohort: Indices, up: Sequence[Any], memory: Vectors) -> tuple[Any, ...]:
+    def _keep_all(self, cohort: Indices, up: Sequence[Array], memory: Vectors) -> tuple[Array, ...]:
         before = dict(self.kept)
         sent = self._store(cohort, up, memory)
         if len(cohort) * self.problem.d >= LARGE:
@@ -190,7 +189,7 @@ class CpuEngine(NearEngine):
         gamma: Array,
         K: Indices,
         round: int,
-        step0: Any = 0,
+        step0: Counts = 0,
         halt: threading.Event | None = None,
         pull: float = 0.0,
         threads: int | None = None,
@@ -227,7 +226,7 @@ class CpuEngine(NearEngine):
         return X.astype(np.float64, copy=False)
 
     def step_gradients(
-        self, members: Indices, X: Array, wanted: Flags, round: int, number: Any,
+        self, members: Indices, X: Array, wanted: Flags, round: int, number: Counts,
         halt: threading.Event | None = None, threads: int | None = None,
     ) -> Array:  # fmt: skip
         """The gradient of each member's local step of this number at its row of X, where it is wanted."""
@@ -284,7 +283,7 @@ class CpuEngine(NearEngine):
 
     def descend_anchored(
         self, members: Indices, x0: Array, H: Array, gamma: Array, K: Indices, anchor: tuple[Array, Array, Array],
-        request: Request, first: Any, threads: int,
+        request: Request, first: Counts, threads: int,
     ) -> tuple[tuple[Array, Array, Array], Indices]:  # fmt: skip
         """Local steps with L-SVRG's gradients, numbered from ``first`` on; also how often each anchor moved."""
         assert isinstance(self.shards, Rows)
@@ -316,7 +315,7 @@ class CpuEngine(NearEngine):
         self.each(one, len(members), self._entries(members) * X.shape[1], threads)
         return rows
 
-    def each(self, work: Any, n: int, numbers: float = math.inf, threads: int | None = None) -> None:
+    def each(self, work: RangeTask, n: int, numbers: float = math.inf, threads: int | None = None) -> None:
         """``work(j, j + 1)`` for each of n members that read so many numbers; on threads if the oracles allow it."""
 
         def quietly(j: int, k: int) -> None:
@@ -331,7 +330,7 @@ class CpuEngine(NearEngine):
             quietly_in_turn(work, n)
 
     def gradients(
-        self, members: Indices, X: Array, wanted: Any, halt: threading.Event | None, threads: int | None = None
+        self, members: Indices, X: Array, wanted: Flags, halt: threading.Event | None, threads: int | None = None
     ) -> Array:
         """The full gradient of each member at its row of X; zeros where it is not wanted."""
         gradients, at = np.zeros(X.shape), np.flatnonzero(wanted)
@@ -354,7 +353,7 @@ class CpuEngine(NearEngine):
             return problem
         return problem.evaluated_by(self)
 
-    def evaluate(self, x: Array, clients: Any) -> tuple[list[float], Array]:
+    def evaluate(self, x: Array, clients: Sequence[Oracle]) -> tuple[list[float], Array]:
         """f_i(x) and grad f_i(x) of every client."""
         values, gradients = [0.0] * len(clients), np.empty((len(clients), len(x)))
 
@@ -364,12 +363,12 @@ class CpuEngine(NearEngine):
         self.each(one, len(clients), self._entries(np.arange(len(clients))))
         return values, gradients
 
-    def _share(self, work: Any, n: int, numbers: float) -> None:
+    def _share(self, work: RangeTask, n: int, numbers: float) -> None:
         """``work(lo, hi)`` for ranges of n rows with this many numbers, on as many threads as is worthwhile."""
         parts = self._threads_for(numbers)
         self._spread(work, [(k * n // parts, (k + 1) * n // parts) for k in range(parts)])
 
-    def _spread(self, work: Any, ranges: list[tuple[int, int]], threads: int | None = None) -> None:
+    def _spread(self, work: RangeTask, ranges: list[tuple[int, int]], threads: int | None = None) -> None:
         """``work(lo, hi)`` for all ranges, on this thread and others, each taking the next range."""
         todo, failed = deque(ranges), {}
 

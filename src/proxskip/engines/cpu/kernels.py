@@ -21,12 +21,13 @@ at no other.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numba import njit
 
 from proxskip.randomness import REDRAW, STREAMS
+from proxskip.types import AnyArray, Indices
 
 ROWS_PER_TILE, ENTRIES_PER_TILE = 8, 4
 """Rows are read eight at a time, and the entries of a column four at a time."""
@@ -61,14 +62,14 @@ _COIN = 0x80000000 | STREAMS["anchor"]
 class Steps(NamedTuple):
     """The local steps of a cohort; member j is client clients[j] of the shards."""
 
-    clients: Any
-    X0: Any
+    clients: Indices
+    X0: AnyArray
     """The starting points: a row per member, or one for all (for ``spread``, X)."""
-    X: Any
+    X: AnyArray
     """The end points."""
-    H: Any
-    gamma: Any
-    K: Any
+    H: AnyArray
+    gamma: AnyArray
+    K: Indices
     only_gradient: bool = False
     """Whether a step replaces x by the gradient there; K is then 1, or 0 where none is wanted."""
 
@@ -76,10 +77,10 @@ class Steps(NamedTuple):
 class Anchors(NamedTuple):
     """By member: L-SVRG's anchor w, its full gradient, the probability that w moves, and how often it has."""
 
-    W: Any
-    GW: Any
-    q: Any
-    moved: Any
+    W: AnyArray
+    GW: AnyArray
+    q: AnyArray
+    moved: Indices
 
 
 class Draws(NamedTuple):
@@ -91,7 +92,7 @@ class Draws(NamedTuple):
     round: int
     number0: int
     """The number of the first client among all."""
-    step0: Any
+    step0: Indices
     """The number of each member's first step."""
 
 
@@ -100,20 +101,20 @@ class RowData(NamedTuple):
 
     kind: int
     """DENSE, SPARSE or SOFTMAX."""
-    dense: Any
-    indptr: Any
-    indices: Any
-    values: Any
+    dense: AnyArray
+    indptr: AnyArray
+    indices: AnyArray
+    values: AnyArray
     """Of sparse rows; empty if all are one."""
-    b: Any
+    b: AnyArray
     loss: int
     C: int
     """Classes of softmax."""
-    row0: Any
+    row0: Indices
     """The first row of each client."""
-    share: Any
+    share: AnyArray
     """The weight of a row, by client."""
-    reg: Any
+    reg: AnyArray
     per_block: int
     """About how many rows a block has."""
 
@@ -121,21 +122,21 @@ class RowData(NamedTuple):
 class TileData(NamedTuple):
     """Rows in groups of eight and columns in fours; see the picture in ``shards.Tiles``."""
 
-    blocks: Any
-    groups: Any
-    row_start: Any
-    row_index: Any
-    row_values: Any
-    column_start: Any
-    column_index: Any
-    column_values: Any
-    b: Any
-    scale: Any
+    blocks: Indices
+    groups: Indices
+    row_start: AnyArray
+    row_index: AnyArray
+    row_values: AnyArray
+    column_start: AnyArray
+    column_index: AnyArray
+    column_values: AnyArray
+    b: AnyArray
+    scale: AnyArray
     """The weight of the row in each slot."""
     loss: int
     longest: float
     """The largest |a_r|^2."""
-    reg: Any
+    reg: AnyArray
 
 
 # -- slopes ------------------------------------------------------------------------------------------------------------
@@ -213,7 +214,11 @@ ROWS_PER_PICK = 16
 """A minibatch with fewer rows than one in this many is read in the order drawn."""
 
 
-def room_for(batch: int, rows: int, place: Any = NO_PICKS) -> tuple[Any, Any]:
+Drawing: TypeAlias = tuple[AnyArray, tuple[AnyArray, AnyArray]]
+"""``picks``, and the ``room`` of ``draw_rows``: see ``room_for``."""
+
+
+def room_for(batch: int, rows: int, place: AnyArray = NO_PICKS) -> Drawing:
     """Buffers for a minibatch and for drawing it: ``picks``, and the ``room`` of ``draw_rows``.
 
     Args:

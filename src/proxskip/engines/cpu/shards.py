@@ -7,13 +7,15 @@ layout.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from copy import copy
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
+import numpy.typing as npt
 import scipy
 
 from proxskip.engines.cpu import kernels
@@ -22,6 +24,7 @@ from proxskip.engines.cpu.kernels import (
     NO_PICKS,
     ROWS_PER_TILE,
     Anchors,
+    Drawing,
     Draws,
     RowData,
     Steps,
@@ -35,9 +38,12 @@ from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel, Softmax
 from proxskip.problems.packed import Packed
 from proxskip.support.compiling import compiling
-from proxskip.types import Array, Indices, is_sparse
+from proxskip.types import AnyArray, Array, Indices, Matrix, is_sparse
 
-RangeTask = Callable[[int, int], None]
+RangeTask: TypeAlias = Callable[[int, int], None]
+"""``f(lo, hi)`` works on members, blocks or rows lo to hi - 1."""
+BlockTasks: TypeAlias = tuple[Array, Callable[[int, int], float], Callable[[int, int, int], None]]
+"""The loads of blocks, what draws a member's minibatch, and what sums the gradients of a range of blocks."""
 MIN_ENTRIES_PER_COLUMN = 4.0
 """With fewer entries per column and client, scattering rows is faster than gathering columns."""
 MAX_ROWS_PER_BLOCK = 1 << 14
@@ -49,6 +55,8 @@ LOSSES = {"logistic": kernels.LOGISTIC, "squared": kernels.SQUARED, "softmax": k
 ENTRIES_PER_BLOCK = 1 << 20
 """About how many entries a block of ``Rows`` has; clients with several blocks may use several threads."""
 
+Tilings: TypeAlias = tuple[AnyArray, AnyArray, AnyArray, AnyArray, AnyArray, AnyArray]
+"""By row, and then by column: where each group or column begins, its indices, its values."""
 
 _packed_before: WeakKeyDictionary[Problem, tuple[int, Tiles | Rows | None]] = WeakKeyDictionary()
 """The layouts of problems that are still in use, with the number of the first client."""
@@ -93,13 +101,13 @@ def _is_mapped(problem: Problem) -> bool:
     return isinstance(problem.clients, Packed) and problem.clients.mapped
 
 
-def store_of(problem: Problem) -> Any:
+def store_of(problem: Problem) -> LinearModel:
     """The linear model that holds the rows of all clients, which are packed."""
     assert isinstance(problem.clients, Packed)
     return problem.clients.store
 
 
-def all_ones(values: Any, at_once: int = 1 << 22) -> bool:
+def all_ones(values: AnyArray, at_once: int = 1 << 22) -> bool:
     """Whether all values are one, read in blocks because they may exceed the memory."""
     return all(bool(np.all(values[k : k + at_once] == 1.0)) for k in range(0, len(values), at_once))
 
@@ -111,15 +119,12 @@ def with_pull(shards: Rows | Tiles, tau: float) -> Rows | Tiles:
     return other
 
 
-class Shards:
+class Shards(ABC):
     """Base of both layouts: ``data`` for the kernels, minibatches, and ``work``, the cost of a step."""
 
-    data: Any
+    data: RowData | TileData
     work: Array
     most_blocks: int
-    _by_blocks: Any
-    block_counts: Any
-    descend: Any
 
     def __init__(self, problem: Problem, model: LinearModel, number0: int) -> None:
         sizes = problem.rows_each
@@ -132,7 +137,19 @@ class Shards:
         self.most_rows, self.place = int(sizes.max()), NO_PICKS
         self.row0 = offsets(sizes)
 
-    def _drawing(self) -> tuple[Any, Any]:
+    @abstractmethod
+    def descend(self, steps: Steps, draws: Draws) -> RangeTask:
+        """``f(lo, hi)`` takes all steps of members lo to hi-1."""
+
+    @abstractmethod
+    def block_counts(self, cohort: Indices) -> Indices:
+        """The number of blocks of each member."""
+
+    @abstractmethod
+    def _by_blocks(self, steps: Steps, draws: Draws, owner: Indices, starts: Indices, parts: Array) -> BlockTasks:
+        """For ``spread``: the loads of the blocks, ``draw(j, number)`` for a minibatch, ``add(k, lo, hi)`` for sums."""
+
+    def _drawing(self) -> Drawing:
         return room_for(self.batch, self.most_rows, self.place)
 
     def draws(self, seed: int, round: int, step0: int | Indices, members: int) -> Draws:
@@ -182,6 +199,8 @@ def _kind_of_rows(store: LinearModel) -> int:
 class Rows(Shards):
     """The rows of all clients end to end, dense or CSR; client i has rows row0[i] to row0[i + 1] - 1."""
 
+    data: RowData
+
     def __init__(self, problem: Problem, number0: int = 0) -> None:
         store, sizes = store_of(problem), problem.rows_each
         super().__init__(problem, store, number0)
@@ -191,7 +210,7 @@ class Rows(Shards):
         kind = _kind_of_rows(store)
         # one kernel serves all kinds; the arrays of the others are empty
         dense = np.zeros((0, 0), self.dtype)
-        sparse = np.zeros(1, np.uint64), np.zeros(0, np.uint16), np.zeros(0, self.dtype)  # type: tuple[Any, Any, Any]
+        sparse = np.zeros(1, np.uint64), np.zeros(0, np.uint16), np.zeros(0, self.dtype)  # type: tuple[AnyArray, AnyArray, AnyArray]
         if kind == kernels.DENSE:
             dense = np.ascontiguousarray(store.A)
         else:
@@ -205,7 +224,7 @@ class Rows(Shards):
         self.work = entries.astype(np.float64) * max(1, C) + 1.0
         self.most_blocks = int(self.block_counts(np.arange(problem.n)).max())
 
-    def _sparse(self, A: Any, kind: int) -> tuple[Any, Any, Any]:
+    def _sparse(self, A: Matrix, kind: int) -> tuple[AnyArray, AnyArray, AnyArray]:
         indptr = A.indptr.astype(np.int64)
         indices = A.indices
         values = A.data
@@ -216,7 +235,7 @@ class Rows(Shards):
         narrow = indices.view(f"u{indices.itemsize}") if self.mapped else indices.astype(width(A.shape[1]))
         return indptr.astype(np.uint64), narrow, values.astype(self.dtype, copy=False)
 
-    def _by_length(self, indptr: Indices, indices: Any, values: Any) -> tuple[Indices, Any, Any]:
+    def _by_length(self, indptr: Indices, indices: AnyArray, values: AnyArray) -> tuple[Indices, AnyArray, AnyArray]:
         """Sort each client's rows by length, so that branch prediction works for neighbouring rows."""
         length = np.diff(indptr)
         owner = np.repeat(np.arange(len(self.row0) - 1), np.diff(self.row0))
@@ -228,7 +247,6 @@ class Rows(Shards):
         return offsets(length[order]), indices[entry], values[entry]
 
     def descend(self, steps: Steps, draws: Draws) -> RangeTask:
-        """``f(lo, hi)`` takes all steps of members lo to hi-1."""
         return lambda lo, hi: kernels.descend_rows(lo, hi, steps, self.data, draws, self._buffers())
 
     def call_each_kernel(self) -> None:
@@ -248,13 +266,12 @@ class Rows(Shards):
 
         return work
 
-    def _buffers(self) -> tuple[Any, ...]:
+    def _buffers(self) -> tuple[AnyArray, AnyArray, AnyArray, Array, tuple[AnyArray, AnyArray]]:
         g = np.empty((2, self.d), self.dtype)
         picks, room = self._drawing()
         return g[0], g[1], picks, np.empty(max(1, self.data.C)), room
 
-    def _by_blocks(self, steps: Steps, draws: Draws, owner: Indices, starts: Indices, parts: Array) -> Any:
-        """For ``spread``: the loads of the blocks, ``draw(j, number)`` for a minibatch, ``add(k, lo, hi)`` for sums."""
+    def _by_blocks(self, steps: Steps, draws: Draws, owner: Indices, starts: Indices, parts: Array) -> BlockTasks:
         cohort = steps.clients
         X = steps.X
         K = steps.K
@@ -275,7 +292,6 @@ class Rows(Shards):
         return (taken / np.diff(starts))[owner], draw, add
 
     def block_counts(self, cohort: Indices) -> Indices:
-        """The number of blocks of each member."""
         taken = np.full_like(cohort, self.batch) if self.batch else np.diff(self.row0)[cohort]
         counts: Indices = np.maximum(1, taken // self.data.per_block)
         return counts
@@ -285,9 +301,9 @@ class DataRows(NamedTuple):
     """The rows of all clients end to end, as the data have them."""
 
     indptr: Indices
-    indices: Any
-    values: Any
-    b: Any
+    indices: AnyArray
+    values: AnyArray
+    b: AnyArray
     owner: Indices
     """The client of each row."""
     length: Indices
@@ -396,6 +412,8 @@ class Tiles(Shards):
     by columns for the gradient.
     """
 
+    data: TileData
+
     def __init__(self, problem: Problem, number0: int = 0) -> None:
         store = store_of(problem)
         n = problem.n
@@ -412,20 +430,21 @@ class Tiles(Shards):
         scale[slots.slot] = tiled.stands_for / sizes[tiled.client]
         self.blocks, self.groups = slots.blocks, slots.groups
         tilings = self._by_row_and_by_column(data, tiled, slots, unit)
-        by_slot: tuple[Any, ...] = labels, scale, self.loss, largest_square(data, kept, unit), self.reg
-        self.data = TileData(self.blocks, self.groups, *tilings, *by_slot)
+        longest = largest_square(data, kept, unit)
+        self.data = TileData(self.blocks, self.groups, *tilings, labels, scale, self.loss, longest, self.reg)
         self.most_blocks = int(np.diff(self.blocks).max())
         self.most_slots = int(np.diff(ROWS_PER_TILE * self.groups[self.blocks]).max())
         self.room = int(np.diff(self.groups).max()) * ROWS_PER_TILE + 1
         entries = np.bincount(tiled.client, weights=data.length[tiled.rows], minlength=n)
         self.work = np.asarray(entries + 1.0, dtype=np.float64)
-        self.tiled: tuple[Any, ...] = self.row0, NO_PICKS, np.zeros(0, self.dtype)  # for ``kernels.weigh_rows``
+        # for ``kernels.weigh_rows``
+        self.tiled: tuple[Indices, AnyArray, AnyArray] = self.row0, NO_PICKS, np.zeros(0, self.dtype)
         if self.batch:
             standing_for = np.zeros(slots.number, self.dtype)
             standing_for[slots.slot] = tiled.stands_for
             self.tiled = self.row0, self._slot_of_each_row(kept, tiled, slots), standing_for
 
-    def _by_row_and_by_column(self, data: DataRows, tiled: TiledRows, slots: Slots, unit: bool) -> tuple[Any, ...]:
+    def _by_row_and_by_column(self, data: DataRows, tiled: TiledRows, slots: Slots, unit: bool) -> Tilings:
         """Both tilings: (first line of each group, or of each column of each block; indices; values), a line per tile.
 
         Padding of a row has index d, padding of a column the row after the block's last; x and z are zero there. Values
@@ -457,7 +476,7 @@ class Tiles(Shards):
         starts = row_start.astype(np.uint64), column_start.astype(np.uint64)
         return starts[0], by_row, values_by_row, starts[1], by_column, values_by_column
 
-    def _slot_of_each_row(self, kept: KeptRows, tiled: TiledRows, slots: Slots) -> Any:
+    def _slot_of_each_row(self, kept: KeptRows, tiled: TiledRows, slots: Slots) -> AnyArray:
         """The slot of each row of the data within its client; for empty rows one past the last, which is unused."""
         slot_of_kept = np.empty(len(kept.rows), np.int64)
         slot_of_kept[tiled.order] = slots.slot
@@ -472,18 +491,18 @@ class Tiles(Shards):
             lo, hi, steps, self.data, draws, self.tiled, self._buffers(), self._drawn()
         )
 
-    def _drawn(self) -> tuple[Any, ...]:
+    def _drawn(self) -> tuple[AnyArray, AnyArray, tuple[AnyArray, AnyArray]]:
         """Buffers for a minibatch: the weights of its rows, and those for drawing."""
         room = np.empty(self.most_slots + 1 if self.batch else 0, self.dtype)
         return room, *self._drawing()
 
-    def _buffers(self) -> tuple[Any, ...]:
+    def _buffers(self) -> tuple[AnyArray, ...]:
         # ``power`` is ``bits`` read as doubles: see ``kernels.slopes``
         bits, g = np.zeros(self.room, np.int64), np.empty((2, self.d), self.dtype)
         x, z = np.empty(self.d + 1, self.dtype), np.empty(self.room, self.dtype)
         return x, z, g[0], g[1], bits, bits.view(np.float64)
 
-    def _by_blocks(self, steps: Steps, draws: Draws, owner: Indices, starts: Indices, parts: Array) -> Any:
+    def _by_blocks(self, steps: Steps, draws: Draws, owner: Indices, starts: Indices, parts: Array) -> BlockTasks:
         cohort = steps.clients
         X = steps.X
         K = steps.K
@@ -494,9 +513,9 @@ class Tiles(Shards):
         own = np.empty((len(cohort) if self.batch else 0, len(weights)), self.dtype)
         at = first[cohort] if self.batch else np.zeros_like(cohort)
 
-        def draw(j: int, number: int) -> Any:
+        def draw(j: int, number: int) -> float:
             lo, hi = (ROWS_PER_TILE * first[cohort[j] : cohort[j] + 2]).tolist()
-            return weigh_rows(int(cohort[j]), number, lo, hi, self.tiled, draws, own[j], picks, room)
+            return float(weigh_rows(int(cohort[j]), number, lo, hi, self.tiled, draws, own[j], picks, room))
 
         def add(k: int, lo: int, hi: int) -> None:
             kernels.sum_tiles(lo, hi, k, owner, block, at, K, X, self.data, own, self._buffers(), parts)
@@ -507,6 +526,6 @@ class Tiles(Shards):
         return np.diff(self.blocks)[cohort]
 
 
-def width(largest: int) -> Any:
+def width(largest: int) -> npt.DTypeLike:
     """The narrowest unsigned type for indices up to ``largest``: reading them limits the kernels' speed."""
     return np.uint16 if largest < 2**16 else np.uint32

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -22,6 +22,10 @@ THREADS = 64
 LOSSES = {"logistic": 0, "squared": 1, "softmax": 2}
 NULL = np.uint64(0)
 """A null pointer, as an argument of a kernel."""
+CardArray: TypeAlias = Any
+"""An array on the GPU, or a null pointer instead of one: CuPy has no types."""
+Kernel: TypeAlias = Any
+"""A compiled kernel of CuPy:  ``kernel(grid, block, arguments)``."""
 
 
 @cache
@@ -38,7 +42,7 @@ def plan_fields() -> tuple[str, ...]:
     return tuple(re.findall(r"\w+", one)[-1] for text in declared for one in text.split(","))
 
 
-def local_steps(layout: str, cooperative: bool, constants: Mapping[str, Any]) -> Any:
+def local_steps(layout: str, cooperative: bool, constants: Mapping[str, int | str]) -> Kernel:
     """The kernel ``descend`` for this layout ("tiles" or "rows") and these constants of ``common.cu``.
 
     Args:
@@ -49,13 +53,13 @@ def local_steps(layout: str, cooperative: bool, constants: Mapping[str, Any]) ->
     return _compiled(("common", "group", layout, "descend"), "descend", cooperative, options)
 
 
-def kernel(file: str, name: str) -> Any:
+def kernel(file: str, name: str) -> Kernel:
     """A kernel that does not depend on the problem."""
     return _compiled((file,), name, False, ())
 
 
 @cache
-def _compiled(parts: tuple[str, ...], name: str, cooperative: bool, options: tuple[str, ...]) -> Any:
+def _compiled(parts: tuple[str, ...], name: str, cooperative: bool, options: tuple[str, ...]) -> Kernel:
     import cupy  # type: ignore[import-not-found]
 
     module = cupy.RawModule(
@@ -70,7 +74,7 @@ def _compiled(parts: tuple[str, ...], name: str, cooperative: bool, options: tup
     return function
 
 
-def weighted_sum(w: Any, U: Any) -> Any:
+def weighted_sum(w: CardArray, U: CardArray) -> CardArray:
     """``sum_i w_i U_i`` in the order of ``support.sums.weighted_sum``."""
     import cupy
 
@@ -84,13 +88,13 @@ def weighted_sum(w: Any, U: Any) -> Any:
     return total
 
 
-def _block_sums(w: Any, U: Any, block: int, sums: Any) -> None:
+def _block_sums(w: CardArray, U: CardArray, block: int, sums: CardArray) -> None:
     n, d = U.shape
     arguments = w, U, np.int32(n), np.int32(d), np.int32(block), sums
     kernel("server", "block_sums")((-(-d // THREADS), -(-n // block)), (THREADS,), arguments)
 
 
-def mixed(indptr: Any, indices: Any, weights: Any, U: Any) -> Any:
+def mixed(indptr: CardArray, indices: CardArray, weights: CardArray, U: CardArray) -> CardArray:
     """One gossip step: row i becomes ``sum_j W_ij U_j`` over the neighbours j of i."""
     import cupy
 

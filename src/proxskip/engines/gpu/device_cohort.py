@@ -11,8 +11,8 @@ from proxskip.codecs import Codec, Key
 from proxskip.core.engine import Request
 from proxskip.core.exchange import Pull
 from proxskip.engines.gpu.launch import many
-from proxskip.engines.local import Column, Sender, Stack, key_of, momentum_steps, pull_to_zero
-from proxskip.types import Indices, InputError
+from proxskip.engines.local import Sender, key_of, momentum_steps, pull_to_zero
+from proxskip.types import Column, Indices, InputError, Stack
 
 
 class CardCohort(Sender):
@@ -36,7 +36,7 @@ class CardCohort(Sender):
         *,
         pull: Pull | None = None,
         momentum: Column = 0.0,
-        **more: Any,
+        **more: object,
     ) -> Stack:
         """With momentum, or a pull to anything but zero, there is one launch per step."""
         _only_plain_steps(more)
@@ -128,7 +128,7 @@ def pulled_steps(
     return momentum_steps(step, x, int(np.max(K)), momentum)[0]
 
 
-def _only_plain_steps(options: Mapping[str, Any]) -> None:
+def _only_plain_steps(options: Mapping[str, object]) -> None:
     """Refuse options that the kernels do not support."""
     used = [name for name, v in options.items() if v is not None]
     if used:

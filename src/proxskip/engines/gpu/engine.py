@@ -7,14 +7,13 @@ K, launches, and reads vectors only for a record or a checkpoint.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+import numpy.typing as npt
 
 from proxskip.core.engine import Engine, Mixed, Request, Work
 from proxskip.core.exchange import SettleHalf
 from proxskip.core.gossip import Mixer
-from proxskip.engines.gpu.cuda import mixed, weighted_sum
+from proxskip.engines.gpu.cuda import CardArray, mixed, weighted_sum
 from proxskip.engines.gpu.device import need_cupy
 from proxskip.engines.gpu.device_cohort import CardCohort
 from proxskip.engines.gpu.launch import LocalSteps, steps_on_card
@@ -49,30 +48,30 @@ class GpuEngine(Engine):
                 "the gpu engine only runs linear models (Logistic, LeastSquares, Softmax) of one loss and dtype; use "
                 'engine="cpu", or "torch" for torch modules.'
             )
-        self.steps: Any = steps_on_card(problem)
-        self.sent: dict[int, tuple[Any, Any]] = {}
-        self.members: tuple[Any, Any] = None, None
+        self.steps: LocalSteps | None = steps_on_card(problem)
+        self.sent: dict[int, tuple[npt.ArrayLike, CardArray]] = {}
+        self.members: tuple[Indices | None, CardArray] = None, None
 
     # -- run and tell --------------------------------------------------------------------------------------------------
     def run(self, request: Request) -> Work:
         cohort = request.cohort
-        client: Any = CardCohort(self, cohort, request)
+        client = CardCohort(self, cohort, request)
         down = [self.place(v) for v in request.down]
         up, memory = request.half(client, self._memory_of(cohort), request.K, *down, **client.own_columns)
         self._keep(cohort, memory)
         return Work(tuple(up), client.gradients, client.sizes(up) if client.used_codec else ())
 
     def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Array, ...]) -> None:
-        client: Any = CardCohort(self, cohort, Request(half, cohort, 0))  # type: ignore[arg-type]
+        client = CardCohort(self, cohort, Request(half, cohort, 0))  # type: ignore[arg-type]
         self._keep(cohort, half(client, self._memory_of(cohort), *(self.place(v) for v in outcome)))
 
-    def _memory_of(self, cohort: Indices) -> dict[str, Any]:
+    def _memory_of(self, cohort: Indices) -> dict[str, CardArray]:
         return {k: self.rows_of(v, cohort) for k, v in self.kept.items()}
 
     def _keep(self, cohort: Indices, memory: Vectors) -> None:
         shape = len(cohort), self.problem.d
         for name, v in memory.items():
-            rows: Any = v if v.shape == shape else self.cupy.broadcast_to(v, shape)
+            rows = v if v.shape == shape else self.cupy.broadcast_to(v, shape)
             if shape[0] < self.problem.n:
                 self.kept[name][self.numbers(cohort)] = rows
             elif rows is not v or any(v is other for k, other in self.kept.items() if k != name):
@@ -86,13 +85,13 @@ class GpuEngine(Engine):
         rows = tuple(self.mix(graph, U) for U in work.up)
         return Mixed(rows, work.gradients, len(rows), True)
 
-    def mix(self, graph: Mixer, U: Any) -> Any:
+    def mix(self, graph: Mixer, U: CardArray) -> CardArray:
         if not isinstance(graph, Graph):
             raise InputError('the gpu engine only gossips along a fixed graph; use engine="cpu".')
         indptr, indices, weights = (self.sent_once(v) for v in (graph.indptr, graph.indices, graph.weights))
         return mixed(indptr, indices, weights, self.dense(U))
 
-    def sum(self, w: Array, U: Any) -> Any:
+    def sum(self, w: Array, U: CardArray) -> CardArray:
         if U.ndim == 1:  # every member sent the same
             U = self.cupy.broadcast_to(U, (len(w), len(U)))
         total = weighted_sum(self.sent_once(w), self.dense(U))
@@ -110,20 +109,20 @@ class GpuEngine(Engine):
         self.cupy.get_default_memory_pool().free_all_blocks()
 
     # -- between host and GPU ------------------------------------------------------------------------------------------
-    def place(self, v: Any) -> Any:
+    def place(self, v: Array | CardArray) -> CardArray:
         return self.cupy.asarray(v) if isinstance(v, np.ndarray) else v
 
-    def fetch(self, v: Any) -> Array:
+    def fetch(self, v: CardArray) -> Array:
         return np.asarray(self.cupy.asnumpy(v))
 
     def wait(self) -> None:
         self.cupy.cuda.get_current_stream().synchronize()
 
-    def dense(self, v: Any) -> Any:
+    def dense(self, v: CardArray) -> CardArray:
         """Contiguous rows, as the kernels read them."""
         return v if v.flags.c_contiguous else self.cupy.ascontiguousarray(v)
 
-    def sent_once(self, values: Any) -> Any:
+    def sent_once(self, values: npt.ArrayLike) -> CardArray:
         """A sequence of all clients' numbers on the GPU, sent once per object."""
         if id(values) not in self.sent:
             if len(self.sent) > MOST_SENT:  # weights of cohorts are new in every round
@@ -131,7 +130,7 @@ class GpuEngine(Engine):
             self.sent[id(values)] = values, self.cupy.asarray(np.asarray(values))
         return self.sent[id(values)][1]
 
-    def numbers(self, members: Indices) -> Any:
+    def numbers(self, members: Indices) -> CardArray | None:
         """The members' numbers on the GPU; None for everyone."""
         if len(members) == self.problem.n:
             return None
@@ -139,7 +138,7 @@ class GpuEngine(Engine):
             self.members = members, self.cupy.asarray(members.astype(np.int32))
         return self.members[1]
 
-    def rows_of(self, v: Any, members: Indices) -> Any:
+    def rows_of(self, v: CardArray, members: Indices) -> CardArray:
         """The members' rows; the array itself if they are everyone."""
         numbers = self.numbers(members)
         return v if numbers is None else v.take(numbers, axis=0)

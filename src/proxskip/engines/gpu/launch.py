@@ -19,19 +19,20 @@ import copy
 import weakref
 from functools import cached_property
 from threading import Event
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from proxskip.core.engine import look
 from proxskip.engines.gpu import cuda
-from proxskip.engines.gpu.cuda import NULL
+from proxskip.engines.gpu.cuda import NULL, CardArray
 from proxskip.engines.gpu.device import Card
 from proxskip.engines.gpu.tiles import PACK, ClientRows, Layout
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import Softmax
 from proxskip.problems.packed import Packed
-from proxskip.types import InputError
+from proxskip.types import AnyArray, Column, Counts, Indices, InputError
 
 MAX_ROWS_WITHOUT_TILES = 24
 """The mean number of rows per client up to which many clients are read row by row."""
@@ -48,6 +49,8 @@ LAUNCH_SECONDS = 0.05
 """About how long launches may take between two checks for an interrupt."""
 STEP_SECONDS, ENTRIES_PER_SECOND = 5e-6, 1e11
 """The estimated time of a local step: the first, plus entries over the second."""
+StepArguments: TypeAlias = tuple[CardArray, int, CardArray]
+"""K as the kernel takes it: an array or null, a number, and the order in which clients begin."""
 
 
 class LocalSteps:
@@ -95,8 +98,8 @@ class LocalSteps:
 
     # -- planning ------------------------------------------------------------------------------------------------------
     def _plan(self) -> None:
-        self.plan: dict[str, Any] = {}  # the fields of ``Plan``: sizes, and arrays on the GPU
-        self.constants: dict[str, Any] = {"X_GLOBAL": 0, "DATA_GLOBAL": 0, "Z_GLOBAL": 0}
+        self.plan: dict[str, int | CardArray] = {}  # the fields of ``Plan``: sizes, and arrays on the GPU
+        self.constants: dict[str, int | str] = {"X_GLOBAL": 0, "DATA_GLOBAL": 0, "Z_GLOBAL": 0}
         rows = len(self.data.labels)
         few_rows = rows <= MAX_ROWS_WITHOUT_TILES * self.n and self.n >= 4 * self.card.processors
         small = 0 < self.batch * self.n < MIN_BATCH_SHARE * rows
@@ -201,7 +204,7 @@ class LocalSteps:
             self._fit_grid(slices, z, m)
         self._send_layout(layout)
 
-    def _fit_grid(self, slices: Any, z: Any, m: Any) -> None:
+    def _fit_grid(self, slices: Indices, z: Indices, m: Indices) -> None:
         """Move what does not fit to global memory: x and h, then the data, then z."""
         limit, state = self.card.shared, self._state(1)
         if state > limit:
@@ -242,10 +245,10 @@ class LocalSteps:
         if self.batch:
             self._send("numbers", layout.numbers)
 
-    def _set_index(self, kind: Any) -> None:
+    def _set_index(self, kind: npt.DTypeLike) -> None:
         self.constants["INDEX"] = "unsigned short" if np.dtype(kind).itemsize == 2 else "unsigned int"
 
-    def _send(self, name: str, array: Any) -> None:
+    def _send(self, name: str, array: AnyArray) -> None:
         """Send an array to the GPU, as the plan's field of this name."""
         import cupy
 
@@ -264,9 +267,10 @@ class LocalSteps:
 
     # -- the launches --------------------------------------------------------------------------------------------------
     def descend(
-        self, count: int, X: Any, H: Any, gamma: Any, K: Any, *, members: Any = None, seed: int = 0, round: int = 0,
+        self, count: int, X: CardArray, H: CardArray | None, gamma: float | CardArray, K: Counts, *,
+        members: CardArray | None = None, seed: int = 0, round: int = 0,
         step0: int = 0, pull: float = 0.0, halt: Event | None = None,
-    ) -> Any:  # fmt: skip
+    ) -> CardArray:  # fmt: skip
         """K times  x <- x - gamma (g(x) - h + pull x)  for ``count`` clients; arrays are on the GPU.
 
         A step depends only on x and its number, so the bytes do not depend on how steps are divided among launches.
@@ -296,7 +300,7 @@ class LocalSteps:
             self._launch(points, points if done else X, H, gamma, steps, members, (done, now), pull, drawn)
         return points
 
-    def gradient(self, count: int, X: Any, wanted: Any, *, members: Any = None) -> Any:
+    def gradient(self, count: int, X: CardArray, wanted: Counts, *, members: CardArray | None = None) -> CardArray:
         """The full gradients of ``count`` clients at X; X itself where ``wanted`` is 0."""
         import cupy
 
@@ -306,8 +310,9 @@ class LocalSteps:
         return points
 
     def _launch(
-        self, points: Any, X: Any, H: Any, gamma: Any, steps: tuple[Any, Any, Any], members: Any, part: tuple[int, int],
-        pull: float = 0.0, drawn: Any = NULL, want_gradient: bool = False,
+        self, points: CardArray, X: CardArray, H: CardArray | None, gamma: float | CardArray, steps: StepArguments,
+        members: CardArray | None, part: tuple[int, int],
+        pull: float = 0.0, drawn: CardArray = NULL, want_gradient: bool = False,
     ) -> None:  # fmt: skip
         """Launch ``descend``; ``part`` is the number of steps done, and the most that this launch takes."""
         count = len(points)
@@ -323,14 +328,14 @@ class LocalSteps:
         )  # fmt: skip
         self.kernel((groups * self.group_size,), (self.threads,), arguments, shared_mem=self.shared)
 
-    def _draw(self, count: int, members: Any, seed: int, round: int, step: int, steps: int) -> Any:
+    def _draw(self, count: int, members: CardArray | None, seed: int, round: int, step: int, steps: int) -> CardArray:
         """The minibatches of these steps: lists of rows if read row by row, masks for tiles."""
         import cupy
 
         words = self.plan["mask_words"]
         in_shared = 4 * words <= MASK_BYTES
-        rows: Any = cupy.empty((steps, count, self.batch, 2), dtype=np.int64) if self.by_rows else NULL
-        masks: Any = NULL if self.by_rows and in_shared else cupy.empty((steps, count, words), dtype=np.uint32)
+        rows: CardArray = cupy.empty((steps, count, self.batch, 2), dtype=np.int64) if self.by_rows else NULL
+        masks: CardArray = NULL if self.by_rows and in_shared else cupy.empty((steps, count, words), dtype=np.uint32)
         arguments = (
             self.plan["row0"], self.plan.get("indptr", NULL), NULL if members is None else members,
             np.int64(self.batch), np.uint64(seed), np.uint32(round), np.uint32(step), rows, masks, np.int32(words),
@@ -369,12 +374,12 @@ def steps_on_card(problem: Problem) -> LocalSteps:
     return steps
 
 
-def many(v: Any) -> bool:
+def many(v: Column) -> bool:
     """Whether it has an entry per member."""
     return not isinstance(v, (int, float)) and np.ndim(v) > 0
 
 
-def _plan_table(plan: dict[str, Any]) -> Any:
+def _plan_table(plan: dict[str, int | CardArray]) -> CardArray:
     """``Plan`` on the GPU: sizes, and addresses of arrays; 0 for unused fields."""
     import cupy
 
@@ -384,10 +389,10 @@ def _plan_table(plan: dict[str, Any]) -> Any:
     return cupy.asarray(np.array([numbers.get(name, 0) for name in fields], dtype=np.int64))
 
 
-def _longest_first(K: Any) -> tuple[Any, Any, Any]:
+def _longest_first(K: Counts) -> StepArguments:
     """K as kernel arguments: an array or null, a number, and the order in which clients begin."""
     if not many(K):
-        return NULL, K, NULL
+        return NULL, int(K), NULL
     import cupy
 
     order = np.argsort(-np.asarray(K), kind="stable")

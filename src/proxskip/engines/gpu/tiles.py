@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse
 
 from proxskip.engines.sparse_rows import merged_rows, offsets, ranges
 from proxskip.problems.glm import LinearModel
-from proxskip.types import Array, Indices
+from proxskip.types import AnyArray, Array, Flags, Indices, Matrix
 
 PACK = 4
 """Entries that a lane loads at once."""
@@ -31,7 +32,8 @@ class ClientRows:
     """The rows of all clients end to end, with each row's client, label, weight in its client's mean, and number."""
 
     clients: int
-    A: Any  # CSR
+    A: Matrix
+    """In CSR."""
     owner: Indices
     labels: Array
     shares: Array
@@ -90,7 +92,7 @@ class Outputs(NamedTuple):
     """The logarithm to base 2 of the lanes that share it."""
     length: Indices
     """Its entries."""
-    opens: Any
+    opens: Flags
     """Whether it is the first of its tile."""
     number: Indices
     """Its number in its tile."""
@@ -174,24 +176,31 @@ class LaneTiles:
         packs            in the order in which the warps read them; places_of_entries fills them
     """
 
-    tiles: Any
+    tiles: AnyArray
     """(tiles, 4) int32: first pack (in rows of 32), packs per lane, outputs << 3 | log2(lanes), first output."""
     tile0: Indices
     """The first tile of each slice."""
     pack0: Indices
     """The first pack of each slice, in rows of 32."""
-    warps: Any
+    warps: AnyArray
     """(slices, warps + 1) int32: tiles warps[s, v] to warps[s, v + 1] - 1 of slice s are warp v's."""
     place: Indices
     """The number of each output in its slice."""
-    idx: Any
+    idx: AnyArray
     """Which number each packed entry reads."""
-    val: Any
+    val: AnyArray
     """The factors of the packed entries."""
 
     @staticmethod
     def of(
-        slices: int, owner: Indices, outputs: Any, blank: Indices, warps: int, extra: float, index: Any, kind: Any
+        slices: int,
+        owner: Indices,
+        outputs: Matrix,
+        blank: Indices,
+        warps: int,
+        extra: float,
+        index: npt.DTypeLike,
+        kind: npt.DTypeLike,
     ) -> LaneTiles:
         """The rows of the CSR matrix ``outputs``, which belong to the slices ``owner``.
 
@@ -228,7 +237,7 @@ class LaneTiles:
         return LaneTiles(table, tile0, pack0, _ends_of_warps(slices, warps, tiles.owner, warp), place, idx, val)
 
 
-def _ends_of_warps(slices: int, warps: int, owner: Indices, warp: Indices) -> Any:
+def _ends_of_warps(slices: int, warps: int, owner: Indices, warp: Indices) -> AnyArray:
     """Where the tiles of each warp of each slice begin and end."""
     counts = np.bincount(owner * warps + warp, minlength=slices * warps).reshape(slices, warps)
     ends = np.zeros((slices, warps + 1), dtype=np.int32)
@@ -244,14 +253,14 @@ class Layout:
     columns: LaneTiles
     labels: Array
     shares: Array
-    numbers: Any
-    colmap: Any
+    numbers: AnyArray
+    colmap: AnyArray
     """Which column each output of the column tiles is; padded so that each slice's begins at 16 bytes."""
-    meta: Any
+    meta: Indices
     """Of each slice: first tile, tiles, first pack and packs, by rows and by columns; first row, rows."""
 
     @staticmethod
-    def of(data: ClientRows, G: int, warps: int, kind: Any) -> Layout:
+    def of(data: ClientRows, G: int, warps: int, kind: npt.DTypeLike) -> Layout:
         """Deal each client's rows to its G slices, and build both kinds of tiles."""
         F, S = data.A.shape[1], data.clients * G
         slice_of = _dealt(data, G)
@@ -295,7 +304,7 @@ def _dealt(data: ClientRows, G: int) -> Indices:
     return np.asarray(data.owner * G + _back_and_forth(rank, G))
 
 
-def _columns_of_slices(A: Any, slice_of: Indices, place: Indices, rows_of_slice: Indices) -> Any:
+def _columns_of_slices(A: Matrix, slice_of: Indices, place: Indices, rows_of_slice: Indices) -> Matrix:
     """A CSR matrix with a row for every column of every slice, whose entries are at the places of the slice's rows."""
     F, S = A.shape[1], len(rows_of_slice)
     row = np.repeat(np.arange(A.shape[0]), np.diff(A.indptr))
@@ -311,13 +320,13 @@ def _multiple(v: Any, of: int) -> Any:
     return -(-v // of) * of
 
 
-def _put(room: Any, at: Indices, values: Any) -> Any:
+def _put(room: AnyArray, at: Indices, values: AnyArray) -> AnyArray:
     """``room`` with the values at these places."""
     room[at] = values
     return room
 
 
-def untangle(pack0: Indices, packs: Any, idx: Any, banks: int) -> Indices:
+def untangle(pack0: Indices, packs: Indices, idx: AnyArray, banks: int) -> Indices:
     """Order each lane's entries so that lanes rarely read the same bank of shared memory at once.
 
     In slot j all lanes of a warp read their j-th entry together; those in one bank wait for each other, unless the
@@ -359,7 +368,7 @@ def untangle(pack0: Indices, packs: Any, idx: Any, banks: int) -> Indices:
     return order
 
 
-def _scattered(order: Indices, values: Any) -> Indices:
+def _scattered(order: Indices, values: AnyArray) -> Indices:
     """The array whose entry order[j] is values[j]."""
     scattered = np.empty(len(order), dtype=np.int64)
     scattered[order] = values

@@ -12,15 +12,18 @@ import socket
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import TypeVar
 from weakref import WeakSet
 
 import ray
 
+from proxskip.core.engine import Engine
 from proxskip.engines.ray import private
 from proxskip.support.cores import available_cores
 from proxskip.support.time_limits import within
 from proxskip.types import EngineError, InputError
+
+T = TypeVar("T")
 
 CONNECT_SECONDS = 10.0
 """The time limit for connecting to a cluster's port."""
@@ -41,7 +44,7 @@ class Started:
 
     def __init__(self) -> None:
         self.session: str | None = None
-        self.users: WeakSet[Any] = WeakSet()
+        self.users: WeakSet[Engine] = WeakSet()
         self.joined: tuple[str | None, str | None] = None, None
 
     def runs(self) -> bool:
@@ -60,7 +63,7 @@ def session() -> str | None:
     return f"{context.gcs_address} {context.get_job_id()}"
 
 
-def connect(address: str | None, user: Any, cpus: int, seconds: float) -> None:
+def connect(address: str | None, user: Engine, cpus: int, seconds: float) -> None:
     """Join the cluster, or start Ray on this machine's loopback.
 
     Args:
@@ -73,7 +76,7 @@ def connect(address: str | None, user: Any, cpus: int, seconds: float) -> None:
         _same(address)
     else:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # without it Ray warns of a future default
-        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+        quiet: dict[str, object] = {"log_to_driver": False, "logging_level": "ERROR"}
         if address is None:
             start_here(num_cpus=max(available_cores(), cpus), **quiet)
             OURS.session, OURS.users = session(), WeakSet()
@@ -84,7 +87,7 @@ def connect(address: str | None, user: Any, cpus: int, seconds: float) -> None:
         OURS.users.add(user)
 
 
-def leave(user: Any) -> None:
+def leave(user: Engine) -> None:
     """End the Ray started here, unless another engine uses it."""
     if user not in OURS.users:
         return
@@ -115,7 +118,7 @@ def _same(address: str | None) -> None:
     )
 
 
-def _join(address: str, quiet: dict[str, Any], seconds: float) -> None:
+def _join(address: str, quiet: dict[str, object], seconds: float) -> None:
     if "://" in address:
         raise InputError(f'Ray Client addresses such as "{address}" are not supported; use ray job submit.')
     host, _, port = address.rpartition(":")
@@ -130,7 +133,7 @@ def _join(address: str, quiet: dict[str, Any], seconds: float) -> None:
         raise InputError(f'no Ray cluster at "{address}" ({first}); start one with ray start.') from None
 
 
-def ask_head(seconds: float, act: Callable[[], Any], meanwhile: Callable[[], None] | None = None) -> Any:
+def ask_head(seconds: float, act: Callable[[], T], meanwhile: Callable[[], None] | None = None) -> T:
     """Call Ray's head, and give up in time, or when ``meanwhile`` raises."""
     silent = EngineError(f"the head of the Ray cluster did not answer within {seconds:.3g} seconds; check its machine.")
     return within(seconds, act, silent, meanwhile)
@@ -174,7 +177,7 @@ def is_loopback(host: str) -> bool:
     return host.startswith("127.") or host in ("localhost", "::1")
 
 
-def start_here(**options: Any) -> None:
+def start_here(**options: object) -> None:
     """Start Ray on this machine's loopback, without dashboard and usage statistics."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

@@ -10,23 +10,29 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.machinery import PathFinder
 from types import MethodType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from proxskip.core.engine import BrokenOff, Engine, EngineLost, Request, Size, Work
-from proxskip.core.exchange import SettleHalf
+from proxskip.core.exchange import ClientHalf, SettleHalf
 from proxskip.engines.sparse_rows import balanced
 from proxskip.problems.federated import Problem, Smoothness
-from proxskip.problems.sharded import Sharded, Shards
+from proxskip.problems.sharded import RemoteClient, Sharded, Shards
 from proxskip.problems.stored import Stored
-from proxskip.types import Array, EngineError, Indices, InputError, Vectors
+from proxskip.types import Array, EngineError, Indices, InputError, Oracle, Prox, Vectors
 
+if TYPE_CHECKING:  # Ray is imported with them
+    from proxskip.engines.ray.pool import Pool
+    from proxskip.engines.ray.worker import Message
+
+Values: TypeAlias = tuple[list[float], Array]
+"""f_i(x) and grad f_i(x) of an actor's clients."""
 MOST_LOSSES = 5
 """Losses in a row after which an evaluation outside of a run is given up."""
 
@@ -67,7 +73,7 @@ class RayEngine(Engine):
         self.cores = cores
         self.deadline, self.stay = float(deadline), stay
         self.pool: Any = None
-        self.holds: Any = None
+        self.holds: Sequence[Oracle] | None = None
         """The clients that the actors hold."""
         self.loaded = False
         """Whether the actors have loaded them, so that they exist nowhere else."""
@@ -77,7 +83,7 @@ class RayEngine(Engine):
         self.times = Times()
 
     # -- the cluster ---------------------------------------------------------------------------------------------------
-    def _pool(self, load: Array, names: Callable[[int], str] | None) -> Any:
+    def _pool(self, load: Array, names: Callable[[int], str] | None) -> Pool:
         """Actors over contiguous clients of about equal load, not yet started."""
         from proxskip.engines.ray import cluster
         from proxskip.engines.ray.pool import Pool
@@ -102,13 +108,13 @@ class RayEngine(Engine):
 
     def load(
         self,
-        load_shard: Callable[[int], Any],
+        load_shard: Callable[[int], Oracle],
         n: int = 0,
         *,
         weights: Any = "rows",
         smoothness: Smoothness = "max",
         batch: int | None = None,
-        psi: Any = None,
+        psi: Prox | None = None,
     ) -> Sharded:
         """A problem whose shards are loaded by the actors that hold them; no data pass through this process.
 
@@ -132,7 +138,7 @@ class RayEngine(Engine):
         self.holds, self.loaded = problem.clients, True
         return problem
 
-    def _facts(self, source: Any) -> list[Any]:
+    def _facts(self, source: Shards) -> list[RemoteClient]:
         """Let the actors load their shards and describe them."""
         pool = self._pool(np.ones(source.n), source.name)
         pool.supply = "load", lambda a: (source, pool.bounds[a], pool.bounds[a + 1])
@@ -144,7 +150,7 @@ class RayEngine(Engine):
         pool.digests = [fact.digest for fact in facts]
         return facts
 
-    def evaluate(self, x: Array, clients: Any) -> tuple[list[float], Array]:
+    def evaluate(self, x: Array, clients: Sequence[Oracle]) -> tuple[list[float], Array]:
         """f_i(x) and grad f_i(x) of these clients, computed by their actors."""
         self._check_pool()
         if self.pool is None or self.holds is not clients:
@@ -153,14 +159,14 @@ class RayEngine(Engine):
         values = [v for a in self.pool.all for v in answers[a][0]]
         return values, np.concatenate([answers[a][1] for a in self.pool.all])
 
-    def _evaluated(self, x: Array) -> dict[int, Any]:
+    def _evaluated(self, x: Array) -> dict[int, Values]:
         from proxskip.engines.ray.pool import Parcel
 
         sent = Parcel().of(x)
-        answers: dict[int, Any] = self.pool.ask("evaluate", lambda a: (sent,), self.pool.all, "did not answer")
+        answers: dict[int, Values] = self.pool.ask("evaluate", lambda a: (sent,), self.pool.all, "did not answer")
         return answers
 
-    def _evaluated_after_losses(self, x: Array) -> dict[int, Any]:
+    def _evaluated_after_losses(self, x: Array) -> dict[int, Values]:
         """Outside of a run nobody else replaces the actors that are lost."""
         for _ in range(MOST_LOSSES):
             try:
@@ -207,7 +213,7 @@ class RayEngine(Engine):
         problem = self.problem
         pool.fill()
 
-        def beginning(a: int) -> tuple[Any, ...]:
+        def beginning(a: int) -> tuple[object, ...]:
             rows = {k: v[bounds[a] : bounds[a + 1]] for k, v in memory.items()}
             return self.seed, problem.d, problem.batch, rows
 
@@ -227,7 +233,7 @@ class RayEngine(Engine):
         steps = None if works[0].steps is None else np.concatenate([w.steps for w in works])
         return Work(up, sum(w.gradients for w in works), sizes, steps)
 
-    def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Any, ...]) -> None:
+    def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Array, ...]) -> None:
         """Keep the outcome until the next message."""
         request = Request(half, cohort, 0, down=outcome)  # type: ignore[arg-type]
         for a, part in self._parts(request).items():
@@ -261,12 +267,12 @@ class RayEngine(Engine):
                 request, half=half, cohort=members,
                 down=tuple(v if v.ndim == 1 else v[lo:hi] for v in request.down),
                 own={name: v[lo:hi] for name, v in request.own.items()},
-                K=request.K if np.ndim(request.K) == 0 else request.K[lo:hi],
+                K=request.K if isinstance(request.K, int) else request.K[lo:hi],
                 first=lo, asked=len(cohort), halt=None,
             )  # fmt: skip
         return parts
 
-    def _messages(self, parts: dict[int, Any]) -> dict[int, Any]:
+    def _messages(self, parts: Mapping[int, Request | None]) -> dict[int, Message]:
         """A message to each actor: the outcomes that wait for it, and its part of the request."""
         from proxskip.engines.ray.pool import Parcel
         from proxskip.engines.ray.worker import Message
@@ -281,7 +287,7 @@ class RayEngine(Engine):
             for a, part in parts.items()
         }
 
-    def _heard(self, who: Any) -> None:
+    def _heard(self, who: Iterable[int]) -> None:
         """These actors have heard what waited for them."""
         for a in who:
             self.waiting[a] = []
@@ -317,9 +323,9 @@ class RayEngine(Engine):
                 self.shutdown_pool()
             raise
 
-    def report(self) -> tuple[dict[str, Any], list[str]]:
+    def report(self) -> tuple[dict[str, object], list[str]]:
         """The number of actors, and where the time went."""
-        return {"actors": len(self.pool.all)} | self.times.shares(), []
+        return {"actors": len(self.pool.all), **self.times.shares()}, []
 
 
 class Times:
@@ -352,7 +358,7 @@ class Times:
         }
 
 
-def _send_class(half: Any) -> None:
+def _send_class(half: ClientHalf) -> None:
     """Let the class of a half travel with it if actors cannot import it, as that of a plugin."""
     for kind in type(half.__self__ if isinstance(half, MethodType) else half).__mro__:
         _send_module(kind.__module__)

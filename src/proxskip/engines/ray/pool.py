@@ -71,7 +71,7 @@ class Pool:
         self.actor = actor_class()
         self.session = session()
         self.heartbeat = Heartbeat()
-        self.supply: tuple[str, Callable[[int], tuple[Any, ...]]] = ("take", lambda a: (0, []))
+        self.supply: tuple[str, Callable[[int], tuple[object, ...]]] = ("take", lambda a: (0, []))
         """The call that gives actor a its shards."""
         self.digests: list[str] | None = None
         """The digest of each client's data, once known."""
@@ -159,7 +159,7 @@ class Pool:
 
     # -- calls ---------------------------------------------------------------------------------------------------------
     def ask(
-        self, verb: str, arguments: Callable[[int], tuple[Any, ...]], who: Iterable[int], what: str,
+        self, verb: str, arguments: Callable[[int], tuple[object, ...]], who: Iterable[int], what: str,
         halt: Event | None = None,
     ) -> dict[int, Any]:  # fmt: skip
         """Call these actors and collect their answers; raises ``EngineLost`` if some are lost, and drops them.
@@ -196,7 +196,7 @@ class Pool:
             raise self.lost(dead)
         return answers
 
-    def _watch(self, waiting: Mapping[Any, int], until: float, what: str, halt: Event | None) -> None:
+    def _watch(self, waiting: Mapping[ray.ObjectRef, int], until: float, what: str, halt: Event | None) -> None:
         """While waiting: check Ray, interrupts and the deadline."""
         self.heartbeat.enquire()
         if halt is not None and halt.is_set():
@@ -205,7 +205,7 @@ class Pool:
         if time.monotonic() >= until:
             raise self._late(min(waiting.values()), what)
 
-    def _halt(self, waiting: Mapping[Any, int]) -> None:
+    def _halt(self, waiting: Mapping[ray.ObjectRef, int]) -> None:
         """Let these actors break off what they do, and wait until they have."""
         refs = [*waiting, *(self.handles[a].halt.remote() for a in waiting.values())]
         if refs:

@@ -71,7 +71,7 @@ def on_loopback() -> Iterator[None]:
         constants.ENABLE_RAY_CLUSTER = clusters
 
 
-def start_on_loopback(**options: Any) -> None:
+def start_on_loopback(**options: object) -> None:
     """``ray.init`` with all servers on the loopback."""
     with on_loopback():
         ray.init("local", _node_ip_address="127.0.0.1", **options)

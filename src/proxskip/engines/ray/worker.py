@@ -18,7 +18,7 @@ from proxskip.problems.clients import checked_gradient
 from proxskip.problems.federated import Problem
 from proxskip.problems.oracles import in_double
 from proxskip.support.cores import available_cores
-from proxskip.types import Array, Vectors
+from proxskip.types import Array, Indices, Oracle, Vectors
 
 if TYPE_CHECKING:  # only actors that load shards need it
     from proxskip.problems.sharded import RemoteClient, Shards
@@ -52,12 +52,12 @@ class ActorWorker:
     """
 
     def __init__(self, cores: int | None = None) -> None:
-        self.first, self.clients = 0, []  # type: int, Sequence[Any]
+        self.first, self.clients = 0, []  # type: int, Sequence[Oracle]
         self.engine = CpuEngine(cores or available_cores())
         self.halted = threading.Event()
 
     # -- data ----------------------------------------------------------------------------------------------------------
-    def take(self, first: int, clients: Sequence[Any] | Callable[[], Any]) -> None:
+    def take(self, first: int, clients: Sequence[Oracle] | Callable[[], Sequence[Oracle]]) -> None:
         """Take clients made elsewhere, or from a folder."""
         self.first = first
         self.clients = clients() if callable(clients) else list(clients)
@@ -105,7 +105,7 @@ class ActorWorker:
     def _received(self, request: Request) -> Request:
         """The request with its half and clients, and with writable vectors."""
         half: Any = request.half
-        cohort: Any = request.cohort
+        cohort: Indices | None = request.cohort
         if cohort is None:
             cohort = np.arange(len(self.clients))
         down = tuple(np.array(ray.get(v) if isinstance(v, ray.ObjectRef) else v) for v in request.down)

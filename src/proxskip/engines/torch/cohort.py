@@ -9,10 +9,9 @@ import torch
 
 from proxskip.codecs import Codec, Identity
 from proxskip.core.engine import Request
-from proxskip.engines.local import Column
-from proxskip.engines.stack_client import Flags, StackClient
+from proxskip.engines.stack_client import StackClient
 from proxskip.engines.torch.stacked_steps import minibatches, repeatable
-from proxskip.types import Indices
+from proxskip.types import Column, Flags, Indices
 
 
 class DeviceCohort(StackClient):

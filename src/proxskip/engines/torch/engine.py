@@ -125,15 +125,15 @@ class TorchEngine(Engine):
             client = DeviceCohort(self, members, request, places.start)
             # per-client inputs are cut at the same places
             own = {k: column(v[places], self.zero) for k, v in request.own.items()}
-            K = request.K if np.ndim(request.K) == 0 else request.K[places]
+            K = request.K if isinstance(request.K, int) else request.K[places]
             answer: Any = request.half(client, self._memory_of(members), K, *down, **own)
             up, new = answer
             kept.append((members, self._aside(client, new)))
             ups.append([self.remembered.aside(client.stack(v)) for v in up])
             gradients += client.gradients
             sizes.append(client.sizes(up) if client.used_codec else (None,) * len(up))
-            if client.taken is not None:
-                taken.append(np.broadcast_to(np.ravel(client.taken), members.shape))
+            if client.had_criterion:
+                taken.append(np.broadcast_to(np.ravel(client.step), members.shape))
         # only after the last share, so that an interrupt changes no memory
         for members, new in kept:
             self.remembered.store(members, new)
