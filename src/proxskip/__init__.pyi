@@ -8,7 +8,7 @@ from proxskip import prox as prox
 from proxskip import theory as theory
 from proxskip import torch as torch
 from proxskip.engines.ray.engine import RayEngine as RayEngine
-from proxskip.experiments.call import reproduce as reproduce
+from proxskip.experiments.reproduce import reproduce as reproduce
 from proxskip.methods import APDA as APDA
 from proxskip.methods import EXTRA as EXTRA
 from proxskip.methods import GD as GD

@@ -16,8 +16,8 @@ import proxskip as ps
 from proxskip import theory
 from proxskip.experiments import closed_form_quadratics, decentralized, lyapunov, prox_skipping, table1
 from proxskip.experiments.bench import Bench
-from proxskip.experiments.catalog import experiment
 from proxskip.experiments.closed_form_quadratics import AffineMap, ClosedFormEngine, Stepper, filling, rounds_to
+from proxskip.experiments.figures import experiment
 from proxskip.methods.registry import METHODS
 from proxskip.methods.steps import geometric
 from proxskip.randomness import stream

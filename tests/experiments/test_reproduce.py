@@ -25,8 +25,8 @@ from proxskip.experiments import bench as bench_module
 from proxskip.experiments import claims, curves, figure, reproduce, search
 from proxskip.experiments import settings as build
 from proxskip.experiments.bench import Bench
-from proxskip.experiments.catalog import PAPER, experiment
 from proxskip.experiments.curves import Curves, curve
+from proxskip.experiments.figures import PAPER, experiment
 from proxskip.experiments.reproduce import ReproductionOptions
 from proxskip.report import figures
 from proxskip.report.figures import Claim, Experiment, Series
@@ -75,7 +75,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
     options, said = ReproductionOptions(little(folder), folder / "report", quick=True), []
     with pytest.MonkeyPatch.context() as monkeypatch:
         use_small_figures(monkeypatch)
-        report = reproduce.reproduce(FIGURES, options, lambda *what: said.append(what))
+        report = reproduce.make_report(FIGURES, options, lambda *what: said.append(what))
     return SimpleNamespace(out=options.out, report=report, said=said)
 
 
@@ -183,11 +183,11 @@ def test_two_calls_keep_each_others_experiments(data: str, tmp_path: Path, monke
     def one(made: Any, *about: Any) -> None:
         called.append(made.id)
         if made.id == "fig1b":
-            reproduce.reproduce(["fig1c"], options)  # by another call, while this one runs
+            reproduce.make_report(["fig1c"], options)  # by another call, while this one runs
         whole(made, *about)
 
     monkeypatch.setattr(reproduce, "_one", one)
-    reproduce.reproduce(["fig1b"], options)
+    reproduce.make_report(["fig1b"], options)
     assert called == ["fig1b", "fig1c"]
     assert [e["id"] for e in results(options.out)["experiments"]] == ["fig1b", "fig1c"]
 

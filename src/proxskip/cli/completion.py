@@ -9,7 +9,7 @@ import shtab
 
 from proxskip import datasets
 from proxskip.cli.flags import parser
-from proxskip.experiments.catalog import PAPER
+from proxskip.experiments.figures import PAPER
 from proxskip.methods.registry import METHODS
 from proxskip.support.version import __version__
 

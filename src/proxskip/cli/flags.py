@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from proxskip.core.method import Method
 from proxskip.experiments import flags as table
-from proxskip.experiments.catalog import PAPER
+from proxskip.experiments.figures import PAPER
 from proxskip.experiments.flags import (
     DATA_DIR,
     JSON,

@@ -12,8 +12,8 @@ from pathlib import Path
 from proxskip.cli import output
 from proxskip.cli.commands import DONE, FAILED_CLAIM, INTERRUPTED
 from proxskip.experiments.bench import PAPER_DATA
-from proxskip.experiments.catalog import FAMILY
-from proxskip.experiments.reproduce import DEFAULT_DATA, PAGE, ReproductionOptions, reproduce
+from proxskip.experiments.figures import FAMILY
+from proxskip.experiments.reproduce import DEFAULT_DATA, PAGE, ReproductionOptions, make_report
 from proxskip.report import figures
 from proxskip.report.figures import ReproductionReport, Verdict
 from proxskip.running.progress import OverallProgress
@@ -39,7 +39,7 @@ def command(o: Namespace) -> int:
     options = ReproductionOptions(data, Path(o.out), o.quick, o.engine, o.threads, o.data_dir, o.family, jobs)
     try:
         with OverallProgress(o.quiet) as overall, _terminated():
-            report = reproduce(names, options, overall)
+            report = make_report(names, options, overall)
     except KeyboardInterrupt:
         return output.fail(f"interrupted; to continue, run: {options.command(names)}", INTERRUPTED)
     if o.json:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 from proxskip import theory
 from proxskip.core.method import Method
@@ -39,6 +39,9 @@ PAPER_DATA = "w8a"
 """The data set that the paper's claims are about."""
 LONG = 6e9
 """A run that takes gradients of this many rows takes about a minute on two cores."""
+
+
+Key = TypeVar("Key")
 
 
 @dataclass
@@ -150,6 +153,12 @@ class Bench:
             shown["rows of the smallest client"] = min(problem.sizes or [0])
         return shown
 
+    def measured(
+        self, name: str, compute: Callable[[Bench, Mapping[str, Any]], Any], cases: Mapping[Key, Mapping[str, Any]]
+    ) -> dict[Key, Any]:
+        """What ``compute`` finds for the parameters of each case; as in ``cached_values``."""
+        return dict(zip(cases, self.cached_values(name, list(cases.values()), compute), strict=True))
+
     def rehearsal(self) -> Rehearsal:
         """The same bench, on which nothing runs."""
         return Rehearsal(self.out, self.data, self.base, self.quick, self.engine, problems=self.problems)
@@ -258,11 +267,11 @@ class Bench:
         threads = self.threads or max(1, available_cores() // max(1, min(self.jobs, len(items))))
         there = {**self._plain(), "threads": threads}
         own = [kind for kind in METHODS.values() if not kind.__module__.startswith("proxskip.")]
+        elsewhere = partial(_elsewhere, own, function, there)
         # the last items begin first, since lists of parameters mostly run from the cheap to the expensive
         last_first = range(len(items) - 1, -1, -1)
-        calls = [Call(own, function, there, items[k]) for k in last_first]
         values: dict[int, Any] = {}
-        for number, value in parallel.each(_elsewhere, calls, self.jobs, self.end):
+        for number, value in parallel.each(elsewhere, [items[k] for k in last_first], self.jobs, self.end):
             k = last_first[number]
             values[k] = value
             self.say(f"{labels[k]} ({len(values)} of {len(items)} done in {self.jobs} processes)")
@@ -330,21 +339,14 @@ _PROBLEMS: dict[str, Problem] = {}
 """In another process: the problems that it has read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A piece of work for another process, with the methods that the user registered here."""
-
-    methods: Sequence[type[Method]]
-    function: Callable[[Bench, Any, str], Any]
-    bench: Mapping[str, Any]
-    item: Any
-
-
-def _elsewhere(call: Call) -> Any:
-    for kind in call.methods:
+def _elsewhere(
+    methods: Sequence[type[Method]], function: Callable[..., Any], bench: Mapping[str, Any], item: Any
+) -> Any:
+    """Call the function in another process, which learns first what methods the user registered here."""
+    for kind in methods:
         if METHODS.get(kind.about.name) is not kind:
             register(kind)
-    return call.function(Bench(**call.bench, problems=_PROBLEMS), call.item, "")
+    return function(Bench(**bench, problems=_PROBLEMS), item, "")
 
 
 def _run(bench: Bench, c: Curve, text: str) -> RunResult:

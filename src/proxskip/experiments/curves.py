@@ -177,6 +177,13 @@ def panel(id: str, title: str, curves: Sequence[Series], x: str = "rounds") -> P
     return Panel(id, title, list(curves), x, xs, label, y_floor=floor)
 
 
+def log_log(
+    id: str, title: str, series: Sequence[Series], xs: Mapping[str, str], y_label: str, note: str = ""
+) -> Panel:
+    """A panel with two logarithmic axes; ``xs`` are its x axes with their labels, the one shown first in front."""
+    return Panel(id, title, list(series), next(iter(xs)), dict(xs), y_label, "log", "log", note=note)
+
+
 def table(id: str, title: str, curves: Curves, eps: float | None = None, costs: Sequence[str] = ("rounds",)) -> Table:
     """The parameters of every curve, its costs to eps, and where it ends."""
     costs = costs if eps is not None else ()
@@ -213,7 +220,7 @@ def cost_against_cost(id: str, curves: Sequence[Series], eps: float, x: str, y: 
         if across is not None and up is not None:
             points.append(Series(s.label, {x: [across]}, [up], s.method, kind="points", about=s.about))
     label = f"{X_AXES[y][1]} to {eps:g}"
-    return Panel(id, f"costs to {eps:g}", points, x, {x: X_AXES[x][1]}, label, "log", "log")
+    return log_log(id, f"costs to {eps:g}", points, {x: X_AXES[x][1]}, label)
 
 
 def rounds_against(id: str, curves: Sequence[Series], eps: float, value: str, label: str) -> list[Panel]:
@@ -231,7 +238,7 @@ def rounds_against(id: str, curves: Sequence[Series], eps: float, value: str, la
     if short:
         lines.append(_points("not reached within this many rounds", short, value, method))
     heading = f"rounds to {eps:g}"
-    return [Panel(id, heading, lines, value, {value: label}, "communication rounds", "log", "log")]
+    return [log_log(id, heading, lines, {value: label}, "communication rounds")]
 
 
 def _points(label: str, points: Sequence[tuple[float, float]], value: str, method: str) -> Series:

@@ -12,6 +12,7 @@ import numpy as np
 from proxskip.experiments import claims
 from proxskip.experiments.bench import Bench
 from proxskip.experiments.closed_form_quadratics import AffineMap, filling, rounds_to
+from proxskip.experiments.curves import log_log
 from proxskip.experiments.figures import Parts, figure
 from proxskip.graphs import Graph, graph
 from proxskip.methods import EXTRA, DecentralizedScaffnew, DIGing
@@ -62,11 +63,11 @@ def decentralized(
 ) -> Parts:
     """With the smaller kappa, the theorem's p is 1 on badly connected graphs; with the larger it is below 1."""
     about = {"clients": clients, "d": d, "eps": eps, "candidates": candidates, "seeds": seeds, "graph_seed": graph_seed}
-    parameters = [about | {"graph": name, "kappa": k} for k in kappa for name in graphs]
-    rows = iter(bench.cached_values("gossip", parameters, _measure))
+    cases = {(k, name): about | {"graph": name, "kappa": k} for k in kappa for name in graphs}
+    found = bench.measured("gossip", _measure, cases)
     panels = []
     for k in kappa:
-        measurements = [next(rows) for _ in graphs]
+        measurements = [found[k, name] for name in graphs]
         panels.append(_panel(k, measurements, eps))
         yield panels[-1]
         yield _table(k, measurements)
@@ -79,12 +80,10 @@ def _measure(bench: Bench, q: Mapping[str, Any]) -> dict[str, Any]:
     problem, eps = filling(q["clients"], q["d"], q["kappa"]), q["eps"]
     ours = DecentralizedScaffnew.theory(problem, graph=link)
     rounds = [rounds_to(ours, problem, eps, MAX_ROUNDS, seed) for seed in range(q["seeds"])]
-    return {
-        **{"graph": link.name, "edges": link.edges, "delta": link.delta, "lmax": link.lmax},
-        **{"p": ours.p, "zeta": ours.zeta(problem)},
-        OURS: {"rounds": rounds},
-        **{kind.about.name: tune(kind, problem, link, eps, q["candidates"]) for kind in (EXTRA, DIGing)},
-    }
+    about = {"graph": link.name, "edges": link.edges, "delta": link.delta, "lmax": link.lmax}
+    about |= {"p": ours.p, "zeta": ours.zeta(problem), OURS: {"rounds": rounds}}
+    others = {kind.about.name: tune(kind, problem, link, eps, q["candidates"]) for kind in (EXTRA, DIGing)}
+    return about | others
 
 
 def tune(kind: Any, problem: Problem, link: Graph, eps: float, candidates: int) -> dict[str, Any]:
@@ -112,17 +111,18 @@ def _panel(kappa: float, measurements: Sequence[Mapping[str, Any]], eps: float) 
     xs = {"delta/lmax": "spectral gap delta, relative to lmax(I \N{MINUS SIGN} W)", "delta": "spectral gap delta"}
     where = ", ".join(f"{r['graph']} {r['delta']:.3g}" for r in ordered)
     note = f"Graphs from left to right, with their delta: {where}."
-    id, heading = f"kappa-{kappa:g}", f"kappa = {kappa:g}"
-    return Panel(id, heading, drawn, "delta/lmax", xs, "gossip steps to eps", "log", "log", note=note)
+    return log_log(f"kappa-{kappa:g}", f"kappa = {kappa:g}", drawn, xs, "gossip steps to eps", note)
 
 
 def _table(kappa: float, measurements: Sequence[Mapping[str, Any]]) -> Table:
     rows: list[list[Any]] = []
     for r in measurements:
         ours = float(np.median(r[OURS]["rounds"]))
-        extra, diging = r["extra"], r["diging"]
         row = [r["graph"], r["edges"], r["delta"], r["lmax"], r["p"], ours, ours / r["p"]]
-        rows.append(row + [v for m in (extra, diging) for v in (m["rounds"][0], m["gamma"], m["proved"])])
+        for name in ("extra", "diging"):
+            other = r[name]
+            row += [other["rounds"][0], other["gamma"], other["proved"]]
+        rows.append(row)
     columns = ["graph", "edges", "delta", "lmax", "p", "gossip steps", "gradients (about)", "EXTRA tuned", "at gamma",
                "EXTRA, proved step", "DIGing tuned", "at gamma", "DIGing, proved step"]  # fmt: skip
     return Table(f"graphs-{kappa:g}", f"Gossip steps to eps, kappa = {kappa:g}, L = 1", columns, rows)
@@ -170,10 +170,9 @@ def claims_of(panels: Sequence[Panel]) -> Iterator[claims.Asserted]:
 
 def _regime(id: str, points: Sequence[Point], power: float, text: str) -> claims.Asserted:
     full = f"{text}: log-log slope within {SLOPE_TOLERANCE} of {power:g}."
-    if len(points) < 3:
-        return claims.claim(id, full, claims.Finding(None, "Too few graphs.", {"slope": None}))
-    fitted = claims.slope([point.gap for point in points], [point.ours for point in points])
-    holds = abs(fitted - power) <= SLOPE_TOLERANCE
-    return claims.claim(
-        id, full, claims.Finding(holds, f"Slope {fitted:.2f} over {len(points)} graphs.", {"slope": fitted})
-    )
+    found = claims.Finding(None, "Too few graphs.", {"slope": None})
+    if len(points) >= 3:
+        fitted = claims.slope([point.gap for point in points], [point.ours for point in points])
+        holds = abs(fitted - power) <= SLOPE_TOLERANCE
+        found = claims.Finding(holds, f"Slope {fitted:.2f} over {len(points)} graphs.", {"slope": fitted})
+    return claims.claim(id, full, found)

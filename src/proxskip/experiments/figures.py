@@ -15,6 +15,7 @@ page shows them.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import inspect
 import traceback
@@ -29,6 +30,23 @@ from proxskip.types import InputError
 
 if TYPE_CHECKING:
     from proxskip.experiments.bench import Bench
+
+PAPER = {
+    "fig1a": "figure1",
+    "fig1b": "figure1",
+    "fig1c": "figure1",
+    "fig2a": "figure2",
+    "fig2b": "figure2",
+    "fig2c": "figure2",
+    "table1": "table1",
+    "lyapunov": "lyapunov",
+    "decentralized": "decentralized",
+    "skipping": "prox_skipping",
+}
+"""The paper's figures and tables, with the modules that define them."""
+FAMILY = dict.fromkeys(("family", "bits", "sleeping", "minibatches"), "family")
+"""Experiments that compare the methods with each other, for ``reproduce --family``."""
+ALL = PAPER | FAMILY
 
 Parts = Iterable[Panel | Table | Asserted | Mapping[str, Any]]
 """What a figure yields; a mapping has constants for the page."""
@@ -132,6 +150,14 @@ def figure(
 def one_line(text: str) -> str:
     """A text without its line breaks."""
     return " ".join(text.split())
+
+
+# -- by name -----------------------------------------------------------------------------------------------------------
+def experiment(name: str) -> Figure:
+    """The experiment of this name."""
+    module = importlib.import_module(f"proxskip.experiments.{ALL[name]}")
+    found: Figure = vars(module)[name]
+    return found
 
 
 # -- a file of one's own -----------------------------------------------------------------------------------------------

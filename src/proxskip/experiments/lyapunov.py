@@ -107,21 +107,27 @@ def lyapunov(
     points: int = 40,
 ) -> Parts:
     """Measure every case, and judge all of them together."""
-    quadratics = {"kappa": kappa, "clients": clients, "d": d, "graph": graph, "psi": psi, "fall": fall}
-    sampling = {
-        "l2_relative": sampling_l2_relative,
-        "psi": sampling_psi,
-        "share": sampling_share,
-        "fall": sampling_fall,
+    q: dict[str, Any] = {
+        "kappa": kappa,
+        "clients": clients,
+        "d": d,
+        "graph": graph,
+        "psi": psi,
+        "fall": fall,
+        "sampling_l2_relative": sampling_l2_relative,
+        "sampling_psi": sampling_psi,
+        "sampling_share": sampling_share,
+        "sampling_fall": sampling_fall,
+        "data_l2_relative": data_l2_relative,
+        "data_fall": data_fall,
     }
-    data = {"l2_relative": data_l2_relative, "fall": data_fall}
-    settings = {"quadratics": quadratics, "sampling": sampling, "data": data}
     counts = dict.fromkeys(("proxskip", "scaffnew", "splitskip", "decentralized"), seeds)
     counts |= {"sproxskip": sampling_seeds, "scaffnew-data": data_seeds}
     panels, learned = [], []
-    cases = {**quadratic_cases(quadratics), **data_cases(bench, sampling, data)}
-    measured = _measure(bench, cases, settings, counts, points)
-    for case, (values, h) in zip(cases.values(), measured, strict=True):
+    cases = quadratic_cases(q) | data_cases(bench, q)
+    measured = _measure(bench, cases, q, counts, points)
+    for id, case in cases.items():
+        values, h = measured[id]
         times = case.grid(points)
         panels.append(_panel(case, times, values))
         if case.exact:
@@ -151,49 +157,50 @@ def quadratic_cases(q: Mapping[str, Any]) -> dict[str, Case]:
     return {case.id: case for case in cases}
 
 
-def data_cases(bench: Bench, sampling: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Case]:
+def data_cases(bench: Bench, q: Mapping[str, Any]) -> dict[str, Case]:
     """The cases on the data set: minibatches need rows."""
-    whole = bench.problem(method="sproxskip", l2_relative=sampling["l2_relative"], psi=sampling["psi"])
+    whole = bench.problem(method="sproxskip", l2_relative=q["sampling_l2_relative"], psi=q["sampling_psi"])
     assert whole.N is not None
-    noisy = whole.with_batch(max(1, round(sampling["share"] * whole.N)))
-    real = bench.problem(l2_relative=data["l2_relative"])
-    heading = f"SProxSkip: {bench.data}, minibatches of {noisy.batch}, with l1"
+    noisy = whole.with_batch(max(1, round(q["sampling_share"] * whole.N)))
+    real = bench.problem(l2_relative=q["data_l2_relative"])
+    sampled = f"SProxSkip: {bench.data}, minibatches of {noisy.batch}, with l1"
+    clients = f"Scaffnew: {bench.data}, {real.n} clients"
     cases = [
-        Case("sproxskip", heading, SProxSkip.theory(noisy), noisy, sampling["fall"], exact=False),
-        Case(
-            "scaffnew-data", f"Scaffnew: {bench.data}, {real.n} clients", Scaffnew.theory(real), real, data["fall"],
-            on_data=True,
-        ),
-    ]  # fmt: skip
+        Case("sproxskip", sampled, SProxSkip.theory(noisy), noisy, q["sampling_fall"], exact=False),
+        Case("scaffnew-data", clients, Scaffnew.theory(real), real, q["data_fall"], on_data=True),
+    ]
     return {case.id: case for case in cases}
 
 
 def _measure(
-    bench: Bench, cases: Mapping[str, Case], settings: Mapping[str, Any], seeds: Mapping[str, int], points: int
-) -> list[tuple[Array, Array]]:
+    bench: Bench, cases: Mapping[str, Case], q: Mapping[str, Any], seeds: Mapping[str, int], points: int
+) -> dict[str, tuple[Array, Array]]:
     """(Psi, |h - h*|^2/|h*|^2) of each case, with one row per seed and one column per time."""
-    parameters = []
+    blocks = {}
     for id, case in cases.items():
-        about: dict[str, Any] = {"case": id, "times": case.grid(points), "settings": settings}
+        times = case.grid(points)
         for first in range(0, seeds[id], SEEDS_PER_FILE):
-            parameters.append(about | {"first": first, "seeds": min(SEEDS_PER_FILE, seeds[id] - first)})
-    rows: dict[str, list[dict[str, Any]]] = {id: [] for id in cases}
-    for about, block in zip(parameters, bench.cached_values("lyapunov", parameters, _block), strict=True):
-        rows[about["case"]] += block
-    return [(np.array([r["psi"] for r in own]), np.array([r["h"] for r in own])) for own in rows.values()]
+            count = min(SEEDS_PER_FILE, seeds[id] - first)
+            blocks[id, first] = {"case": id, "times": times, "settings": q, "first": first, "seeds": count}
+    psi: dict[str, list[list[float]]] = {id: [] for id in cases}
+    h: dict[str, list[list[float]]] = {id: [] for id in cases}
+    for (id, _), block in bench.measured("lyapunov", _block, blocks).items():
+        psi[id] += block["psi"]
+        h[id] += block["h"]
+    return {id: (np.array(psi[id]), np.array(h[id])) for id in cases}
 
 
-def _block(bench: Bench, about: Mapping[str, Any]) -> list[dict[str, Any]]:
-    settings = about["settings"]
-    cases = quadratic_cases(settings["quadratics"])
+def _block(bench: Bench, about: Mapping[str, Any]) -> dict[str, list[list[float]]]:
+    """Psi and the error of h for some seeds of a case."""
+    cases = quadratic_cases(about["settings"])
     if about["case"] not in cases:  # the data are read only by those who need them
-        cases = data_cases(bench, settings["sampling"], settings["data"])
+        cases = data_cases(bench, about["settings"])
     case = cases[about["case"]]
     stepper = Stepper(case.method, case.problem, 0, bench.threads)
     seeds = range(about["first"], about["first"] + about["seeds"])
-    rows = [dict(zip(("psi", "h"), trajectory(stepper, about["times"], seed), strict=True)) for seed in seeds]
+    found = [trajectory(stepper, about["times"], seed) for seed in seeds]
     stepper.engine.close()
-    return rows
+    return {"psi": [psi for psi, _ in found], "h": [h for _, h in found]}
 
 
 def trajectory(stepper: Stepper, times: Sequence[int], seed: int) -> tuple[list[float], list[float]]:
@@ -220,21 +227,23 @@ def trajectory(stepper: Stepper, times: Sequence[int], seed: int) -> tuple[list[
 
 # -- showing -----------------------------------------------------------------------------------------------------------
 def _panel(case: Case, times: Sequence[int], psi: Array) -> Panel:
-    mean, error = psi.mean(axis=0), psi.std(axis=0, ddof=1) / math.sqrt(len(psi))
-    x = {"iterations": [float(t) for t in times]}
+    mean = psi.mean(axis=0)
+    error = STANDARD_ERRORS * psi.std(axis=0, ddof=1) / math.sqrt(len(psi))
+    low, high = np.maximum(mean - error, 0.0), mean + error
     # E Psi_t <= (1 - zeta)^t Psi_0, plus the ball with minibatches
-    bound = [(1.0 - case.zeta) ** t * float(mean[0]) + (0.0 if case.exact else case.ball) for t in times]
-    low = [max(float(v), 0.0) for v in mean - STANDARD_ERRORS * error]
+    ball = 0.0 if case.exact else case.ball
+    bound = [(1.0 - case.zeta) ** t * float(mean[0]) + ball for t in times]
+    x = {"iterations": [float(t) for t in times]}
     about = {"gamma": case.method.gamma, "p": case.method.p, "zeta": case.zeta, "seeds": len(psi), "ball": case.ball}
     label = "mean over seeds, with 3 standard errors"
-    high = [float(v) for v in mean + STANDARD_ERRORS * error]
     drawn = [
-        Series(label, x, [float(v) for v in mean], case.method.name, low, high, about=about),
+        Series(label, x, mean.tolist(), case.method.name, low.tolist(), high.tolist(), about=about),
         Series("the theorem's bound", x, bound, kind="bound", about={"zeta": case.zeta}),
     ]
     # the paper calls the Lyapunov function of its methods with two step sizes Phi
-    label = f"{'Phi' if isinstance(case.method, SplitSkip | DecentralizedScaffnew) else 'Psi'} at iteration t"
-    return Panel(case.id, case.title, drawn, "iterations", {"iterations": "iterations t"}, label)
+    has_two_steps = isinstance(case.method, SplitSkip | DecentralizedScaffnew)
+    letter = "Phi" if has_two_steps else "Psi"
+    return Panel(case.id, case.title, drawn, "iterations", {"iterations": "iterations t"}, f"{letter} at iteration t")
 
 
 def _learnt(case: Case, times: Sequence[int], h: Array) -> Series:

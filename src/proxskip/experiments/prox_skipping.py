@@ -14,7 +14,7 @@ from proxskip.core.method import Method
 from proxskip.experiments import claims
 from proxskip.experiments.bench import Bench
 from proxskip.experiments.closed_form_quadratics import Stepper
-from proxskip.experiments.curves import panel
+from proxskip.experiments.curves import Flags, log_log, panel
 from proxskip.experiments.figures import Parts, figure
 from proxskip.methods import Accelerated, ProxGD, ProxSkip
 from proxskip.methods.registry import title
@@ -75,15 +75,14 @@ def skipping(
 ) -> Parts:
     """Measure for several kappa and on the data set."""
     about = {"d": d, "psi": psi, "eps": eps, "seeds": seeds}
-    parameters = [about | {"method": m, "kappa": k} for m in COMPARED for k in kappa]
-    rows = iter(bench.cached_values("skipping", parameters, _measured))
-    by_method = {m: {k: next(rows) for k in kappa} for m in COMPARED}
+    cases = {(m, k): about | {"method": m, "kappa": k} for m in COMPARED for k in kappa}
+    found = bench.measured("skipping", _measured, cases)
+    by_method = {m: {k: found[m, k] for k in kappa} for m in COMPARED}
     of_kappa, of_cost = _kappa_panel(eps, by_method), _cost_panel(cost_kappa, ratios, by_method)
     rates = _rates(by_method)
-    on_data = bench.run(
-        list(COMPARED), axes=("prox", "iterations", "passes", "seconds"), l2_relative=data_l2_relative, psi=data_psi,
-        clients=1, target=data_target, rounds=data_rounds,
-    )  # fmt: skip
+    axes = ("prox", "iterations", "passes", "seconds")
+    flags: Flags = {"l2_relative": data_l2_relative, "psi": data_psi, "clients": 1}
+    on_data = bench.run(list(COMPARED), axes=axes, target=data_target, rounds=data_rounds, **flags)
     yield of_kappa
     yield of_cost
     yield panel("data", f"{bench.data}: logistic loss with l1, one function", on_data, "prox")
@@ -151,7 +150,7 @@ def _kappa_panel(eps: float, by_method: Mapping[str, Rows]) -> Panel:
     for power, words in ((1.0, "kappa log(1/eps)"), (0.5, "sqrt(kappa) log(1/eps)")):
         drawn.append(Series(words, x, [log * k**power for k in x["kappa"]], kind="bound"))
     axis = {"kappa": "condition number kappa"}
-    return Panel("kappa", "a lasso", drawn, "kappa", axis, "prox evaluations to eps", "log", "log")
+    return log_log("kappa", "a lasso", drawn, axis, "prox evaluations to eps")
 
 
 def _cost_panel(kappa: float, ratios: Sequence[float], by_method: Mapping[str, Rows]) -> Panel:
@@ -163,17 +162,16 @@ def _cost_panel(kappa: float, ratios: Sequence[float], by_method: Mapping[str, R
         drawn.append(Series(title(name), x, costs, name, kind="points", about={"p": row["p"]}))
     axis = {"ratio": "cost of a prox, in gradients"}
     heading = f"kappa = {kappa:g}: total cost"
-    return Panel("cost", heading, drawn, "ratio", axis, "total cost to eps, in gradients", "log", "log")
+    return log_log("cost", heading, drawn, axis, "total cost to eps, in gradients")
 
 
 def _rates(by_method: Mapping[str, Rows]) -> Table:
     rows: list[list[Any]] = []
     for name in COMPARED:
         for kappa, r in by_method[name].items():
-            rows.append(
-                [title(name), kappa, r["prox"], r["gradients"], r["zeta"], r["rate an iteration"], r["zeta"] / r["p"],
-                 r["rate a prox"]]
-            )  # fmt: skip
+            per_prox = r["zeta"] / r["p"]
+            costs = [r["prox"], r["gradients"]]
+            rows.append([title(name), kappa, *costs, r["zeta"], r["rate an iteration"], per_prox, r["rate a prox"]])
     columns = ["method", "kappa", "prox evaluations", "gradients", "rate per iteration, theory", "measured",
                "rate per prox, theory", "measured"]  # fmt: skip
     note = "A rate is minus the logarithm of the factor by which |x - x*|^2 falls (in theory: the Lyapunov function)."

@@ -16,8 +16,7 @@ from typing import Any
 
 from proxskip import datasets
 from proxskip.experiments.bench import VERSION, Bench
-from proxskip.experiments.catalog import ALL, FAMILY, PAPER, experiment
-from proxskip.experiments.figures import Figure, figures_in
+from proxskip.experiments.figures import ALL, FAMILY, PAPER, Figure, experiment, figures_in
 from proxskip.experiments.settings import check_folder
 from proxskip.methods import registry
 from proxskip.report import figures, plots
@@ -26,6 +25,7 @@ from proxskip.report.figures import Claim, Experiment, ReproductionReport
 from proxskip.results import checkpoint, description, lock
 from proxskip.results.atomic import atomic_write_json, atomic_write_text
 from proxskip.running.parallel import EndFile
+from proxskip.running.progress import OverallProgress, is_wanted
 from proxskip.running.run import make_engine
 from proxskip.types import InputError
 
@@ -74,6 +74,38 @@ class ReproductionOptions:
         return shlex.join([*words, "--out", str(self.out)])
 
 
+def reproduce(
+    experiments: str | Sequence[str] = (),
+    *,
+    data: str = "digits",
+    out: str | Path = "report",
+    quick: bool = False,
+    engine: str = "cpu",
+    jobs: int = 1,
+    threads: int | None = None,
+    data_dir: str | None = None,
+    progress: bool | None = None,
+) -> ReproductionReport:
+    """Reproduce the paper's figures and tables, and check its claims, as `proxskip reproduce` does.
+
+    Args:
+        experiments: the name of one, such as "fig1b", or of several, or Python files with figures of your own; all of
+            the paper's if not given.
+        data: the data set, by name or path.
+        out: the folder of the report; a second call finds there what the first has computed.
+        quick: shorter runs.
+        engine: "cpu", "gpu" or "reference".
+        jobs: processes that share the runs.
+        threads: threads of the engine; by default one per core.
+        data_dir: a folder with data sets, where to look first.
+        progress: whether to show progress on stderr; by default in a terminal or a notebook.
+    """
+    names = [experiments] if isinstance(experiments, str) else experiments
+    options = ReproductionOptions(data, Path(out), quick, engine, threads, data_dir, jobs=jobs)
+    with OverallProgress(quiet=not is_wanted(progress)) as overall:
+        return make_report(names, options, overall)
+
+
 def figures_of(names: Sequence[str]) -> dict[str, Figure]:
     """The named experiments in the order of the report, then the figures of files; all of the paper's if none is named.
 
@@ -93,7 +125,7 @@ def figures_of(names: Sequence[str]) -> dict[str, Figure]:
     return chosen
 
 
-def reproduce(
+def make_report(
     names: Sequence[str], options: ReproductionOptions, show: Callable[[str, float], None] = lambda text, share: None
 ) -> ReproductionReport:
     """Run the named experiments (all of the paper's if none is named) and write the report.

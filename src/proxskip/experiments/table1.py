@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import product
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -15,10 +13,10 @@ from proxskip.experiments import claims
 from proxskip.experiments import paper_table as paper
 from proxskip.experiments.bench import Bench
 from proxskip.experiments.closed_form_quadratics import AffineMap, Stepper, filling, rounds_of_s_local_gd, rounds_to
-from proxskip.experiments.curves import Curve
+from proxskip.experiments.curves import Curve, log_log
 from proxskip.experiments.figures import Parts, figure
-from proxskip.methods import GD, Accelerated, FedLin, LocalGD, Scaffnew, Scaffold, SLocalGD
-from proxskip.methods.registry import title
+from proxskip.methods import Scaffnew, SLocalGD
+from proxskip.methods.registry import METHODS, title
 from proxskip.problems.federated import Problem
 from proxskip.report.figures import Panel, Series, Table, first_below
 from proxskip.results.result import RunResult
@@ -28,25 +26,26 @@ MAX_ROUNDS = 1_000_000
 HALF_DECADES = (1e2, 316.22776601683796, 1e3, 3162.2776601683795, 1e4, 31622.776601683792, 1e5)
 
 
+Rows = Mapping[float, Mapping[str, Any]]
+"""What was measured of one method, by kappa."""
+
+
 @dataclass(frozen=True, slots=True)
 class Table1Entry:
-    """A row of the table: a method with its step size, and how its rounds are counted.
+    """A row of the table: a method with its step size.
 
     Args:
         paper: its name in the paper's table.
         exponent: of kappa in the paper's number of rounds; None without a linear rate.
+        figure: whether its step size is that of the paper's figures.
         step: the formula of the step size, or "table" for the table's.
-        count_by: powers of an affine map, random contraction factors, or round by round.
-        gamma: the step size on the data set, as a flag.
     """
 
     method: str
     paper: str
-    make: Callable[[Problem], Any]
     exponent: float | None
+    figure: bool = False
     step: str = "table"
-    count_by: Literal["powers", "factors", "rounds"] = "powers"
-    gamma: str | None = None
 
     @property
     def label(self) -> str:
@@ -54,17 +53,15 @@ class Table1Entry:
 
 
 ENTRIES = (
-    Table1Entry("gd", "GD", GD.theory, 1.0),
-    Table1Entry("scaffold", "Scaffold", partial(Scaffold.theory, figure=True), 1.0, gamma="figure"),
-    Table1Entry("fedlin", "FedLin", partial(FedLin.theory, figure=True), 1.0, gamma="figure"),
-    Table1Entry(
-        "s-local-gd", "S-Local-GD", partial(SLocalGD.theory, figure=True), 1.0, count_by="factors", gamma="figure"
-    ),
-    Table1Entry("accelerated", "accelerated GD", Accelerated.theory, 0.5),
-    Table1Entry("scaffnew", "Scaffnew, p = 1/sqrt(kappa)", Scaffnew.theory, 0.5, count_by="rounds"),
-    Table1Entry("local-gd", "LocalGD", partial(LocalGD.theory, figure=True), None, gamma="figure"),
-    Table1Entry("scaffold", "Scaffold", Scaffold.theory, 1.0, "1/(81 K L)"),
-    Table1Entry("fedlin", "FedLin", FedLin.theory, 1.0, "1/(6 K L)"),
+    Table1Entry("gd", "GD", 1.0),
+    Table1Entry("scaffold", "Scaffold", 1.0, figure=True),
+    Table1Entry("fedlin", "FedLin", 1.0, figure=True),
+    Table1Entry("s-local-gd", "S-Local-GD", 1.0, figure=True),
+    Table1Entry("accelerated", "accelerated GD", 0.5),
+    Table1Entry("scaffnew", "Scaffnew, p = 1/sqrt(kappa)", 0.5),
+    Table1Entry("local-gd", "LocalGD", None, figure=True),
+    Table1Entry("scaffold", "Scaffold", 1.0, step="1/(81 K L)"),
+    Table1Entry("fedlin", "FedLin", 1.0, step="1/(6 K L)"),
 )
 """First with the step sizes of the paper's table, then with those of the proofs."""
 TABLE_ENTRIES = ENTRIES[:7]
@@ -112,9 +109,9 @@ def table1(
 ) -> Parts:
     """Measure on quadratics, then on the data set."""
     about = {"eps": eps, "clients": clients, "d": d, "spread": spread, "seeds": seeds}
-    entries = [about | {"kappa": k, "row": entry.label} for entry in ENTRIES for k in kappa]
-    rows = iter(bench.cached_values("table1", entries, _measure))
-    on_quadratics = [_series(entry, kappa, [next(rows) for _ in kappa]) for entry in ENTRIES]
+    cases = {(entry.label, k): about | {"kappa": k, "row": entry.label} for entry in ENTRIES for k in kappa}
+    found = bench.measured("table1", _measure, cases)
+    on_quadratics = [_series(entry, {k: found[entry.label, k] for k in kappa}) for entry in ENTRIES]
     on_data = _data(bench, data_kappa, data_eps, data_rounds)
     panels = [
         _panel("quadratics", "heterogeneous quadratics whose spectrum fills [mu, L]", on_quadratics, kappa),
@@ -130,18 +127,10 @@ def table1(
 # -- measuring ---------------------------------------------------------------------------------------------------------
 def _measure(bench: Bench, q: Mapping[str, Any]) -> dict[str, Any]:
     """Rounds to eps for every seed, the cost of a round, and the smallest error of a method that stalls."""
-    entry, kappa = next(e for e in ENTRIES if e.label == q["row"]), q["kappa"]
-    problem = filling(q["clients"], q["d"], kappa, spread=q["spread"])
-    method, floor = entry.make(problem), None
-    # over 1e4 rounds the draws average out: one seed is enough
-    seeds = range(1 if entry.count_by == "factors" and kappa > 2e3 else q["seeds"])
-    if entry.count_by == "powers":
-        arrival, floor = AffineMap(method, problem).rounds_to(q["eps"])
-        rounds = [arrival]
-    elif entry.count_by == "factors":
-        rounds = [rounds_of_s_local_gd(method, problem, q["eps"], seed) for seed in seeds]
-    else:
-        rounds = [rounds_to(method, problem, q["eps"], MAX_ROUNDS, seed) for seed in seeds]
+    (entry,) = [e for e in ENTRIES if e.label == q["row"]]
+    problem = filling(q["clients"], q["d"], q["kappa"], spread=q["spread"])
+    method = METHODS[entry.method].theory(problem, figure=entry.figure)
+    rounds, floor = _rounds(method, problem, q)
     # all rounds cost the same
     trial = Stepper(method, problem)
     for _ in range(4):
@@ -152,50 +141,53 @@ def _measure(bench: Bench, q: Mapping[str, Any]) -> dict[str, Any]:
     return {"rounds": rounds, "floor": floor, **costs}
 
 
-def _series(entry: Table1Entry, kappas: Sequence[float], rows: Sequence[Mapping[str, Any]]) -> Series:
+def _rounds(method: Any, problem: Problem, q: Mapping[str, Any]) -> tuple[list[int | None], float | None]:
+    """Rounds to eps for every seed, and the smallest error that a method without coins reached."""
+    eps, seeds = q["eps"], range(q["seeds"])
+    if isinstance(method, SLocalGD):
+        # over 1e4 rounds the draws average out: one seed is enough
+        enough = seeds[:1] if q["kappa"] > 2e3 else seeds
+        return [rounds_of_s_local_gd(method, problem, eps, seed) for seed in enough], None
+    if isinstance(method, Scaffnew):
+        return [rounds_to(method, problem, eps, MAX_ROUNDS, seed) for seed in seeds], None
+    arrival, floor = AffineMap(method, problem).rounds_to(eps)
+    return [arrival], floor
+
+
+def _series(entry: Table1Entry, rows: Rows) -> Series:
     """Medians with the range over seeds; no point where a seed does not reach eps."""
-    reached = [(k, r) for k, r in zip(kappas, rows, strict=True) if all(v is not None for v in r["rounds"])]
-    y = [float(np.median(r["rounds"])) for _, r in reached]
-    seeds = max((len(r["rounds"]) for _, r in reached), default=1)
-    about: dict[str, Any] = {"expected": entry.exponent, "floats per round": rows[0]["floats"]}
-    about["exchanges per round"] = rows[0]["exchanges"]
+    reached = {float(kappa): row["rounds"] for kappa, row in rows.items() if None not in row["rounds"]}
+    y = [float(np.median(rounds)) for rounds in reached.values()]
+    first = next(iter(rows.values()))
+    about: dict[str, Any] = {"expected": entry.exponent, "floats per round": first["floats"]}
+    about["exchanges per round"] = first["exchanges"]
     if len(y) > 1:
-        about["slope"] = claims.slope([k for k, _ in reached], y)
+        about["slope"] = claims.slope(list(reached), y)
     if entry.exponent is None:
-        about |= {"kappa": list(kappas), "floor": [r["floor"] for r in rows]}
-    return Series(
-        entry.label,
-        {"kappa": [float(k) for k, _ in reached], "sqrt(kappa)": [math.sqrt(k) for k, _ in reached]},
-        y,
-        entry.method if entry.step == "table" else "",
-        [float(min(r["rounds"])) for _, r in reached] if seeds > 1 else None,
-        [float(max(r["rounds"])) for _, r in reached] if seeds > 1 else None,
-        "points",
-        about,
-    )
+        about |= {"kappa": list(rows), "floor": [row["floor"] for row in rows.values()]}
+    x = {"kappa": list(reached), "sqrt(kappa)": [math.sqrt(kappa) for kappa in reached]}
+    low = high = None
+    if any(len(rounds) > 1 for rounds in reached.values()):
+        low = [float(min(rounds)) for rounds in reached.values()]
+        high = [float(max(rounds)) for rounds in reached.values()]
+    drawn_as = entry.method if entry.step == "table" else ""
+    return Series(entry.label, x, y, drawn_as, low, high, "points", about)
 
 
 def _data(bench: Bench, kappas: Sequence[float], eps: float, rounds: int) -> list[Series]:
     """The same on the data set: lambda = L/kappa, and eps is relative to f(x0) - f*."""
-    flags = {kappa: {"l2_relative": 1.0 / kappa} for kappa in kappas}
-    problems = {kappa: bench.problem(**flags[kappa]) for kappa in kappas}
-    targets = dict[float, float]()
-    for kappa, problem in problems.items():
+    asked: dict[tuple[str, float], Curve] = {}
+    for kappa in kappas:
+        problem = bench.problem(l2_relative=1.0 / kappa)
         assert problem.solution is not None
-        targets[kappa] = eps * (problem.value(np.zeros(problem.d)) - problem.solution.f)
-    asked = [
-        Curve(
-            entry.method,
-            f"{entry.label}, kappa = {kappa:g}",
-            {**flags[kappa], "gamma": entry.gamma, "target": targets[kappa], "rounds": rounds},
-        )
-        for entry, kappa in product(TABLE_ENTRIES, kappas)
-    ]
-    runs = iter(bench.runs(asked))
-    return [
-        _series(entry, kappas, [_spent(next(runs), targets[k], problems[k].n) for k in kappas])
-        for entry in TABLE_ENTRIES
-    ]
+        target = eps * (problem.value(np.zeros(problem.d)) - problem.solution.f)
+        for entry in TABLE_ENTRIES:
+            gamma = "figure" if entry.figure else None
+            flags = {"l2_relative": 1.0 / kappa, "gamma": gamma, "target": target, "rounds": rounds}
+            asked[entry.label, kappa] = Curve(entry.method, f"{entry.label}, kappa = {kappa:g}", flags)
+    runs = dict(zip(asked, bench.runs(list(asked.values())), strict=True))
+    spent = {key: _spent(run, asked[key].flags["target"], bench.problem().n) for key, run in runs.items()}
+    return [_series(entry, {kappa: spent[entry.label, kappa] for kappa in kappas}) for entry in TABLE_ENTRIES]
 
 
 def _spent(run: RunResult, target: float, n: int) -> dict[str, Any]:
@@ -220,13 +212,13 @@ def _panel(id: str, heading: str, measured: Sequence[Series], kappas: Sequence[f
     missing = [s.label for s in measured if not s.y]
     note = f"Not shown: {', '.join(missing)} ({heading}), which does not reach eps." if missing else ""
     xs = {"kappa": "condition number kappa", "sqrt(kappa)": "square root of kappa"}
-    return Panel(id, heading, drawn, "kappa", xs, "rounds to eps", "log", "log", note=note)
+    return log_log(id, heading, drawn, xs, "rounds to eps", note)
 
 
 def _floats(measured: Sequence[Series]) -> Panel:
     drawn = [replace(s, y=[s.about["floats per round"] * v for v in s.y], low=None, high=None) for s in measured if s.y]
     heading, xs = "the same quadratics: floats", {"kappa": "condition number kappa"}
-    return Panel("floats", heading, drawn, "kappa", xs, "floats per client to eps, up and down", "log", "log")
+    return log_log("floats", heading, drawn, xs, "floats per client to eps, up and down")
 
 
 def _bias(s: Series, eps: float) -> Panel:
@@ -236,7 +228,7 @@ def _bias(s: Series, eps: float) -> Panel:
     wanted = Series("eps", x, [eps] * len(floor.y), kind="bound")
     label = "the smallest |x \N{MINUS SIGN} x*|\N{SUPERSCRIPT TWO}, relative to the first"
     heading = "LocalGD on the quadratics: where it stalls"
-    return Panel("bias", heading, [floor, wanted], "kappa", {"kappa": "condition number kappa"}, label, "log", "log")
+    return log_log("bias", heading, [floor, wanted], {"kappa": "condition number kappa"}, label)
 
 
 def _table(q: Mapping[str, Any], measured: Sequence[Series]) -> Table:
@@ -272,20 +264,10 @@ def claims_of(panels: Sequence[Panel]) -> Iterator[claims.Asserted]:
     by_id = {p.id: p for p in panels}
     floor, eps = by_id["bias"].series
     kappas = len(floor.x["kappa"])
-    yield _slopes(
-        by_id["quadratics"],
-        kappas,
-        1.0,
-        "table1-slow",
-        "The rounds of GD, Scaffold, FedLin and S-Local-GD grow like kappa",
-    )
-    yield _slopes(
-        by_id["quadratics"],
-        kappas,
-        0.5,
-        "table1-fast",
-        "The rounds of Scaffnew and accelerated GD grow like sqrt(kappa)",
-    )
+    slow = "The rounds of GD, Scaffold, FedLin and S-Local-GD grow like kappa"
+    yield _slopes(by_id["quadratics"], kappas, 1.0, "table1-slow", slow)
+    fast = "The rounds of Scaffnew and accelerated GD grow like sqrt(kappa)"
+    yield _slopes(by_id["quadratics"], kappas, 0.5, "table1-fast", fast)
 
     lowest = min(floor.y)
     holds = all(f > e for f, e in zip(floor.y, eps.y, strict=True))
