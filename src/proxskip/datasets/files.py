@@ -38,7 +38,7 @@ OTHER_FORMATS = (
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Dataset:
+class Dataset(display.Described):
     """Rows ``A`` (CSR or dense, float64) with labels ``b`` as in the file; unpacks to ``A, b``.
 
     Args:
@@ -78,12 +78,6 @@ class Dataset:
         # the mean of equal numbers may be off by a rounding, which must not become one
         constant = scale <= 1e-12 * np.max(np.abs(self.A), axis=0)
         return replace(self, A=np.where(constant, 0.0, centered / np.where(constant, 1.0, scale)), name=name)
-
-    def __repr__(self) -> str:
-        return display.text(*self._described())
-
-    def _repr_html_(self) -> str:
-        return display.html(*self._described())
 
     def _described(self) -> tuple[str, list[tuple[str, str]]]:
         rows, features = self.A.shape

@@ -10,25 +10,12 @@ from proxskip.types import InputError
 _SPECIAL = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "^": r"\^{}"}
 
 
-class PlainTable:
-    """A title, a head and lines of texts; a subclass has the three methods that follow."""
+class PlainTable(display.Tabled):
+    """A table for a paper and for pandas too; a subclass has ``records``, ``_title`` and ``_shown``."""
 
     def records(self) -> list[dict[str, Any]]:
         """The table as plain numbers, one dict for each line."""
         raise NotImplementedError
-
-    def _title(self) -> str:
-        raise NotImplementedError
-
-    def _shown(self) -> tuple[list[str], list[list[str]]]:
-        """The head and the lines, as texts."""
-        raise NotImplementedError
-
-    def __repr__(self) -> str:
-        return "\n".join([self._title(), *display.columns(*self._shown())])
-
-    def _repr_html_(self) -> str:
-        return display.table(*self._shown(), self._title())
 
     def to_frame(self) -> Any:
         """The table as a pandas DataFrame."""

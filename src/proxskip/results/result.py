@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from proxskip.results.trace import Trace
+from proxskip.results.trace import Trace, sparkline
 from proxskip.support import display
 from proxskip.types import Array, Indices, Vectors
 
@@ -61,7 +61,7 @@ class Summary(dict[str, Any]):
         return "\n".join(f"{k:<{width}}  {v}" for k, v in texts.items())
 
 
-class Result:
+class Result(display.Described):
     """What ``run``, ``minimize`` and ``train`` return: an answer, how it was reached, and at what cost.
 
     A subclass is a frozen dataclass with the fields below, as fields or properties, and fields of its own. It sets
@@ -112,15 +112,11 @@ class Result:
         rows = [("x", np.array2string(self.x, precision=4, threshold=6, edgeitems=3))]
         return rows + [("warning", note) for note in self.warnings[:3]]
 
-    def __repr__(self) -> str:
-        return display.text(self._title(), self.rows())
+    def _described(self) -> tuple[str, list[tuple[str, str]]]:
+        return f"{type(self).__name__}: {self.status.name}, {self.message}", self.rows()
 
-    def _repr_html_(self) -> str:
-        pictures = (display.sparkline(self.trace[y], y) for y in (self.axes[1], "grad_norm") if y in self.trace)
-        return display.html(self._title(), self.rows(), next(filter(None, pictures), ""))
-
-    def _title(self) -> str:
-        return f"{type(self).__name__}: {self.status.name}, {self.message}"
+    def _picture(self) -> str:
+        return sparkline(self.trace, self.axes[1], "grad_norm")
 
 
 @dataclass(frozen=True, eq=False, repr=False)

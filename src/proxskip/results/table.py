@@ -22,18 +22,15 @@ COSTS = {"rounds": ("round",), "gradients": ("grad_evals",), "bits": ("bits_up",
 """The costs of a table, and the columns of the trace that are added up for each."""
 
 
-class Results(list[RunResult]):
+class Results(display.Tabled, list[RunResult]):
     """A list of results that prints as a table, one line for each setting: medians over its seeds.
 
     Args:
         iterable: the results.
     """
 
-    def __repr__(self) -> str:
-        return "\n".join([f"{len(self)} results", *display.columns(*self._shown())])
-
-    def _repr_html_(self) -> str:
-        return display.table(*self._shown(), f"{len(self)} results")
+    def _title(self) -> str:
+        return f"{len(self)} results"
 
     def _shown(self) -> tuple[list[str], list[list[str]]]:
         return fields.table([(label, [r.summary for r in runs]) for label, runs in grouped(self).items()])

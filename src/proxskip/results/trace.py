@@ -26,7 +26,7 @@ def _cell(value: float) -> str:
     return str(int(value)) if value.is_integer() and abs(value) < 2**53 and repr(value) != "-0.0" else repr(value)
 
 
-class Trace:
+class Trace(display.Described):
     """An append-only table of float64 columns.
 
     Args:
@@ -74,12 +74,8 @@ class Trace:
         view.flags.writeable = False
         return view
 
-    def __repr__(self) -> str:
-        return display.text(*self._described())
-
-    def _repr_html_(self) -> str:
-        pictures = (display.sparkline(self[y], y) for y in ("gap", "grad_norm", "certificate") if y in self)
-        return display.html(*self._described(), next(filter(None, pictures), ""))
+    def _picture(self) -> str:
+        return sparkline(self, "gap", "grad_norm", "certificate")
 
     def _described(self) -> tuple[str, list[tuple[str, str]]]:
         """The columns that people look at first, from the first record to the last; the names of all columns."""
@@ -139,6 +135,12 @@ class Trace:
         # a name has no comma or quote, and begins like no formula of a spreadsheet
         lines = [self._position, *(map(_cell, row) for row in self._table[:, : self._length].T.tolist())]
         atomic_write_text(Path(path), "".join(",".join(line) + "\n" for line in lines))
+
+
+def sparkline(trace: Trace, *columns: str) -> str:
+    """A small picture of the first of these columns that has positive numbers, as HTML; empty if none has."""
+    pictures = (display.sparkline(trace[name], name) for name in columns if name in trace)
+    return next(filter(None, pictures), "")
 
 
 def _number(name: str, value: Any) -> float:

@@ -94,8 +94,8 @@ class PlanRow:
         return f"{self.status.lower()} at {self.reached:.0e}"
 
 
-@dataclass(frozen=True)
-class Plan:
+@dataclass(frozen=True, repr=False)
+class Plan(display.Tabled):
     """The candidates, fastest first; print it for a table. ``best`` is the choice.
 
     Args:
@@ -126,15 +126,17 @@ class Plan:
             return f"Take {best.label}; no other method got there."
         return f"Take {best.label}; {other.label} takes {other.seconds / best.seconds:.3g} times as long."
 
-    def __repr__(self) -> str:
-        title = f"Simulated times to a gradient norm of {self.tol:g}"
-        spent = f"The runs took {sum(row.spent for row in self.rows):.2g} s."
-        return "\n".join([title, *display.columns(*self._table()), self.sentence, *self.notes, spent])
-
     def _repr_html_(self) -> str:
-        return display.table(*self._table(), self.sentence)
+        return display.table(*self._shown(), self.sentence)
 
-    def _table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def _title(self) -> str:
+        return f"Simulated times to a gradient norm of {self.tol:g}"
+
+    def _remarks(self) -> Sequence[str]:
+        spent = f"The runs took {sum(row.spent for row in self.rows):.2g} s."
+        return [self.sentence, *self.notes, spent]
+
+    def _shown(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         cells = [
             (
                 row.label,

@@ -70,8 +70,8 @@ class Candidate:
         return math.inf if gap is None or math.isnan(gap) else gap
 
 
-@dataclass(frozen=True)
-class Tuned:
+@dataclass(frozen=True, repr=False)
+class Tuned(display.Tabled):
     """What ``tune`` found: the best method, and all candidates, the best first.
 
     Args:
@@ -88,12 +88,7 @@ class Tuned:
     notes: tuple[str, ...] = ()
     target: float | None = None
 
-    def __repr__(self) -> str:
-        head, cells = self._table()
-        return "\n".join([self._title(), *display.columns(head, cells[:6]), *self.notes])
-
-    def _repr_html_(self) -> str:
-        return display.table(*self._table(), title=self._title())
+    lines_of_repr = 6
 
     @property
     def best(self) -> Candidate:
@@ -123,7 +118,10 @@ class Tuned:
     def _title(self) -> str:
         return f"Tuned: {self.method!r}, {len(self.candidates)} candidates, {self.rounds:,} rounds"
 
-    def _table(self) -> tuple[tuple[str, ...], list[list[str]]]:
+    def _remarks(self) -> Sequence[str]:
+        return self.notes
+
+    def _shown(self) -> tuple[Sequence[str], list[list[str]]]:
         rows = []
         for c in self.candidates:
             gap = "diverged" if c.score == math.inf else f"{c.score:.2e}"

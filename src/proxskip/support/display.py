@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from html import escape
-from typing import Any
+from importlib.resources import files
+from typing import Any, ClassVar
 
 import numpy as np
 
 Rows = Sequence[tuple[str, str]]
+Table = Sequence[Sequence[str]]
 SECONDS_BEFORE_A_WORD = 2.0
 """What takes less, such as loading kernels from numba's cache, needs no word."""
 SPARK_POINTS = 120
 """A sparkline has at most this many points."""
-_CELL = "text-align:left;padding:1px 10px 1px 0;vertical-align:top;background:none;border:none"
 
 
 @contextmanager
@@ -95,27 +96,27 @@ def text(title: str, rows: Rows) -> str:
 
 
 def html(title: str, rows: Rows, picture: str = "") -> str:
-    """The same as a small table, with a picture under it."""
-    cells = "".join(
-        f'<tr style="background:none"><th style="{_CELL};font-weight:normal;opacity:.7">{escape(name)}</th>'
-        f'<td style="{_CELL}">{escape(value)}</td></tr>'
-        for name, value in rows
-    )
-    return (
-        f'<div><strong>{escape(title)}</strong><table style="border-collapse:collapse">{cells}</table>{picture}</div>'
-    )
+    """The same as a small table, with a picture under it, which is HTML already."""
+    from markupsafe import Markup  # loaded by notebooks only, as is the template
+
+    return str(_template().described(title, rows, Markup(picture)))
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> str:
+def table(head: Sequence[str], rows: Table, title: str = "") -> str:
     """An HTML table with a header."""
-    top = "".join(f'<th style="{_CELL};border-bottom:1px solid #999">{escape(name)}</th>' for name in head)
-    cells = ("".join(f'<td style="{_CELL};white-space:nowrap">{escape(cell)}</td>' for cell in row) for row in rows)
-    body = "".join(f'<tr style="background:none">{row}</tr>' for row in cells)
-    over = f"<strong>{escape(title)}</strong>" if title else ""
-    return f'<div>{over}<table style="border-collapse:collapse"><tr>{top}</tr>{body}</table></div>'
+    return str(_template().tabled(title, head, rows))
 
 
-def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+@functools.cache
+def _template() -> Any:
+    """The macros of notebook.html."""
+    from jinja2 import Environment
+
+    source = files("proxskip.support").joinpath("notebook.html").read_text("utf-8")
+    return Environment(autoescape=True).from_string(source).module
+
+
+def columns(head: Sequence[str], rows: Table) -> list[str]:
     """Lines of a plain table: the first column to the left, the others to the right."""
     first, *others = (max(map(len, column)) for column in zip(head, *rows, strict=True))
     return [
@@ -136,10 +137,51 @@ def sparkline(values: Any, label: str) -> str:
     x = 2 + (width - 4) * (at - at[0]) / max(at[-1] - at[0], 1)
     h = height - 4 - (height - 8) * (v - v.min()) / (float(np.ptp(v)) or 1.0)
     points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, h, strict=True))
-    words = escape(f"{label} from {gap(float(y[at[0]]))} to {gap(float(y[at[-1]]))}")
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-        f'role="img" aria-label="{words}"><title>{words}</title>'
-        f'<polyline points="{points}" fill="none" stroke="#0072B2" stroke-width="1.5"/></svg>'
-        f'<span style="font-size:85%;opacity:.7;padding-left:8px">{words}</span>'
-    )
+    words = f"{label} from {gap(float(y[at[0]]))} to {gap(float(y[at[-1]]))}"
+    return str(_template().sparkline(points, words, width, height))
+
+
+# -- objects that show themselves --------------------------------------------------------------------------------------
+class Described:
+    """Shows itself as a title with a few lines, at a prompt and in a notebook."""
+
+    __slots__ = ()
+
+    def _described(self) -> tuple[str, Rows]:
+        raise NotImplementedError
+
+    def _picture(self) -> str:
+        """A picture for a notebook, as HTML."""
+        return ""
+
+    def __repr__(self) -> str:
+        return text(*self._described())
+
+    def _repr_html_(self) -> str:
+        return html(*self._described(), self._picture())
+
+
+class Tabled:
+    """Shows itself as a table under a title, at a prompt and in a notebook."""
+
+    __slots__ = ()
+    lines_of_repr: ClassVar[int | None] = None
+    """The most lines at a prompt; None for all."""
+
+    def _title(self) -> str:
+        raise NotImplementedError
+
+    def _shown(self) -> tuple[Sequence[str], Table]:
+        """The head and the lines, as texts."""
+        raise NotImplementedError
+
+    def _remarks(self) -> Sequence[str]:
+        """Sentences below the table at a prompt."""
+        return ()
+
+    def __repr__(self) -> str:
+        head, rows = self._shown()
+        return "\n".join([self._title(), *columns(head, rows[: self.lines_of_repr]), *self._remarks()])
+
+    def _repr_html_(self) -> str:
+        return table(*self._shown(), self._title())
