@@ -14,6 +14,7 @@ from proxskip.experiments.figures import PAPER
 from proxskip.experiments.flags import (
     DATA_DIR,
     JSON,
+    LOCAL_ENGINES,
     NETWORKS,
     NOT_OF_TUNE,
     PROBLEM,
@@ -24,14 +25,17 @@ from proxskip.experiments.flags import (
     THREADS,
     TUNING,
     Flag,
+    default_of,
     network,
     nonnegative,
     positive,
     probability,
     whole,
 )
+from proxskip.experiments.settings import CLIENTS
 from proxskip.methods.registry import METHODS, named
 from proxskip.report.plots import X_AXES
+from proxskip.running.plan import plan as plan_function
 from proxskip.types import InputError
 
 EXIT_CODES = """\
@@ -143,14 +147,15 @@ PLAN = (
     Flag("client_speed", "a client's speed relative to this machine; default: 1", positive("client-speed"), "V"),
     Flag("gradient_seconds", "seconds per local gradient; default: that of --network, or measured",
          nonnegative("gradient-seconds"), "S"),
-    Flag("tol", "gradient norm to reach; default: 1e-6", positive("tol"), default=1e-6),
-    Flag("seconds", "for all runs together, on this machine; default: 60", positive("seconds"), "S", default=60.0),
+    Flag("tol", "gradient norm to reach", positive("tol"), default=default_of(plan_function, "tol")),
+    Flag("seconds", "for all runs together, on this machine", positive("seconds"), "S",
+         default=default_of(plan_function, "seconds")),
 )  # fmt: skip
 THEORY = (
     Flag("L", "smoothness", positive("L"), required=True),
     Flag("mu", "strong convexity", positive("mu"), required=True),
-    Flag("eps", "accuracy, between 0 and 1; default: 1e-6", positive("eps"), default=1e-6),
-    Flag("n", "clients; default: 20", whole("n"), default=20),
+    Flag("eps", "accuracy, between 0 and 1", positive("eps"), default=1e-6),
+    Flag("n", "clients", whole("n"), default=CLIENTS),
     Flag("cohort", "clients per round: print the least number of rounds for such cohorts", whole("cohort"), "c"),
     Flag("d", "unknowns; needed for the floats", whole("d")),
     Flag("G2", "(1/n) sum_i |grad f_i(x*)|^2; needed for the rounds of LocalGD", nonnegative("G2")),
@@ -160,27 +165,27 @@ THEORY = (
 )
 CACHE = Flag("data_dir", "folder; default: $PROXSKIP_CACHE or ~/.cache/proxskip", metavar="DIR")
 PLOT = (
-    Flag("x", "default: rounds", choices=tuple(X_AXES), default="rounds"),
-    Flag("y", "a column of the trace; default: gap, which is f(x) - f*", metavar="COLUMN", default="gap"),
+    Flag("x", "the x axis", choices=tuple(X_AXES), default="rounds"),
+    Flag("y", "a column of the trace; gap is f(x) - f*", metavar="COLUMN", default="gap"),
     Flag("title", "title of the figure", default=""),
     Flag("out", "a .png or .pdf file (both are written); default for one folder: Y-X.png in it", metavar="FILE"),
 )
 REPRODUCE = (
     Flag("data", "data set or file; default: digits; w8a with --family", metavar="NAME|FILE"),
     DATA_DIR,
-    Flag("out", "folder for index.html, results.json, figures and runs; default: report", metavar="DIR",
+    Flag("out", "folder for index.html, results.json, figures and runs", metavar="DIR",
          default="report"),
     Flag("quick", "shorter runs (digits: three minutes on two cores)", default=False, switch=True),
     Flag("family", "compare the methods with each other instead, in rounds, gradients and bits", default=False,
          switch=True),
     Flag("jobs", "processes; default: one per core", whole("jobs"), "N"),
     Flag("strict", "exit with 6 if a claim fails", default=False, switch=True),
-    Flag("engine", "default: cpu", choices=("cpu", "gpu", "reference"), default="cpu"),
+    Flag("engine", choices=LOCAL_ENGINES, default="cpu"),
     THREADS, JSON, QUIET,
 )  # fmt: skip
 DEMO = (
     Flag("race", "only the race", default=False, switch=True),
-    Flag("out", "folder of the report; default: demo", metavar="DIR", default="demo"),
+    Flag("out", "folder of the report", metavar="DIR", default="demo"),
 )
 
 

@@ -6,6 +6,7 @@ A flag may belong to every method, to methods that handle something, such as coh
 from __future__ import annotations
 
 import argparse
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
@@ -19,6 +20,7 @@ from proxskip.graphs import NAMES as GRAPHS
 from proxskip.methods.registry import METHODS
 from proxskip.networks import NAMED, Network
 from proxskip.problems.glm import LeastSquares, Logistic, Softmax
+from proxskip.running.tune import POWERS, tune
 from proxskip.types import InputError
 
 LOSSES: dict[str, Any] = {"logistic": Logistic, "squared": LeastSquares, "softmax": Softmax}
@@ -131,10 +133,10 @@ class Flag:
 
     Args:
         name: where its value is kept, such as ``split_seed``.
-        help: one line.
+        help: one line, without its default; the choices if not given.
         type: makes the value from text.
         metavar: what stands for the value in the help.
-        default: None, unless the value is needed where nothing was given.
+        default: None, unless the value is needed where nothing was given; the help says it.
         choices: the words that it takes, if it takes nothing else.
         switch: whether it has no value.
         needs: what a method must handle for this flag, such as "cohort"; empty if every method takes it.
@@ -144,7 +146,7 @@ class Flag:
     """
 
     name: str
-    help: str
+    help: str = ""
     type: Callable[[str], Any] | None = None
     metavar: str | tuple[str, ...] | None = None
     default: Any = None
@@ -160,15 +162,29 @@ class Flag:
         """As it is written."""
         return self.spelling or "--" + self.name.replace("_", "-")
 
+    @property
+    def text(self) -> str:
+        """Its help, with its default."""
+        text = self.help or ", ".join(self.choices or ())
+        if self.default in (None, "") or self.switch:
+            return text
+        default = f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
+        return f"{text}; default: {default.replace('e-0', 'e-')}".removeprefix("; ")
+
     def add_to(self, parser: Any) -> None:
         """Add the flag to a parser or to a group of it."""
-        options: dict[str, Any] = {"dest": self.name, "help": self.help, "default": self.default}
+        options: dict[str, Any] = {"dest": self.name, "help": self.text, "default": self.default}
         if self.switch:
             options["action"] = "store_true"
         else:
             options |= {"type": self.type, "metavar": self.metavar, "choices": self.choices, "required": self.required}
             options |= {"nargs": self.values}
         parser.add_argument(self.flag, **options)
+
+
+def default_of(function: Callable[..., Any], parameter: str) -> Any:
+    """The default of a parameter of a Python function, which is that of its flag too."""
+    return inspect.signature(function).parameters[parameter].default
 
 
 DATA_DIR = Flag("data_dir", "folder with data sets, searched before $PROXSKIP_DATA and the cache", metavar="DIR")
@@ -182,7 +198,7 @@ PROBLEM = (
     Flag("group", "group column of a table, for --split group", metavar="COLUMN", needs="clients"),
     Flag("standardize", "give features mean zero and mean square one", default=False, switch=True),
     DATA_DIR,
-    Flag("loss", f"{', '.join(LOSSES)}; default: logistic", None, "LOSS", "logistic", tuple(LOSSES)),
+    Flag("loss", "", None, "LOSS", "logistic", tuple(LOSSES)),
     Flag("l2", "lambda of the regularizer lambda/2 |x|^2", nonnegative("l2"), "LAMBDA"),
     Flag("l2_relative", "lambda as a share of the smoothness of the average loss; default: 1e-4",
          nonnegative("l2-relative"), "SHARE"),
@@ -190,16 +206,16 @@ PROBLEM = (
     Flag("psi", "regularizer psi(x), such as l1:0.01", metavar="PSI", needs="psi"),
     Flag("D", "D in psi(D x): difference or identity; default: difference", None, "D", None,
          ("difference", "identity"), needs="D"),
-    Flag("dtype", "float64 or float32; default: float64", None, "TYPE", "float64", ("float64", "float32")),
+    Flag("dtype", "float64 or float32", None, "TYPE", "float64", ("float64", "float32")),
     Flag("clients", "default: 20, or one per group with --split group", whole("clients"), "n", needs="clients"),
-    Flag("split", f"rows of clients: {', '.join(SPLITS)}; default: label", None, "HOW", "label", SPLITS,
+    Flag("split", f"rows of clients: {', '.join(SPLITS)}", None, "HOW", "label", SPLITS,
          needs="clients"),
-    Flag("alpha", "concentration of --split dirichlet; default: 0.5", positive("alpha"), default=0.5, needs="clients"),
-    Flag("split_seed", "seed of random splits and graphs; default: 0", whole("split-seed", 0), "SEED", default=0,
+    Flag("alpha", "concentration of --split dirichlet", positive("alpha"), default=0.5, needs="clients"),
+    Flag("split_seed", "seed of random splits and graphs", whole("split-seed", 0), "SEED", default=0,
          needs="clients"),
     Flag("weights", "weights w_i: rows or equal; default: rows; equal for tamuna and graphs", None, "HOW", None,
          ("rows", "equal"), needs="clients"),
-    Flag("smoothness", "L of step sizes: max (theorems) or average (paper's figures); default: max", None, "HOW",
+    Flag("smoothness", "L of step sizes: max (theorems) or average (paper's figures)", None, "HOW",
          "max", ("max", "average")),
     Flag("personal", "clients use ALPHA times the common model, the rest their own", probability("personal"), "ALPHA",
          needs="clients"),
@@ -252,16 +268,18 @@ STOPPING = (
 )
 """A run stops at the first limit, or when all tolerances hold."""
 THREADS = Flag("threads", "threads; default: one per core", whole("threads"), "N")
-SEED = Flag("seed", "random seed; default: 0", whole("seed", 0), default=0)
+SEED = Flag("seed", "random seed", whole("seed", 0), default=0)
 JSON = Flag("json", "print JSON only", default=False, switch=True)
 QUIET = Flag("quiet", "print warnings and errors only", default=False, switch=True)
 RAY = (
     Flag("address", "HOST:PORT of a Ray cluster, or auto; default: start Ray", metavar="ADDRESS"),
     Flag("actors", "actors of --engine ray; default: one per machine", whole("actors"), "N"),
 )
+LOCAL_ENGINES = ("cpu", "gpu", "reference")
+"""Those of commands that make many short runs on this machine."""
 ENGINES = ("cpu", "gpu", "ray", "reference", "torch")
 RUNNING = (
-    Flag("engine", f"{', '.join(ENGINES)}; default: cpu", None, "ENGINE", "cpu", ENGINES),
+    Flag("engine", "", None, "ENGINE", "cpu", ENGINES),
     *RAY,
     SEED,
     Flag("seeds", "make N runs, with seeds from --seed on", whole("seeds"), "N"),
@@ -280,14 +298,20 @@ OUTPUT = (
 )  # fmt: skip
 
 TUNING = (
-    Flag("budget", "rounds over all candidates, for each seed; default: 2000", whole("budget"), "R", 2000),
-    Flag("powers", "step sizes gamma = 2^k/L for k from A to B; default: -4 3", int, ("A", "B"), values=2),
+    Flag("budget", "rounds over all candidates, for each seed", whole("budget"), "R", default_of(tune, "budget")),
+    Flag(
+        "powers",
+        f"step sizes gamma = 2^k/L for k from A to B; default: {POWERS[0]} {POWERS[-1]}",
+        int,
+        ("A", "B"),
+        values=2,
+    ),
     Flag("steps", "numbers of local steps; default: a quarter, one and four times the theorem's", counts, "K,K,.."),
     Flag("seeds", "runs of each candidate, which is judged by their median; default: 1", whole("seeds"), "N"),
     Flag("target", "f - f*: the fewest rounds to it win; default: the smallest f - f* wins", positive("target"), "EPS"),
-    Flag("engine", "cpu, gpu or reference; default: cpu", None, "ENGINE", "cpu", ("cpu", "gpu", "reference")),
+    Flag("engine", "", None, "ENGINE", "cpu", LOCAL_ENGINES),
     THREADS,
-    Flag("jobs", "processes; default: 1", whole("jobs"), "N", 1),
+    Flag("jobs", "processes", whole("jobs"), "N", default_of(tune, "jobs")),
     Flag("out", "folder for all runs and the heat map", metavar="DIR"),
     JSON,
     QUIET,
