@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -266,7 +266,5 @@ class ServerState:
 
 _PER_CLIENT = ("counted", "heard", "participated", "last")
 _DIGESTS = ("digests", "uploads")
-_PLAIN = (
-    "ticket", "round", "void", "audited", "measured", "tried", "recentred", "reached", "at_rounding", "scale",
-    "ceiling", "sum_h", "grad_norm", "f",
-)  # fmt: skip
+_PLAIN = tuple(field.name for field in fields(ServerState) if field.type in ("int", "bool", "float"))
+"""The fields that are plain numbers, which a file holds as they are."""

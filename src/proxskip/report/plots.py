@@ -192,31 +192,39 @@ def curve_styles(series: Sequence[Series], figure: Collection[str] = ()) -> list
     Args:
         figure: the methods with their own style in the whole figure; other series have hollow markers.
     """
-    measured = [s for s in series if s.kind != "bound"]
-    keys = _keys(measured)
+    measured = [k for k, s in enumerate(series) if s.kind != "bound"]
+    keys = _keys([series[k] for k in measured])
     named = {name for name in (*figure, *keys) if style(name)}
     looks = _looks(keys, named)
-    drawn, by_method = list[CurveStyle](), dict[str, CurveStyle]()
-    for s, key in zip(measured, keys, strict=True):
-        own, base = style(key), looks[key]
-        # the second curve of a color gets other dashes and hollow markers
-        alike = [other for other in drawn if other.color == base.color]
-        first = alike[0].dashes if alike else base.dashes
-        dashes = _DASHES[((_DASHES.index(first) if first in _DASHES else 0) + len(alike)) % len(_DASHES)]
-        hollow = bool(alike) or (bool(named) and own is None)
-        width = 2.4 if own is not None and own.highlighted and not alike else 1.6
-        drawn.append(CurveStyle(base.color, dashes, base.marker, width, hollow))
-        by_method.setdefault(s.method or s.label, drawn[-1])
-    styles, curves, loose = list[CurveStyle](), iter(drawn), 0
-    for s in series:
-        if s.kind != "bound":
-            styles.append(next(curves))
-        elif s.method in by_method:
-            styles.append(replace(by_method[s.method], dashes="--", marker="", width=1.1))
-        else:  # black, told apart by their dashes
-            styles.append(CurveStyle(BLACK, _DASHES[1 + loose % 3], "", 1.1))
+    styles: dict[int, CurveStyle] = {}
+    by_method: dict[str, CurveStyle] = {}
+    for k, key in zip(measured, keys, strict=True):
+        alike = [other for other in styles.values() if other.color == looks[key].color]
+        styles[k] = _among(alike, looks[key], style(key), hollow=bool(named))
+        by_method.setdefault(series[k].method or series[k].label, styles[k])
+    loose = 0
+    for k, s in enumerate(series):
+        if s.kind == "bound" and s.method in by_method:
+            styles[k] = replace(by_method[s.method], dashes="--", marker="", width=1.1)
+        elif s.kind == "bound":  # black, told apart by their dashes
+            styles[k] = CurveStyle(BLACK, _DASHES[1 + loose % 3], "", 1.1)
             loose += 1
-    return styles
+    return [styles[k] for k in range(len(series))]
+
+
+def _among(alike: Sequence[CurveStyle], look: Style, own: Style | None, hollow: bool) -> CurveStyle:
+    """The style of a curve after those of its color: each has other dashes, and all but the first hollow markers.
+
+    Args:
+        own: the style of its method, if that has one.
+        hollow: whether a curve without a style of its own has hollow markers.
+    """
+    first = alike[0].dashes if alike else look.dashes
+    place = _DASHES.index(first) if first in _DASHES else 0
+    dashes = _DASHES[(place + len(alike)) % len(_DASHES)]
+    is_thick = own is not None and own.highlighted and not alike
+    is_hollow = bool(alike) or (hollow and own is None)
+    return CurveStyle(look.color, dashes, look.marker, 2.4 if is_thick else 1.6, is_hollow)
 
 
 def _keys(measured: Sequence[Series]) -> list[str]:
