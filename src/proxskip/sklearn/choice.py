@@ -7,6 +7,7 @@ from typing import Any
 
 from proxskip.networks import Network
 from proxskip.problems.federated import Problem
+from proxskip.sklearn.conventions import Networks
 
 NEWTON_ROUNDS = 10
 """About as many rounds as Newton's method needs from zero, whatever the accuracy."""
@@ -14,7 +15,7 @@ FLOPS = 1e9
 """Operations a second that a client is trusted with."""
 
 
-def chosen(problem: Problem, tol: float, network: Any, cohort: Any) -> tuple[str, str]:
+def chosen(problem: Problem, tol: float, network: Networks, cohort: Any) -> tuple[str, str]:
     """The name of a method, and a sentence that says why.
 
     Newton's method needs few rounds, in which each client computes a Hessian and sends the half of it. Scaffnew needs

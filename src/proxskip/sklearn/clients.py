@@ -11,18 +11,18 @@ from proxskip.problems.split import split
 from proxskip.results.result import RunResult
 from proxskip.running.run import run
 from proxskip.sklearn.choice import chosen
-from proxskip.sklearn.conventions import SparseEstimator, seed_of, warn_unless
+from proxskip.sklearn.conventions import Engines, Networks, Solver, SparseEstimator, seed_of, warn_unless
 from proxskip.types import Array
 
 
 class FederatedEstimator(SparseEstimator):
     """An estimator whose rows stay with clients, and which is fitted by ``run``."""
 
-    solver: Any
+    solver: Solver
     tol: float
     max_iter: int
-    engine: Any
-    network: Any
+    engine: Engines
+    network: Networks
     cohort: Any = None
 
     def _solve(self, model: Any, groups: Any, start: Array | None = None) -> Array:

@@ -14,9 +14,30 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
+from proxskip.core.engine import Engine
+from proxskip.core.method import Method
+from proxskip.networks import Network
 from proxskip.types import Array
 
-__all__ = ["LinearClassifier", "SparseEstimator", "classified", "seed_of", "validate_data", "warn_unless"]
+__all__ = [
+    "Engines",
+    "LinearClassifier",
+    "Networks",
+    "Seeds",
+    "Solver",
+    "SparseEstimator",
+    "classified",
+    "seed_of",
+    "validate_data",
+    "warn_unless",
+]
+
+Solver = Method | type[Method] | str
+"""A method of the library, its class or its name, or "auto"."""
+Engines = Engine | str
+Networks = Network | str
+Seeds = int | np.random.RandomState | None
+"""What scikit-learn takes for ``random_state``."""
 
 try:
     from sklearn.utils.validation import validate_data

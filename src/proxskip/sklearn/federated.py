@@ -10,7 +10,7 @@ import scipy.sparse
 
 from proxskip.problems.glm import Logistic, Softmax, with_ones
 from proxskip.sklearn.clients import FederatedEstimator
-from proxskip.sklearn.conventions import LinearClassifier, classified
+from proxskip.sklearn.conventions import Engines, LinearClassifier, Networks, Seeds, Solver, classified
 from proxskip.types import Array
 
 FAR_FROM_ZERO = 100.0
@@ -59,7 +59,7 @@ class FederatedClassifier(LinearClassifier, FederatedEstimator):
 
     def __init__(
         self,
-        solver: Any = "auto",
+        solver: Solver = "auto",
         *,
         l2: float | None = None,
         l2_relative: float | None = None,
@@ -67,10 +67,10 @@ class FederatedClassifier(LinearClassifier, FederatedEstimator):
         tol: float = 1e-4,
         max_iter: int = 5000,
         cohort: Any = None,
-        network: Any = "cross-silo",
-        engine: Any = "cpu",
+        network: Networks = "cross-silo",
+        engine: Engines = "cpu",
         warm_start: bool = False,
-        random_state: Any = None,
+        random_state: Seeds = None,
     ) -> None:
         # scikit-learn's clone asks that arguments are kept as they came; they are checked in ``fit``
         self.solver = solver

@@ -15,13 +15,14 @@ from proxskip.problems.glm import LeastSquares, LinearModel, Logistic, Softmax
 from proxskip.prox import Blocks, Zero, as_prox
 from proxskip.sklearn.conventions import (
     LinearClassifier,
+    Seeds,
     SparseEstimator,
     classified,
     seed_of,
     validate_data,
     warn_unless,
 )
-from proxskip.types import Array
+from proxskip.types import Array, Prox
 
 
 class ProxEstimator(SparseEstimator):
@@ -31,7 +32,7 @@ class ProxEstimator(SparseEstimator):
 
     def __init__(
         self,
-        penalty: Any = None,
+        penalty: Prox | None = None,
         *,
         l2: float = 0.0,
         fit_intercept: bool = True,
@@ -39,7 +40,7 @@ class ProxEstimator(SparseEstimator):
         tol: float = 1e-6,
         max_iter: int = 20_000,
         warm_start: bool = False,
-        random_state: Any = None,
+        random_state: Seeds = None,
     ) -> None:
         self.penalty = penalty
         self.l2 = l2
@@ -64,7 +65,7 @@ class ProxEstimator(SparseEstimator):
         warn_unless(result.success, result.message, "Raise max_iter or tol, or scale the features.")
         return result.x.reshape(rows, width)
 
-    def _penalty(self, rows: int, d: int, free: int) -> Any:
+    def _penalty(self, rows: int, d: int, free: int) -> Prox | None:
         """The penalty of each class's coefficients; copies, since some operators remember their last call."""
         psi = as_prox(self.penalty)
         if psi is None or (rows == 1 and not free):

@@ -14,7 +14,7 @@ from proxskip.problems.glm import LeastSquares, Logistic
 from proxskip.problems.poisson import Poisson
 from proxskip.results.inference import Inference
 from proxskip.sklearn.clients import FederatedEstimator
-from proxskip.sklearn.conventions import validate_data
+from proxskip.sklearn.conventions import Engines, Networks, Solver, validate_data
 from proxskip.types import Array
 
 FAMILIES: dict[str, tuple[Any, Any]] = {
@@ -87,11 +87,11 @@ class FederatedGLM(RegressorMixin, StatisticalEstimator):
         *,
         l2: float = 0.0,
         fit_intercept: bool = True,
-        solver: Any = "auto",
+        solver: Solver = "auto",
         tol: float = 1e-10,
         max_iter: int = 1000,
-        network: Any = "cross-silo",
-        engine: Any = "cpu",
+        network: Networks = "cross-silo",
+        engine: Engines = "cpu",
     ) -> None:
         self.family = family
         self.l2 = l2
@@ -153,11 +153,11 @@ class FederatedCox(StatisticalEstimator):
         ties: str = "efron",
         *,
         l2: float = 0.0,
-        solver: Any = "auto",
+        solver: Solver = "auto",
         tol: float = 1e-10,
         max_iter: int = 1000,
-        network: Any = "cross-silo",
-        engine: Any = "cpu",
+        network: Networks = "cross-silo",
+        engine: Engines = "cpu",
     ) -> None:
         self.ties = ties
         self.l2 = l2
