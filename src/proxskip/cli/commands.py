@@ -41,7 +41,6 @@ from proxskip.types import EngineError, InputError, UnsafeStepWarning, printable
 
 DONE, UNEXPECTED, BAD_INPUT, NOT_REACHED, DIVERGED, STALLED, FAILED_CLAIM, INTERRUPTED = 0, 1, 2, 3, 4, 5, 6, 130
 CORRUPTED = 7
-_OF_A_RUN = ("cohort", "every", "force", "checkpoint_every", "allow_unsafe_step", "threads", "network")
 _WORST_FIRST = (INTERRUPTED, CORRUPTED, DIVERGED, STALLED, NOT_REACHED, DONE)
 
 
@@ -133,7 +132,7 @@ def _execute(methods: Sequence[str], o: Namespace) -> tuple[list[dict[str, Any]]
     problem, labels = _problem(spec, o.quiet)
     tasks = tasks_of({name: settings.method_of(name, o, problem) for name in names}, out, o)
     with engine_for(o.engine, o) as engine:
-        shared = {k: vars(o)[k] for k in (*settings.LIMITS, *_OF_A_RUN)} | {"engine": engine, "spec": spec}
+        shared = {k: vars(o)[k] for k in flags.passed_on()} | {"engine": engine, "spec": spec}
         several = o.seeds is not None or o.command == "sweep"
         many_runs.check(tasks, problem, shared, out if several else None)
         problem.solution  # noqa: B018  before anything is overwritten, since it may take long

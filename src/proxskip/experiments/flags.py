@@ -20,6 +20,7 @@ from proxskip.graphs import NAMES as GRAPHS
 from proxskip.methods.registry import METHODS
 from proxskip.networks import NAMED, Network
 from proxskip.problems.glm import LeastSquares, Logistic, Softmax
+from proxskip.running.run import run
 from proxskip.running.tune import POWERS, tune
 from proxskip.types import InputError
 
@@ -358,6 +359,13 @@ def of_methods(kinds: Iterable[type[Method]]) -> dict[str, list[Flag]]:
         "stopping": list(STOPPING),
         "running and output": [*RUNNING, *OUTPUT],
     }
+
+
+def passed_on() -> list[str]:
+    """The names of the flags that ``run`` takes as they are."""
+    flags = (*STEPPING, *STOPPING, *RUNNING, *OUTPUT)
+    taken = inspect.signature(run).parameters.keys() - {"seed", "engine", "out"}  # each run of a sweep has its own
+    return [flag.name for flag in flags if flag.name in taken]
 
 
 def defaults() -> dict[str, Any]:

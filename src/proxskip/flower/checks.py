@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from proxskip.codecs import Codec, Key
 from proxskip.codecs.contract import Encoded
-from proxskip.core.dry_run import IdleClient, Route
+from proxskip.core.dry_run import IdleClient, Route, Trip
 from proxskip.core.method import Method
 from proxskip.flower import halves
 from proxskip.flower.messages import Answer
@@ -32,19 +31,12 @@ def read(answer: Answer, round: int, route: Route, key: Key) -> tuple[tuple[Arra
     """The decoded vectors of an answer, and the reason to reject them: None for sound ones."""
     if len(answer.up) != len(route):
         return (), f"it holds {len(answer.up)} vectors instead of {len(route)}"
-    vectors: list[Any] = []
-    for k, (v, (codec, number, length)) in enumerate(zip(answer.up, route, strict=True)):
-        if isinstance(v, Encoded) is (codec is None):
-            return (), f"the {len(v) * (1 if codec is None else 8)} bytes of vector {k} are in the wrong format"
-        if codec is None and len(v) != length:
-            return (), f"vector {k} has {len(v)} numbers instead of {length}"
-        if isinstance(v, Encoded) and codec is not None:
-            mine = replace(key, vector=number)
-            if len(v) != -(-codec.bits(length, mine) // 8):
-                return (), f"vector {k} has {len(v)} bytes instead of {-(-codec.bits(length, mine) // 8)}"
-            vectors.append(codec.decode(v, length, mine))
-        else:
-            vectors.append(v)
+    vectors: list[Array] = []
+    for k, (sent, trip) in enumerate(zip(answer.up, route, strict=True)):
+        vector = _decoded(k, sent, trip, key)
+        if isinstance(vector, str):
+            return (), vector
+        vectors.append(vector)
     if answer.round != round:
         return (), f"it says round {answer.round}"
     for k, v in enumerate(vectors):
@@ -52,6 +44,23 @@ def read(answer: Answer, round: int, route: Route, key: Key) -> tuple[tuple[Arra
         if len(bad):
             return (), f"entry {bad[0]} of vector {k} is {v[bad[0]]}"
     return tuple(vectors), None if math.isfinite(answer.value) else f"its value is {answer.value}"
+
+
+def _decoded(k: int, sent: Array | Encoded, trip: Trip, key: Key) -> Array | str:
+    """Vector k as the server reads it, or what is wrong with it."""
+    if trip.codec is None:
+        if isinstance(sent, Encoded):
+            return f"the {len(sent)} bytes of vector {k} are in the wrong format"
+        if len(sent) != trip.length:
+            return f"vector {k} has {len(sent)} numbers instead of {trip.length}"
+        return sent
+    if not isinstance(sent, Encoded):
+        return f"the {8 * len(sent)} bytes of vector {k} are in the wrong format"
+    mine = replace(key, vector=trip.number)
+    expected = -(-trip.codec.bits(trip.length, mine) // 8)
+    if len(sent) != expected:
+        return f"vector {k} has {len(sent)} bytes instead of {expected}"
+    return trip.codec.decode(sent, trip.length, mine)
 
 
 def route_of(method: Method, call: Call, d: int, wire_codec: Codec | None) -> Route:

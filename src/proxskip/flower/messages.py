@@ -182,7 +182,7 @@ def decode(raw: Any, d: int, limit: int = LIMIT) -> Ask | Answer:
     raise WireError("the message is neither an ask nor an answer.")
 
 
-def _ask(meta: dict[str, Any], vectors: tuple[Any, ...], d: int) -> Ask:
+def _ask(meta: dict[str, Any], vectors: tuple[sealed.AnyArray, ...], d: int) -> Ask:
     _check_fields(meta, _OF_AN_ASK)
     own = meta["own"]
     for name in (meta["half"], meta["settle"] or "none", *own):
@@ -200,7 +200,7 @@ def _ask(meta: dict[str, Any], vectors: tuple[Any, ...], d: int) -> Ask:
     })  # fmt: skip
 
 
-def _answer(meta: dict[str, Any], vectors: tuple[Any, ...]) -> Answer:
+def _answer(meta: dict[str, Any], vectors: tuple[sealed.AnyArray, ...]) -> Answer:
     _check_fields(meta, _OF_AN_ANSWER)
     up: list[Array | Encoded] = []
     for v in vectors:
@@ -240,7 +240,7 @@ def _check_name(name: str) -> None:
         raise WireError("the message names an invalid half.")
 
 
-def _is_plain(v: Any, d: int) -> bool:
+def _is_plain(v: sealed.AnyArray, d: int) -> bool:
     return bool(v.dtype == np.float64) and v.shape == (d,)
 
 
@@ -251,7 +251,7 @@ def _bytes(text: str, length: int) -> bytes:
     return bytes.fromhex(text)
 
 
-def _picked(vectors: tuple[Any, ...], places: list[Any]) -> tuple[Array, ...]:
+def _picked(vectors: tuple[sealed.AnyArray, ...], places: list[Any]) -> tuple[Array, ...]:
     """The vectors at these places of a message."""
     if len(places) > VECTORS or not all(type(k) is int and 0 <= k < len(vectors) for k in places):
         raise WireError("the message refers to a vector that is missing.")
