@@ -58,7 +58,7 @@ def waiting(d: int = 8) -> tuple[Server, bytes]:
     server = Server(ps.Scaffnew(0.5, 0.5), problem, 5, limit=LIMIT)
     asks = server.begin(bytes(range(16)))
     client = ClientNode(server.method, Worker(problem.clients[1], 1))
-    _, (raw,) = client.step(ClientState.fresh(bytes(range(16))), encode(asks[1]))
+    _, (raw,) = client.step(ClientState(bytes(range(16))), encode(asks[1]))
     return server, raw
 
 

@@ -23,7 +23,7 @@ def drive(
     server: Server, clients: Any, run: bytes = bytes(16), x0: Any = None
 ) -> tuple[ServerState, list[ClientState]]:
     """Run to the end; the states of the server and of all clients."""
-    memories = [ClientState.fresh(run) for _ in clients]
+    memories = [ClientState(run) for _ in clients]
     asks = server.begin(run, x0)
     while asks:
         batch, asks = asks, []
@@ -60,7 +60,7 @@ class Wires:
         method = options.pop("method", None) or ps.Scaffnew(1 / self.problem.L_max, 0.4)
         self.method, self.options = method, {"rounds": rounds, **options}
         self.server, self.clients = federate(method, self.problem, **self.options)
-        self.memory = [ClientState.fresh(RUN) for _ in self.clients]
+        self.memory = [ClientState(RUN) for _ in self.clients]
         self.asks: list[Ask] = self.server.begin(RUN)
 
     @property
@@ -122,7 +122,7 @@ class Wires:
         return float(np.linalg.norm(self.state.vectors["x"] - self.problem.solution.x))
 
     def wipe(self, i: int) -> None:
-        self.memory[i] = ClientState.fresh(RUN)
+        self.memory[i] = ClientState(RUN)
 
     def spoil(self, i: int, by: float) -> None:
         """Move a client's h behind its back."""

@@ -132,7 +132,7 @@ class Simulation:
         for c in clients:
             c.worker.gradients = 0
         self.run = seed.to_bytes(16, "little")
-        self.nodes = [_Node(c, ClientState.fresh(self.run)) for c in clients]
+        self.nodes = [_Node(c, ClientState(self.run)) for c in clients]
         self.rates = {f: self.rng.uniform(0.0, 0.3) if self.rng.random() < 0.4 else 0.0 for f in FAULTS}
         self.waiting = (0, -1)
         self.disk: tuple[dict[str, Any], dict[str, Any]] | None = None
@@ -197,7 +197,7 @@ class Simulation:
             if self._hits("cut") or self._hits("crash"):
                 node.down_until = min(CALM, self.now + self.rng.uniform(0.5, 15.0))
             if self._hits("wipe"):
-                node.state = ClientState.fresh(self.run)
+                node.state = ClientState(self.run)
                 node.applied.clear()
                 self.wiped.add(node.core.worker.i)
         if self._hits("restart"):

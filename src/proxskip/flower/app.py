@@ -164,8 +164,8 @@ def _load(context: Context, folder: Path | None, run: bytes, i: int) -> ClientSt
     elif folder is None and isinstance(record, ConfigRecord) and isinstance(arrays, ArrayRecord):
         vectors = {k: np.frombuffer(v.data, v.dtype).copy() for k, v in arrays.items()}
         saved = vectors, json.loads(str(record["meta"]))
-    state = ClientState.fresh(run) if saved is None else ClientState.of(*saved)
-    return state if state.run == run else ClientState.fresh(run)
+    state = ClientState(run) if saved is None else ClientState.of(*saved)
+    return state if state.run == run else ClientState(run)
 
 
 def _save(context: Context, folder: Path | None, i: int, state: ClientState) -> None:

@@ -16,6 +16,7 @@ from proxskip.core.method import Method
 from proxskip.flower import halves, messages
 from proxskip.flower.messages import Answer, Ask
 from proxskip.flower.worker import Worker
+from proxskip.results.sealed import AnyArray
 from proxskip.types import Array, InputError, Vectors
 
 
@@ -54,45 +55,45 @@ class ClientState:
     seen: int = 0
     digest: bytes = bytes(32)
 
-    @staticmethod
-    def fresh(run: bytes) -> ClientState:
-        return ClientState(run)
-
-    def arrays(self) -> dict[str, Array]:
+    def arrays(self) -> dict[str, AnyArray]:
         """The vectors, for a file."""
-        arrays = {f"memory.{k}": v for k, v in self.memory.items()}
+        arrays: dict[str, AnyArray] = {f"memory.{k}": v for k, v in self.memory.items()}
         if self.pending is not None:
             arrays |= {f"pending.{k}": v for k, v in self.pending.memory.items()}
             arrays |= {f"up.{k}": v for k, v in enumerate(self.pending.up)}
-            arrays |= {f"coded.{k}": _as_numbers(data) for k, data in enumerate(self.pending.coded) if data is not None}
+            coded = {f"coded.{k}": data for k, data in enumerate(self.pending.coded) if data is not None}
+            arrays |= {name: np.frombuffer(data, np.uint8) for name, data in coded.items()}
         return arrays
 
     def meta(self) -> dict[str, Any]:
         """The rest, for a file."""
         p = self.pending
-        waiting = None if p is None else {
-            "ticket": p.ticket, "exchange": p.exchange, "value": repr(p.value), "asked": p.asked.hex(),
-            **{f"coded.{k}": len(data) for k, data in enumerate(p.coded) if data is not None},
-        }  # fmt: skip
+        waiting = None
+        if p is not None:
+            waiting = {"ticket": p.ticket, "exchange": p.exchange, "value": p.value, "asked": p.asked.hex()}
         return {"run": self.run.hex(), "committed": self.committed, "seen": self.seen, "pending": waiting}
 
     @staticmethod
-    def of(arrays: Mapping[str, Array], meta: Mapping[str, Any]) -> ClientState:
+    def of(arrays: Mapping[str, AnyArray], meta: Mapping[str, Any]) -> ClientState:
         """Rebuild from ``arrays`` and ``meta``."""
 
-        def part(name: str) -> Vectors:
+        def part(name: str) -> dict[str, AnyArray]:
             return {k[len(name) :]: v for k, v in arrays.items() if k.startswith(name)}
 
         memory, waiting = part("memory."), meta["pending"]
-        up = part("up.")
         pending = None
         if waiting is not None:
-            sent = tuple(up[str(k)] for k in range(len(up)))
-            value, asked = float(waiting["value"]), bytes.fromhex(waiting["asked"])
-            coded = {int(k): v.tobytes() for k, v in part("coded.").items()}
-            sizes = {k: int(waiting[f"coded.{k}"]) for k in coded}
-            data = tuple(coded[k][: sizes[k]] if k in coded else None for k in range(len(up)))
-            pending = PendingWork(waiting["ticket"], waiting["exchange"], part("pending."), sent, value, asked, data)
+            up, coded = part("up."), part("coded.")
+            numbers = [str(k) for k in range(len(up))]
+            pending = PendingWork(
+                waiting["ticket"],
+                waiting["exchange"],
+                part("pending."),
+                tuple(up[k] for k in numbers),
+                float(waiting["value"]),
+                bytes.fromhex(waiting["asked"]),
+                tuple(coded[k].tobytes() if k in coded else None for k in numbers),
+            )
         committed = int(meta["committed"])
         digest = digest_of(committed, memory)
         return ClientState(bytes.fromhex(meta["run"]), committed, memory, pending, int(meta["seen"]), digest)
@@ -236,8 +237,3 @@ class ClientNode:
 
     def _kept(self, state: ClientState) -> Vectors:
         return dict(state.memory) if state.memory else self._start()
-
-
-def _as_numbers(data: bytes) -> Any:
-    """Bytes as 64-bit integers, padded, for a state's file."""
-    return np.frombuffer(data + bytes(-len(data) % 8), dtype="<u8")

@@ -225,7 +225,7 @@ class ServerState:
         for ticket, outcome in self.outcomes.items():
             arrays |= {f"outcome.{ticket}.{k}": v for k, v in enumerate(outcome.vectors)}
         arrays |= {name: getattr(self, name).copy() for name in _PER_CLIENT}
-        arrays |= {name: np.frombuffer(b"".join(getattr(self, name)), dtype="<u8") for name in _DIGESTS}
+        arrays |= {name: np.frombuffer(b"".join(getattr(self, name)), np.uint8) for name in _DIGESTS}
         return arrays
 
     def meta(self) -> dict[str, Any]:
@@ -249,7 +249,7 @@ class ServerState:
             outcomes[int(ticket)] = Outcome(words["settle"], vectors)
         per_client: dict[str, Any] = {name: arrays[name].astype(np.int64) for name in _PER_CLIENT}
         for name in _DIGESTS:
-            per_client[name] = [row.tobytes() for row in arrays[name].astype("<u8").reshape(-1, 4)]
+            per_client[name] = [row.tobytes() for row in arrays[name].reshape(-1, 32)]
         verdict = meta["verdict"]
         return ServerState(
             run=bytes.fromhex(meta["run"]),
