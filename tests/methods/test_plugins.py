@@ -15,7 +15,7 @@ import pytest
 
 import proxskip as ps
 from proxskip.methods import registry
-from proxskip.report import method_styles, plots
+from proxskip.report import plots
 from support.comparing import close
 from support.machine import Machine
 from support.pages import code_of
@@ -162,7 +162,7 @@ def test_python_resumes_it_once_it_is_known(kind: Any, tmp_path: Path) -> None:
 def test_a_folder_is_drawn_with_its_methods_style_or_without_its_method(kind: Any, tmp_path: Path) -> None:
     ps.run(kind.theory(PROBLEM), PROBLEM, rounds=2, out=tmp_path / "run")
     (curve,) = plots.curves_of(tmp_path / "run")
-    assert (curve.label, method_styles.style(curve.method)) == (TITLE, ps.core.Style("#123456", "--", "X"))
+    assert (curve.label, plots.style(curve.method)) == (TITLE, ps.core.Style("#123456", "--", "X"))
     forget()
     assert plots.curves_of(tmp_path / "run")[0].label == NAME
 

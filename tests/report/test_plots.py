@@ -11,8 +11,7 @@ from proxskip.methods import registry
 from proxskip.methods.registry import METHODS, title
 from proxskip.report import plots
 from proxskip.report.figures import Panel, Series
-from proxskip.report.method_styles import CYCLE, style
-from proxskip.report.plots import Curve
+from proxskip.report.plots import CYCLE, Curve, style
 from proxskip.results.trace import Trace
 from proxskip.types import InputError
 

@@ -18,8 +18,7 @@ import numpy as np
 from proxskip.methods.registry import title
 from proxskip.report import figures, plots
 from proxskip.report.figures import Claim, Experiment, Panel, ReproductionReport, Series, Table, Verdict, first_below
-from proxskip.report.method_styles import style
-from proxskip.report.plots import X_AXES, curve_styles, methods_in, numbers
+from proxskip.report.plots import X_AXES, curve_styles, methods_in, numbers, style
 from proxskip.report.words import finite, is_measured, number, sentence, words
 from proxskip.support.display import duration
 

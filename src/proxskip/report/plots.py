@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from proxskip.core.method import Style
+from proxskip.methods import registry
 from proxskip.report.figures import Panel, Series
-from proxskip.report.method_styles import CYCLE, style
 from proxskip.report.words import GREEK
-from proxskip.results.groups import OF_A_PROBLEM, grouped
 from proxskip.results.load import load
 from proxskip.results.result import Result, Summary
+from proxskip.results.table import OF_A_PROBLEM, grouped
 from proxskip.results.trace import Trace
+from proxskip.support import palette
 from proxskip.support.palette import BLACK
 from proxskip.types import Array, InputError
 
@@ -59,6 +60,8 @@ Y_AXES = {
 """Columns with a logarithmic y axis: its label, and the floor at which smaller values are drawn. Others are linear."""
 
 _DASHES = ("-", "--", "-.", ":")
+CYCLE = tuple(Style(*look) for look in palette.CYCLE)
+"""Styles by position, for curves that belong to no method or all to the same one."""
 MARKERS_PER_CURVE = 8
 LEGEND: dict[str, Any] = {"frameon": False, "fontsize": 9, "handlelength": 3.2}
 
@@ -179,6 +182,19 @@ class CurveStyle:
     marker: str
     width: float
     hollow: bool = False
+
+
+def style(name: str) -> Style | None:
+    """A method's own style; None for an unknown method, which is drawn by its position in the figure.
+
+    A method that describes none takes a place in ``CYCLE``, whose colors no method has: the first that did so the first
+    place.
+    """
+    kind = registry.METHODS.get(name)
+    if kind is None or kind.about.style is not None:
+        return None if kind is None else kind.about.style
+    plain = [known for known, other in registry.METHODS.items() if other.about.style is None]
+    return CYCLE[plain.index(name) % len(CYCLE)]
 
 
 def methods_in(panels: Sequence[Panel]) -> set[str]:

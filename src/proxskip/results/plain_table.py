@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from proxskip.support import display
-from proxskip.types import InputError
+from proxskip.types import Array, InputError
 
 _SPECIAL = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "^": r"\^{}"}
 
@@ -33,8 +33,8 @@ def _latex(text: str) -> str:
     return "".join(_SPECIAL.get(c, c) for c in text)
 
 
-def frame_of(rows: list[dict[str, Any]]) -> Any:
-    """A pandas DataFrame of these lines."""
+def frame_of(rows: list[dict[str, Any]] | dict[str, Array]) -> Any:
+    """A pandas DataFrame of these lines, or of these columns."""
     try:
         import pandas
     except ImportError:

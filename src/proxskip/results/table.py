@@ -1,25 +1,33 @@
-"""Many results: one line for each setting, in the terminal, in a paper and in pandas."""
+"""Many results: one line for each setting, in the terminal, in a paper and in pandas.
+
+Runs that differ in their seed alone are one setting, labeled by what differs.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+from proxskip.methods.registry import title
 from proxskip.results import fields
 from proxskip.results.atomic import atomic_write_text
-from proxskip.results.groups import grouped
 from proxskip.results.plain_table import PlainTable, frame_of
-from proxskip.results.result import RunResult
+from proxskip.results.result import Result, RunResult, Summary
 from proxskip.results.trace import Trace
 from proxskip.support import display
 
 COSTS = {"rounds": ("round",), "gradients": ("grad_evals",), "bits": ("bits_up", "bits_down")}
 """The costs of a table, and the columns of the trace that are added up for each."""
+
+OF_A_PROBLEM = ("data", "data_sha256", "samples", "d", "clients", "split", "weights", "lambda", "loss", "psi")
+"""Fields of a summary that say which problem was solved."""
+Kind = TypeVar("Kind", bound=Result)
 
 
 class Results(display.Tabled, list[RunResult]):
@@ -117,3 +125,27 @@ def _cell(row: dict[str, Any], cost: str) -> str:
 def _flat(run: RunResult) -> dict[str, Any]:
     """The summary's numbers and words; what is itself a list or a dict is left out."""
     return {k: v for k, v in run.summary.items() if not isinstance(v, (dict, list, tuple))}
+
+
+# -- settings ----------------------------------------------------------------------------------------------------------
+def grouped(results: Iterable[Kind]) -> dict[str, list[Kind]]:
+    """The results of each setting by its label, in the order of the results."""
+    groups: dict[str, list[Kind]] = {}
+    for result in results:
+        groups.setdefault(repr(result.summary.settings), []).append(result)
+    labels = _labels([runs[0].summary for runs in groups.values()])
+    # settings that only a digest tells apart have one label
+    numbered = [label if labels.count(label) == 1 else f"{label} ({k + 1})" for k, label in enumerate(labels)]
+    return dict(zip(numbered, groups.values(), strict=True))
+
+
+def _labels(summaries: Sequence[Summary]) -> list[str]:
+    """Each method with the settings that differ among its runs, or among all problems."""
+    labels = []
+    for s in summaries:
+        same = [other for other in summaries if other["method"] == s["method"]]
+        own = [k for k, v in s.settings.items() if any(other.get(k) != v for other in same)]
+        own += [k for k in OF_A_PROBLEM if k not in own and any(other.get(k) != s.get(k) for other in summaries)]
+        words = [display.parameter(k, s[k]) for k in own if s.get(k) is not None and k != "data_sha256"]
+        labels.append(", ".join([title(str(s["method"])), *words]))
+    return labels

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from proxskip.results.atomic import atomic_write_text
+from proxskip.results.plain_table import frame_of
 from proxskip.support import display
 from proxskip.types import Array, InputError
 
@@ -86,11 +87,7 @@ class Trace(display.Described):
 
     def to_frame(self) -> Any:
         """The trace as a pandas DataFrame, one row per record."""
-        try:
-            import pandas
-        except ImportError:
-            raise InputError("to_frame needs pandas; install it with pip install pandas.") from None
-        return pandas.DataFrame(self.to_arrays())
+        return frame_of(self.to_arrays())
 
     def append(self, row: Mapping[str, float]) -> None:
         """Add one row; columns it does not name become nan."""
