@@ -563,7 +563,7 @@ def test_after_the_race_comes_the_quick_report(monkeypatch, tmp_path):
         asked.append(options)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(reproduce_command, "reproduce", reproduce)
+    monkeypatch.setattr(reproduce_command, "make_report", reproduce)
     assert commands.main(["demo", "--out", str(tmp_path / "d")]) == 130
     assert asked[0].quick
     assert asked[0].out == tmp_path / "d"

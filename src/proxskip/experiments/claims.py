@@ -143,6 +143,11 @@ def _part(s: Series, start: int, end: int, of: int) -> list[float]:
     ]
 
 
+def _rounds_run(drawn: Sequence[Series]) -> float:
+    """The rounds of the shortest curve."""
+    return min(s.x["rounds"][-1] for s in drawn)
+
+
 def slope(x: Sequence[float] | Array, y: Sequence[float] | Array) -> float:
     """The slope of log y over log x, by least squares."""
     return float(np.polyfit(np.log(np.asarray(x, dtype=float)), np.log(np.asarray(y, dtype=float)), 1)[0])
@@ -182,14 +187,14 @@ def _decided(yes: bool, no: bool) -> bool | None:
 
 
 # -- the kinds of claims -----------------------------------------------------------------------------------------------
-def reaches(curves: Curves, eps: float, within: float, axis: str = "rounds") -> Finding:
+def reaches(curves: Curves, eps: float, within: float) -> Finding:
     """Each of these curves reaches eps within so many rounds."""
     drawn = as_list(curves)
-    costs = [cost(s, eps, axis) for s in drawn]
+    costs = [cost(s, eps) for s in drawn]
     holds = _all([_decided(c.high <= within, c.low >= within) for c in costs])
-    words = ", ".join(f"{s.label} reaches {eps:g} after {cost_in_words(s, eps, axis)} {axis}" for s in drawn)
-    note = f"only {min(s.x[axis][-1] for s in drawn):.0f} {axis} were run" if holds is None else ""
-    return Finding(holds, f"{words}.", {s.label: first_below(s.x[axis], s.y, eps) for s in drawn}, note)
+    words = ", ".join(f"{s.label} reaches {eps:g} after {cost_in_words(s, eps)} rounds" for s in drawn)
+    note = f"only {_rounds_run(drawn):.0f} rounds were run" if holds is None else ""
+    return Finding(holds, f"{words}.", {s.label: first_below(s.x["rounds"], s.y, eps) for s in drawn}, note)
 
 
 def stays_above(curves: Curves, value: float, after: float) -> Finding:
@@ -201,7 +206,7 @@ def stays_above(curves: Curves, value: float, after: float) -> Finding:
     below = [s for s in drawn if known.get(s.label, math.inf) <= value or stays_below(s, value)]
     is_complete = len(known) == len(drawn)
     holds = _decided(is_complete and not lost and not below, bool(lost or below))
-    ran = min(s.x["rounds"][-1] for s in drawn)
+    ran = _rounds_run(drawn)
     shown, rounds = Numbers(known), after
     if not is_complete:  # curves that are too short show their last values instead
         shown, rounds = {s.label: s.y[-1] for s in drawn}, ran
@@ -310,7 +315,7 @@ def ends(curves: Curves, setting: str, ahead: Series | None = None) -> Finding:
     """The values at the end, in this setting; with ``ahead``, that curve has the smallest."""
     drawn = as_list(curves)
     values: Numbers = {s.label: s.y[-1] for s in drawn}
-    rounds = min(s.x["rounds"][-1] for s in drawn)
+    rounds = _rounds_run(drawn)
     measured = f"f - f* after {rounds:.0f} rounds with {setting}: {listed(values)}."
     if ahead is None:
         return Finding(None, measured, values, reported=True)
@@ -333,7 +338,7 @@ def speedup(curves: Curves, share: float) -> Finding:
     few, many = drawn[0], drawn[-1]
     gain, linear = few.y[-1] / many.y[-1], many.about["clients"] / few.about["clients"]
     values: Numbers = {s.label: s.y[-1] for s in drawn}
-    measured = f"f - f* after {min(s.x['rounds'][-1] for s in drawn):.0f} rounds: {listed(values)}. The value for "
+    measured = f"f - f* after {_rounds_run(drawn):.0f} rounds: {listed(values)}. The value for "
     measured += f"{few.label} is {gain:.2f} times that for {many.label}; a linear speedup would give {linear:g}."
     return Finding(gain >= share * linear, measured, values)
 

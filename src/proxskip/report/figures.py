@@ -135,13 +135,9 @@ def first_below(x: Iterable[float], y: Iterable[float | None], eps: float) -> fl
 def from_json(data: dict[str, Any]) -> ReproductionReport:
     """The report from what ``to_json`` returned."""
 
-    def read(kind: type[Any], entry: dict[str, Any], **parts: Any) -> Any:
-        # files of earlier versions have entries that are gone
-        return kind(**{k: v for k, v in entry.items() if k in kind.__dataclass_fields__} | parts)
+    def experiment(e: dict[str, Any]) -> Experiment:
+        panels = [Panel(**p | {"series": [Series(**s) for s in p["series"]]}) for p in e["panels"]]
+        return Experiment(**e | {"panels": panels, "tables": [Table(**t) for t in e["tables"]]})
 
-    def experiment(e: dict[str, Any]) -> Any:
-        panels = [read(Panel, p, series=[read(Series, s) for s in p["series"]]) for p in e["panels"]]
-        return read(Experiment, e, panels=panels, tables=[read(Table, t) for t in e["tables"]])
-
-    claims = [read(Claim, c) for c in data["claims"]]
+    claims = [Claim(**c) for c in data["claims"]]
     return ReproductionReport(data["title"], data["about"], claims, [experiment(e) for e in data["experiments"]])
