@@ -266,7 +266,7 @@ def held_runs(path: Path) -> list[Path]:
     if not path.is_dir():
         return []
     # only folders that a run or a comparison makes: --force removes nothing else
-    inner = [p for p in sorted(path.iterdir()) if p.name in METHODS or p.name == "prox" or p.name.startswith("seed-")]
+    inner = [p for p in sorted(path.iterdir()) if p.name in METHODS or p.name.startswith("seed-")]
     return [*([path] if _files(path) else []), *(q for p in inner for q in held_runs(p))]
 
 

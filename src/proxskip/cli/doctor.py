@@ -33,8 +33,9 @@ NEEDED = (
     "shtab",
 )
 OPTIONAL = ("pyproximal", "torch", "flwr", "pandas", "tensorboard", "mlflow", "wandb")
-ENGINES = {"cpu": "", "reference": "", "gpu": "cupy", "ray": "ray", "torch": "torch"}
-"""The optional module that an engine needs."""
+ENGINES = ("cpu", "reference", "gpu")
+START_SLOWLY = ("ray", "torch")
+"""Engines that are only imported, from modules of the same names."""
 Row = tuple[str, bool, str]
 """A part, whether it works, and details."""
 
@@ -44,8 +45,8 @@ def command(o: Namespace) -> int:
     python = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
     names = [row.name for row in datasets.available() if row.where != "not downloaded"]
     needed = [("proxskip", True, f"{__version__}, {python}, {available_cores()} cores"), *map(_package, NEEDED)]
-    engines = [_engine(name, module) for name, module in ENGINES.items()]
-    rows = [*needed, *engines, *map(_package, OPTIONAL)]
+    engines = list(map(_engine, ENGINES))
+    rows = [*needed, *engines, *map(_import, START_SLOWLY), *map(_package, OPTIONAL)]
     rows.append(("data sets", True, f"{', '.join(names)}; PROXSKIP_DATA = {os.environ.get('PROXSKIP_DATA')}"))
     if o.json:
         output.as_json([dict(zip(("what", "works", "here"), row, strict=True)) for row in rows])
@@ -62,15 +63,23 @@ def _package(name: str) -> Row:
         return name, False, "not installed"
 
 
-def _engine(name: str, module: str) -> Row:
-    """Whether a small run works; for engines that start slowly, whether their module can be imported."""
+def _import(name: str) -> Row:
+    """Whether the module of an engine can be imported."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            importlib.import_module(name)
+    except Exception as error:
+        return f"engine {name}", False, f"{type(error).__name__}: {error}"
+    return f"engine {name}", True, f"{name} {version(name)} can be imported"
+
+
+def _engine(name: str) -> Row:
+    """Whether a small run works."""
     began = time.perf_counter()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            if module in ("ray", "torch"):
-                importlib.import_module(module)
-                return f"engine {name}", True, f"{module} {version(module)} can be imported"
             run("scaffnew", Problem(random_quadratics(4, 3)), rounds=3, engine=name, progress=False)
     except Exception as error:
         return f"engine {name}", False, f"{type(error).__name__}: {error}"
