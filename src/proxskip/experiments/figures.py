@@ -4,7 +4,7 @@
 
     @figure("Local steps on the digits", shows="Scaffnew needs fewer rounds.", quick={"rounds": 50})
     def mine(bench, rounds=300):
-        runs = bench.run(["gd", curve("scaffnew", p=0.1)], rounds=rounds)
+        runs = bench.run(["gd", curve("scaffnew", p=0.1)], rounds=rounds, l2_relative=1e-2)
         yield panel("theory", "steps by theory", runs)
         halved = claims.ratio(runs["scaffnew"], runs["gd"], eps=1e-2, at_most=0.5)
         yield claims.claim("fewer", "Scaffnew needs at most half the rounds of gradient descent.", halved)
