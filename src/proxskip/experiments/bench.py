@@ -7,6 +7,7 @@ import json
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any, TypeVar
 from proxskip import theory
 from proxskip.core.method import Method
 from proxskip.experiments import search, settings
-from proxskip.experiments.curves import AXES, Curve, Curves, curve, flags_of, of_runs
+from proxskip.experiments.curves import AXES, Curve, Curves, Values, curve, flags_of, of_runs
 from proxskip.methods.registry import METHODS, register, title
 from proxskip.participation import as_participation
 from proxskip.problems.federated import Problem
@@ -59,7 +60,7 @@ class Bench:
 
     out: Path
     data: str
-    base: Mapping[str, Any] = field(default_factory=dict)
+    base: Values = field(default_factory=dict)
     quick: bool = False
     engine: str = "cpu"
     threads: int | None = None
@@ -67,7 +68,7 @@ class Bench:
     problems: dict[str, Problem] = field(default_factory=dict, repr=False)
     jobs: int = 1
     end: EndFile | None = field(default=None, repr=False)
-    lock: Any = field(default_factory=threading.RLock, repr=False)
+    lock: AbstractContextManager[bool] = field(default_factory=threading.RLock, repr=False)
 
     # -- for figures ---------------------------------------------------------------------------------------------------
     def run(
@@ -96,7 +97,7 @@ class Bench:
             raise InputError(f'"{unknown[0]}" is no axis; choose from {", ".join(X_AXES)}.')
         return self._measured(asked, seeds, seeds_of_long_runs or seeds, axes)
 
-    def complete(self, curves: Sequence[str | Curve], common: Mapping[str, Any]) -> list[Curve]:
+    def complete(self, curves: Sequence[str | Curve], common: Values) -> list[Curve]:
         """The curves with the common flags that their methods take; of p and K, the one that sets the local steps."""
         done = []
         for asked in curves:
@@ -154,7 +155,7 @@ class Bench:
         return shown
 
     def measured(
-        self, name: str, compute: Callable[[Bench, Mapping[str, Any]], Any], cases: Mapping[Key, Mapping[str, Any]]
+        self, name: str, compute: Callable[[Bench, Values], Any], cases: Mapping[Key, Values]
     ) -> dict[Key, Any]:
         """What ``compute`` finds for the parameters of each case; as in ``cached_values``."""
         return dict(zip(cases, self.cached_values(name, list(cases.values()), compute), strict=True))
@@ -200,7 +201,7 @@ class Bench:
         """The problem of these flags (clients, split, smoothness, batch, l2, ...), on the report's data by default."""
         return self.problem_of(self.spec(**flags))
 
-    def problem_of(self, spec: Mapping[str, Any]) -> Problem:
+    def problem_of(self, spec: Values) -> Problem:
         """The problem of a specification, read and solved once."""
         # L and the batch do not move the minimizer: all variants share one solution
         plain = {**spec, "smoothness": "max", "batch": None}
@@ -235,7 +236,7 @@ class Bench:
         return self._each(_run, curves, [c.label for c in curves])
 
     def final_gaps(
-        self, problem: Mapping[str, Any], candidates: Sequence[tuple[str, Candidate]], rounds: int
+        self, problem: Values, candidates: Sequence[tuple[str, Candidate]], rounds: int
     ) -> list[float | None]:
         """f - f* of each candidate (with its method's name) after some rounds; None if it diverged."""
         labels = [f"tuning {title(name)} for {rounds} rounds" for name, _ in candidates]
@@ -248,8 +249,8 @@ class Bench:
     def cached_values(
         self,
         name: str,
-        parameters: Sequence[Mapping[str, Any]],
-        compute: Callable[[Bench, Mapping[str, Any]], Any],
+        parameters: Sequence[Values],
+        compute: Callable[[Bench, Values], Any],
         labels: Sequence[str] = (),
     ) -> list[Any]:
         """One JSON value for each of several parameters, kept in ``out/cache``; ``compute`` must be importable."""
@@ -284,7 +285,7 @@ class Bench:
         names = ("out", "data", "base", "quick", "engine", "threads")
         return {name: getattr(self, name) for name in names}
 
-    def _content(self, name: str, parameters: Mapping[str, Any]) -> tuple[dict[str, Any], Path]:
+    def _content(self, name: str, parameters: Values) -> tuple[dict[str, Any], Path]:
         """What identifies a value, with the checksum of the data, and its file."""
         data = {"data": self.data, "data_sha256": self.data_sha256, "base": self.base}
         content = {"name": name, "parameters": parameters, "version": VERSION, **data}
@@ -339,9 +340,7 @@ _PROBLEMS: dict[str, Problem] = {}
 """In another process: the problems that it has read."""
 
 
-def _elsewhere(
-    methods: Sequence[type[Method]], function: Callable[..., Any], bench: Mapping[str, Any], item: Any
-) -> Any:
+def _elsewhere(methods: Sequence[type[Method]], function: Callable[..., Any], bench: Values, item: Any) -> Any:
     """Call the function in another process, which learns first what methods the user registered here."""
     for kind in methods:
         if METHODS.get(kind.about.name) is not kind:
@@ -365,7 +364,7 @@ def _run(bench: Bench, c: Curve, text: str) -> RunResult:
         return _quietly(task, problem, bench._arguments(c) | {"spec": spec}, [progress])
 
 
-def _compute(bench: Bench, work: tuple[str, Mapping[str, Any], Callable[..., Any]], text: str) -> Path:
+def _compute(bench: Bench, work: tuple[str, Values, Callable[..., Any]], text: str) -> Path:
     name, parameters, compute = work
     bench.say(text)
     content, path = bench._content(name, parameters)
@@ -375,7 +374,7 @@ def _compute(bench: Bench, work: tuple[str, Mapping[str, Any], Callable[..., Any
     return path
 
 
-def final_gap(bench: Bench, trial: Mapping[str, Any]) -> float | None:
+def final_gap(bench: Bench, trial: Values) -> float | None:
     """f - f* of one candidate, by the flags of its problem and of its method; None if it diverged."""
     problem = bench.problem(**trial["problem"])
     method = bench.method(trial["method"], problem, **trial["flags"])
@@ -383,7 +382,7 @@ def final_gap(bench: Bench, trial: Mapping[str, Any]) -> float | None:
     return score(_quietly(RunTask("", method, 0), problem, arguments))
 
 
-def _quietly(task: RunTask, problem: Problem, arguments: Mapping[str, Any], callbacks: Sequence[Any] = ()) -> RunResult:
+def _quietly(task: RunTask, problem: Problem, arguments: Values, callbacks: Sequence[Any] = ()) -> RunResult:
     """The run of a task; its summary has the warnings, and an interrupt ends the experiment."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnsafeStepWarning)

@@ -25,6 +25,8 @@ AXES = (
 """The x axes for runs with clients."""
 Flags = dict[str, Any]
 """Flags as on the command line, with ``_`` for ``-``."""
+Values = Mapping[str, Any]
+"""Plain data by name, as in JSON: parameters of a measurement, or what was measured."""
 OF_A_PROBLEM = (*settings.PROBLEM_FLAGS, "spread")
 """``spread`` scales the rows of the clients, so that their L_i differ by this factor."""
 OF_A_RUN = (*settings.LIMITS, "every")
@@ -45,8 +47,8 @@ class Curve:
 
     method: str
     label: str
-    flags: Mapping[str, Any] = field(default_factory=dict)
-    about: Mapping[str, Any] = field(default_factory=dict)
+    flags: Values = field(default_factory=dict)
+    about: Values = field(default_factory=dict)
     seed: int = 0
 
     @property
@@ -65,7 +67,7 @@ class Curve:
         return {k: v for k, v in self.flags.items() if k not in (*OF_A_PROBLEM, *OF_A_RUN)}
 
 
-def curve(method: str, label: str = "", about: Mapping[str, Any] | None = None, **flags: Any) -> Curve:
+def curve(method: str, label: str = "", about: Values | None = None, **flags: Any) -> Curve:
     """A curve to run, by the name of its method and its flags as on the command line, with ``_`` for ``-``.
 
     Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from proxskip.experiments import claims
 from proxskip.experiments.bench import Bench
 from proxskip.experiments.closed_form_quadratics import AffineMap, filling, rounds_to
-from proxskip.experiments.curves import log_log
+from proxskip.experiments.curves import Values, log_log
 from proxskip.experiments.figures import Parts, figure
 from proxskip.graphs import Graph, graph
 from proxskip.methods import EXTRA, DecentralizedScaffnew, DIGing
@@ -75,7 +75,7 @@ def decentralized(
 
 
 # -- measuring ---------------------------------------------------------------------------------------------------------
-def _measure(bench: Bench, q: Mapping[str, Any]) -> dict[str, Any]:
+def _measure(bench: Bench, q: Values) -> dict[str, Any]:
     link = graph(q["graph"], q["clients"], seed=q["graph_seed"])
     problem, eps = filling(q["clients"], q["d"], q["kappa"]), q["eps"]
     ours = DecentralizedScaffnew.theory(problem, graph=link)
@@ -97,7 +97,7 @@ def tune(kind: Any, problem: Problem, link: Graph, eps: float, candidates: int) 
 
 
 # -- showing -----------------------------------------------------------------------------------------------------------
-def _panel(kappa: float, measurements: Sequence[Mapping[str, Any]], eps: float) -> Panel:
+def _panel(kappa: float, measurements: Sequence[Values], eps: float) -> Panel:
     ordered = sorted(measurements, key=lambda r: float(r["delta"] / r["lmax"]))
     x = {"delta/lmax": [r["delta"] / r["lmax"] for r in ordered], "delta": [r["delta"] for r in ordered]}
     about: dict[str, Any] = {"graphs": [r["graph"] for r in ordered], "p": [r["p"] for r in ordered]}
@@ -114,7 +114,7 @@ def _panel(kappa: float, measurements: Sequence[Mapping[str, Any]], eps: float) 
     return log_log(f"kappa-{kappa:g}", f"kappa = {kappa:g}", drawn, xs, "gossip steps to eps", note)
 
 
-def _table(kappa: float, measurements: Sequence[Mapping[str, Any]]) -> Table:
+def _table(kappa: float, measurements: Sequence[Values]) -> Table:
     rows: list[list[Any]] = []
     for r in measurements:
         ours = float(np.median(r[OURS]["rounds"]))

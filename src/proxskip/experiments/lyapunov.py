@@ -17,6 +17,7 @@ from proxskip import prox
 from proxskip.experiments import claims
 from proxskip.experiments.bench import Bench
 from proxskip.experiments.closed_form_quadratics import Stepper, filling
+from proxskip.experiments.curves import Values
 from proxskip.experiments.figures import Parts, figure
 from proxskip.methods import DecentralizedScaffnew, ProxSkip, Scaffnew, SplitSkip, SProxSkip
 from proxskip.methods.registry import title
@@ -140,7 +141,7 @@ def lyapunov(
 
 
 # -- the cases ---------------------------------------------------------------------------------------------------------
-def quadratic_cases(q: Mapping[str, Any]) -> dict[str, Case]:
+def quadratic_cases(q: Values) -> dict[str, Case]:
     """The cases with exact gradients of quadratics."""
     clients = filling(q["clients"], q["d"], q["kappa"])
     alone = Problem(random_quadratics(1, q["d"], L=1.0, mu=1.0 / q["kappa"], seed=4))
@@ -157,7 +158,7 @@ def quadratic_cases(q: Mapping[str, Any]) -> dict[str, Case]:
     return {case.id: case for case in cases}
 
 
-def data_cases(bench: Bench, q: Mapping[str, Any]) -> dict[str, Case]:
+def data_cases(bench: Bench, q: Values) -> dict[str, Case]:
     """The cases on the data set: minibatches need rows."""
     whole = bench.problem(method="sproxskip", l2_relative=q["sampling_l2_relative"], psi=q["sampling_psi"])
     assert whole.N is not None
@@ -173,7 +174,7 @@ def data_cases(bench: Bench, q: Mapping[str, Any]) -> dict[str, Case]:
 
 
 def _measure(
-    bench: Bench, cases: Mapping[str, Case], q: Mapping[str, Any], seeds: Mapping[str, int], points: int
+    bench: Bench, cases: Mapping[str, Case], q: Values, seeds: Mapping[str, int], points: int
 ) -> dict[str, tuple[Array, Array]]:
     """(Psi, |h - h*|^2/|h*|^2) of each case, with one row per seed and one column per time."""
     blocks = {}
@@ -190,7 +191,7 @@ def _measure(
     return {id: (np.array(psi[id]), np.array(h[id])) for id in cases}
 
 
-def _block(bench: Bench, about: Mapping[str, Any]) -> dict[str, list[list[float]]]:
+def _block(bench: Bench, about: Values) -> dict[str, list[list[float]]]:
     """Psi and the error of h for some seeds of a case."""
     cases = quadratic_cases(about["settings"])
     if about["case"] not in cases:  # the data are read only by those who need them

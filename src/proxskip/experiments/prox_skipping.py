@@ -14,7 +14,7 @@ from proxskip.core.method import Method
 from proxskip.experiments import claims
 from proxskip.experiments.bench import Bench
 from proxskip.experiments.closed_form_quadratics import Stepper
-from proxskip.experiments.curves import Flags, log_log, panel
+from proxskip.experiments.curves import Flags, Values, log_log, panel
 from proxskip.experiments.figures import Parts, figure
 from proxskip.methods import Accelerated, ProxGD, ProxSkip
 from proxskip.methods.registry import title
@@ -25,7 +25,7 @@ from proxskip.report.figures import Panel, Series, Table
 
 SLOPE_TOLERANCE = 0.1
 MAX_ROUNDS = 5_000_000
-Rows = Mapping[float, Mapping[str, Any]]
+Rows = Mapping[float, Values]
 """What was measured, by kappa."""
 HALF_DECADES = (1e2, 316.22776601683796, 1e3, 3162.2776601683795, 1e4, 31622.776601683792, 1e5)
 RATIOS = (
@@ -129,7 +129,7 @@ def measure(method: Method, problem: Problem, eps: float, seed: int) -> dict[str
     }
 
 
-def _measured(bench: Bench, about: Mapping[str, Any]) -> dict[str, float | None]:
+def _measured(bench: Bench, about: Values) -> dict[str, float | None]:
     problem = lasso(about["d"], about["kappa"], about["psi"])
     method = COMPARED[about["method"]][0].theory(problem)
     p = method.p if isinstance(method, ProxSkip) else 1.0

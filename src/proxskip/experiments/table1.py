@@ -13,7 +13,7 @@ from proxskip.experiments import claims
 from proxskip.experiments import paper_table as paper
 from proxskip.experiments.bench import Bench
 from proxskip.experiments.closed_form_quadratics import AffineMap, Stepper, filling, rounds_of_s_local_gd, rounds_to
-from proxskip.experiments.curves import Curve, log_log
+from proxskip.experiments.curves import Curve, Values, log_log
 from proxskip.experiments.figures import Parts, figure
 from proxskip.methods import Scaffnew, SLocalGD
 from proxskip.methods.registry import METHODS, title
@@ -26,7 +26,7 @@ MAX_ROUNDS = 1_000_000
 HALF_DECADES = (1e2, 316.22776601683796, 1e3, 3162.2776601683795, 1e4, 31622.776601683792, 1e5)
 
 
-Rows = Mapping[float, Mapping[str, Any]]
+Rows = Mapping[float, Values]
 """What was measured of one method, by kappa."""
 
 
@@ -125,7 +125,7 @@ def table1(
 
 
 # -- measuring ---------------------------------------------------------------------------------------------------------
-def _measure(bench: Bench, q: Mapping[str, Any]) -> dict[str, Any]:
+def _measure(bench: Bench, q: Values) -> dict[str, Any]:
     """Rounds to eps for every seed, the cost of a round, and the smallest error of a method that stalls."""
     (entry,) = [e for e in ENTRIES if e.label == q["row"]]
     problem = filling(q["clients"], q["d"], q["kappa"], spread=q["spread"])
@@ -141,7 +141,7 @@ def _measure(bench: Bench, q: Mapping[str, Any]) -> dict[str, Any]:
     return {"rounds": rounds, "floor": floor, **costs}
 
 
-def _rounds(method: Any, problem: Problem, q: Mapping[str, Any]) -> tuple[list[int | None], float | None]:
+def _rounds(method: Any, problem: Problem, q: Values) -> tuple[list[int | None], float | None]:
     """Rounds to eps for every seed, and the smallest error that a method without coins reached."""
     eps, seeds = q["eps"], range(q["seeds"])
     if isinstance(method, SLocalGD):
@@ -231,7 +231,7 @@ def _bias(s: Series, eps: float) -> Panel:
     return log_log("bias", heading, [floor, wanted], {"kappa": "condition number kappa"}, label)
 
 
-def _table(q: Mapping[str, Any], measured: Sequence[Series]) -> Table:
+def _table(q: Values, measured: Sequence[Series]) -> Table:
     """Theory and measurement at the largest kappa."""
     kappa, d = float(q["kappa"]), int(q["d"])
     solution = filling(q["clients"], d, kappa, spread=q["spread"]).solution
