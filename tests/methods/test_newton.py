@@ -61,6 +61,23 @@ def test_what_is_kept_never_rises() -> None:
     assert all(after <= before for before, after in pairwise(kept))
 
 
+def test_a_run_never_returns_a_trial_that_fails(tmp_path: Path) -> None:
+    """Where it ends between a trial that fails and the next, the answer is the last good point; it resumes as ever."""
+    problem, failed, before = counts(1, 50_000.0), 0, np.inf
+    whole = ps.run("newton", problem, rounds=12)
+    for rounds in range(12):
+        part = ps.run("newton", problem, rounds=rounds, out=tmp_path / str(rounds))
+        assert part.summary["f"] == problem.value(part.x) <= before + 1e-12 * abs(before)
+        before = part.summary["f"]
+        if part.x.tobytes() != part.server["x"].tobytes():
+            failed += 1
+            assert part.x.tobytes() == part.server["good"].tobytes()
+            assert problem.value(part.server["x"]) > before
+        resumed = ps.resume(tmp_path / str(rounds), problem, rounds=12)
+        assert resumed.x.tobytes() == whole.x.tobytes()
+    assert failed > 0
+
+
 class Quartic:
     """sum (x - c)^4: the Hessian vanishes at the minimum."""
 

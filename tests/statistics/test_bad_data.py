@@ -191,3 +191,47 @@ def test_sites_without_events_or_counts_are_right_data() -> None:
     model = ps.Poisson(A, counts, intercept=True)
     one = table(ps.split(model, 1, by="contiguous"))
     np.testing.assert_allclose(table(sites(model)).covariance, one.covariance, rtol=1e-8)
+
+
+# -- what a run says of itself -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("tol", [1e-2, 1e-5, 1e-8])
+@pytest.mark.parametrize(
+    ("model", "named"),
+    [
+        (ps.Logistic(beside(TAIL), CLASS, intercept=True), "x4"),
+        (ps.Logistic(beside(1e-2 * ONLY_ONE), CLASS), "x4"),
+        (ps.Cox(beside(-TIME), TIME, EVENT), "x4"),
+        (ps.Cox(beside(NEVER), TIME, EVENT), "x4"),
+        (ps.Poisson(A, 0 * COUNT, intercept=True), "intercept"),
+    ],
+)
+def test_a_run_on_its_way_to_infinity_does_not_say_that_it_converged(model: Any, named: str, tol: float) -> None:
+    problem = sites(model)
+    start = float(np.linalg.norm(problem.gradient(np.zeros(problem.d))))
+    result = ps.run("newton", problem, tol=tol * start, rounds=100)
+    assert result.status is ps.Status.INEXACT
+    assert not result.success
+    assert f"which proves nothing: the likelihood grows for ever along {named}" in result.message
+
+
+ALMOST = TAIL.copy()
+ALMOST[3] = -ALMOST[3]
+RARE = (np.arange(120) == 11).astype(int)
+
+
+@pytest.mark.parametrize("tol", [1e-2, 1e-5, 1e-8])
+@pytest.mark.parametrize(
+    "model",
+    [
+        ps.Logistic(np.column_stack([ALMOST]), CLASS),
+        ps.Logistic(np.ones((120, 1)), RARE),
+        ps.Logistic(beside(A[:, 0]), CLASS),  # collinear: there are many minimizers, and this is one
+        ps.Poisson(A, np.round(1e5 * np.exp(2 * A[:, 0])), intercept=True),
+        ps.Cox(A, TIME, EVENT),
+        ps.LeastSquares(1e-4 * A, Y),
+    ],
+)
+def test_a_run_to_a_minimizer_converges_to_any_tolerance(model: Any, tol: float) -> None:
+    problem = sites(model)
+    start = float(np.linalg.norm(problem.gradient(np.zeros(problem.d))))
+    assert ps.run("newton", problem, tol=tol * start, rounds=100).status is ps.Status.CONVERGED

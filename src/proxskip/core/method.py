@@ -315,6 +315,14 @@ class Method:
             if isinstance(value, tuple) and len(value) != problem.n:
                 raise InputError(f"{name} has {len(value)} entries for {problem.n} clients.")
 
+    def doubt(self, problem: Problem, x: Array) -> str | None:
+        """Why a small gradient at x proves nothing; None by default."""
+        return None
+
+    def better_than(self, f: float, server: Vectors) -> Array | None:
+        """A point that a run returns in place of the communicated x, where f is this; None if x is what counts."""
+        return None
+
     # -- control variates and claims -----------------------------------------------------------------------------------
     def controls(self, server: Vectors, memory: Vectors) -> Array | None:
         """The control variates h_i, one row per client; None for methods without them."""

@@ -12,6 +12,7 @@ import scipy
 from proxskip.core.exchange import Client, Exchange, Sent
 from proxskip.core.method import About, Method, Style
 from proxskip.participation import EVERYONE, Participation
+from proxskip.problems import information
 from proxskip.problems.clients import expansion_length
 from proxskip.problems.federated import Problem
 from proxskip.types import Array, InputError, Vectors
@@ -26,6 +27,8 @@ AT_ROUNDING = 1e-10
 """A promised decrease below this share of |f| is lost in the rounding of f; there the gradients judge the step."""
 OVERFLOWN = 700.0
 """Where the curvature is not finite, it has grown by exp(700) or more."""
+STEPS_IN_DOUBT = 50
+"""Where the gradient is small and steps are still long, so many show whether they end."""
 FORGETTING = 0.5
 """What is left of the steepness after a step that does not show it."""
 EPS = float(np.finfo(np.float64).eps)
@@ -102,6 +105,29 @@ class Newton(Method):
         next_pace = pace.before(step, self.gamma)
         return {"x": x + next_pace.t * step, "good": x, "known": known, "pace": next_pace.vector()}
 
+    def doubt(self, problem: Problem, x: Array) -> str | None:
+        """Where a likelihood grows for ever, the gradient vanishes on the way to infinity: say so, and along what."""
+        if problem.mu or problem.N is None:
+            return None
+        for _ in range(STEPS_IN_DOUBT):
+            with np.errstate(all="ignore"):
+                told = information.measure(problem, x)
+                step = Expansion(told.loss, told.gradient, told.hessian).newton_step()
+                if not step @ told.first_hessian @ step > information.MAX_MOVE:
+                    return None
+                reason = information.separated(told, step)
+                if reason is not None and step @ told.hessian @ step < information.ALMOST_THERE**2:
+                    return f"{reason}."
+            x = x + step
+        return None
+
+    def better_than(self, f: float, server: Vectors) -> Array | None:
+        """The last good point, if the trial at x fails."""
+        t, good = server["pace"][0], Expansion.of(server["known"], len(server["x"]))
+        slope, _ = good.along(good.newton_step()) if t > 0 else (0.0, 0.0)
+        is_visible = -slope > AT_ROUNDING * abs(good.value)
+        return server["good"] if is_visible and not fell(good, f, t * slope) else None
+
     def expand(self, client: Client, memory: Vectors, K: int, x: Array) -> Sent:
         return (client.send(client.expansion(x)),), {}
 
@@ -154,7 +180,12 @@ def is_accepted(good: Expansion, here: Expansion, step: Array, t: float) -> bool
     slope, _ = good.along(step)
     if -slope <= AT_ROUNDING * abs(good.value):
         return bool(np.linalg.norm(here.gradient) < np.linalg.norm(good.gradient))
-    return here.value <= good.value + ENOUGH * t * slope
+    return fell(good, here.value, t * slope)
+
+
+def fell(good: Expansion, value: float, promised: float) -> bool:
+    """Whether f fell to this value by enough of what the slope promised."""
+    return value <= good.value + ENOUGH * promised
 
 
 class Pace(NamedTuple):

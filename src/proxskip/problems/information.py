@@ -23,6 +23,8 @@ MAX_MOVE = 1e-8
 
 Where classes can be separated, the gradient and the curvature both vanish, but the step stays as long as it was.
 """
+ALMOST_THERE = 0.1
+"""Standard errors to go from which on a vanishing curvature is not that of a bad start."""
 TINY_CURVATURE = 1e-3
 """A direction in which the curvature is below this share of that at zero has been fitted completely."""
 INTERCEPT = "intercept"

@@ -22,8 +22,6 @@ MODELS = {
     "cox": "Cox regression",
 }
 """The losses that are a log likelihood, by the names of their models."""
-ALMOST_THERE = 0.1
-"""Standard errors to go from which on a vanishing curvature is not that of a bad start."""
 EXACT_FIT = 1e-20
 """Residuals below this share of the fitted values, both squared, are rounding."""
 
@@ -198,7 +196,7 @@ def _check_settled(told: Information, dispersion: float) -> None:
     if moved <= information.MAX_DECREMENT and step @ told.first_hessian @ step <= information.MAX_MOVE * dispersion:
         return
     doubt = information.separated(told, step)
-    if doubt is not None and moved < ALMOST_THERE:
+    if doubt is not None and moved < information.ALMOST_THERE:
         raise InputError(f"there is no table, because {doubt}; leave such a column out, or give an l2.")
     raise InputError(
         f"the minimizer is still {moved:.1e} standard errors away, more than {information.MAX_DECREMENT:g}; run to a "

@@ -395,7 +395,12 @@ class Loop:
             self.x = best.x
             verdict = Verdict(Status.DIVERGED, advice(self.method, self.round, best.f, best.round))
         seen, row = self._see(), self._row()
-        if not self.is_measured:  # a failed round has no record: measure at the returned x
+        better = None
+        if self.is_measured and verdict.status is not Status.CONVERGED:
+            better = self.method.better_than(row["f"], seen.server)
+        if better is not None:
+            self.x = better
+        if better is not None or not self.is_measured:  # the record is not of the returned x, or there is none
             row |= measured(self.records.problem, self.x)
         cluster, happened = self.engine.report()
         self.events += happened

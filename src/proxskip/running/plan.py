@@ -23,8 +23,8 @@ from proxskip.running.run import run
 from proxskip.support import display
 from proxskip.types import InputError, NoTheoremWarning, UnsafeStepWarning
 
-MOST_UNKNOWNS_OF_NEWTON = 1000
-"""Beyond, Hessians take so long that the runs of other candidates would have no time left."""
+MOST_UNKNOWNS_OF_NEWTON = 3000
+"""Beyond, one round with Hessians can take longer than all other runs together."""
 CLIENTS_TIMED = 32
 """The time of a gradient is the slowest of this many of the largest clients."""
 
@@ -233,11 +233,19 @@ def _notes(problem: Problem, rows: Sequence[PlanRow], tol: float) -> tuple[str, 
 
 # -- the candidates ----------------------------------------------------------------------------------------------------
 def candidates(problem: Problem, network: Network) -> list[Method]:
-    """The methods to try: Newton's, GD, Nesterov's, 5gcs, Scaffnew with several p; more for minibatches or few bits."""
-    newton = [Newton()] if _has_small_hessians(problem, network) else []
+    """The methods to try: GD, Nesterov's, 5gcs, Scaffnew with several p, more for minibatches or few bits, Newton's.
+
+    Newton's method comes last, and so has the time that the others have left.
+    """
+    newton = [Newton()] if _has_small_hessians(problem) else []
     if newton and not problem.knows_L:
         return [*newton]
-    methods: list[Method] = [*newton, GD.theory(problem) if problem.psi is None else ProxGD.theory(problem)]
+    return [*_first_order(problem, network), *newton]
+
+
+def _first_order(problem: Problem, network: Network) -> list[Method]:
+    """Those that need gradients alone."""
+    methods: list[Method] = [GD.theory(problem) if problem.psi is None else ProxGD.theory(problem)]
     if problem.mu is None:
         gamma = theory.largest_step(problem.es_A)
         return [*methods, *(Scaffnew(gamma, p) for p in (0.3, 0.1, 0.03, 0.01))]
@@ -252,10 +260,10 @@ def candidates(problem: Problem, network: Network) -> list[Method]:
     return methods
 
 
-def _has_small_hessians(problem: Problem, network: Network) -> bool:
-    """Whether Newton's method can run, and has all clients in every round."""
+def _has_small_hessians(problem: Problem) -> bool:
+    """Whether Newton's method can run, in a time in which the others can."""
     is_smooth = problem.psi is None and problem.batch is None
-    return is_smooth and problem.has_hessian and problem.d <= MOST_UNKNOWNS_OF_NEWTON and network.reliable
+    return is_smooth and problem.has_hessian and problem.d <= MOST_UNKNOWNS_OF_NEWTON
 
 
 def on_cohorts(problem: Problem, network: Network) -> list[Candidate]:

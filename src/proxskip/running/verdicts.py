@@ -75,9 +75,10 @@ def reached(run: Standing) -> Verdict | None:
     missed = records.missed
     if missed is None:
         verdict = stop.converged(run.round)
-        if run.contradiction is None:
+        doubt = run.contradiction or run.spec.method.doubt(run.spec.problem, run.x)
+        if doubt is None:
             return verdict
-        sentence = f"{verdict.message.removesuffix('.')}, which proves nothing: {run.contradiction}"
+        sentence = f"{verdict.message.removesuffix('.')}, which proves nothing: {doubt}"
         return Verdict(Status.INEXACT, sentence)
     if missed.hopeless or len(records.undecided) >= MAX_UNDECIDED:
         return Verdict(Status.PRECISION, f"{missed.sentence} after {run.round} rounds.")
