@@ -22,10 +22,11 @@ class Status(IntEnum):
     """How a run or a minimization ended; 0 is success, as in scipy.
 
     LIMIT: a limit was reached, such as ``rounds`` or ``seconds``. INEXACT: a user's gradient or prox does not belong to
-    its value, an inner solver misses its tolerance, or a likelihood grows for ever and has no maximum. Only ``run`` ends as INTERRUPTED or CORRUPTED. PRECISION: the
-    tolerance is below what rounding allows; the message says which accuracy is reached. CORRUPTED: the control variates
-    do not add up, so an update was lost, applied twice or changed. STOPPED: a callback stopped it. STALLED: no progress
-    any more; over a simulated network also that too few clients answered, again and again.
+    its value, an inner solver misses its tolerance, or a likelihood grows for ever and has no maximum. Only ``run``
+    ends as INTERRUPTED or CORRUPTED. PRECISION: the tolerance is below what rounding allows; the message says which
+    accuracy is reached. CORRUPTED: the control variates do not add up, so an update was lost, applied twice or changed.
+    STOPPED: a callback stopped it. STALLED: no progress any more; over a simulated network also that too few clients
+    answered, again and again.
     """
 
     CONVERGED = 0
