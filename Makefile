@@ -5,7 +5,7 @@ export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
-.PHONY: setup demo docs quick test test-slow test-bare test-torch test-stats test-browser test-shells test-all check bench chaos clean
+.PHONY: setup demo docs quick test test-slow test-bare test-torch test-trainers test-stats test-browser test-shells test-all check bench chaos clean
 
 setup: $(VENV)/.stamp
 
@@ -61,6 +61,16 @@ TORCH ?= 2.13.0
 test-torch: .venv-torch/.stamp
 	HYPOTHESIS_PROFILE=ci .venv-torch/bin/python $(PYTEST) -m torch
 
+.venv-trainers/.stamp: pyproject.toml
+	$(PYTHON) -m venv .venv-trainers
+	.venv-trainers/bin/python -m pip install --disable-pip-version-check -q torch==$(TORCH)
+	.venv-trainers/bin/python -m pip install --disable-pip-version-check -q -e '.[test,torch]' accelerate lightning
+	touch $@
+
+# The recipes of docs/torchrun.md for Accelerate and Lightning
+test-trainers: .venv-trainers/.stamp
+	HYPOTHESIS_PROFILE=ci .venv-trainers/bin/python $(PYTEST) tests/networks/test_torch_optimizer.py -k other_trainers
+
 .venv-stats/.stamp: pyproject.toml
 	$(PYTHON) -m venv .venv-stats
 	.venv-stats/bin/python -m pip install --disable-pip-version-check -q -e '.[test,stats]'
@@ -81,7 +91,7 @@ test-shells: setup
 	tests/support/install_programs.sh zsh fish
 	$(BIN)/python $(PYTEST) -m shells
 
-test-all: test test-slow test-bare test-torch test-stats test-browser test-shells
+test-all: test test-slow test-bare test-torch test-trainers test-stats test-browser test-shells
 
 check: setup
 	$(BIN)/ruff check .
@@ -97,4 +107,4 @@ chaos: setup
 	$(BIN)/python tests/campaigns/chaos.py
 
 clean:
-	rm -rf $(VENV) .venv-bare .venv-torch .venv-stats demo site build runs report .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-bare .venv-torch .venv-trainers .venv-stats demo site build runs report .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

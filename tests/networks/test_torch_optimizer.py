@@ -16,6 +16,7 @@ import proxskip as ps
 torch = pytest.importorskip("torch")
 from proxskip.torch import Scaffnew  # noqa: E402
 from proxskip.torch.wire import Wire  # noqa: E402
+from support.tiers import needs  # noqa: E402
 from support.torch_ranks import RANKS, on_ranks  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("torch-ranks")]
@@ -41,10 +42,9 @@ def test_what_holds_on_four_ranks(case, together):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("case", "package"), [("accelerate", "accelerate"), ("lightning", "pytorch_lightning")])
-def test_recipes_for_other_trainers(case, package, tmp_path):
-    pytest.importorskip(package)
-    assert on_ranks((case,), tmp_path, 2)[0][case] == [None, None]
+@pytest.mark.parametrize("package", [pytest.param(name, marks=needs(name)) for name in ("accelerate", "lightning")])
+def test_recipes_for_other_trainers(package, tmp_path):
+    assert on_ranks((package,), tmp_path, 2)[0][package] == [None, None]
 
 
 @pytest.mark.slow

@@ -617,7 +617,7 @@ def accelerate(rank, n, folder):
 
 def lightning(rank, n, folder):
     """The recipe for Lightning takes the same steps."""
-    import pytorch_lightning as lightning
+    import lightning
 
     class Network(lightning.LightningModule):
         def __init__(self, net):
