@@ -5,22 +5,27 @@ from __future__ import annotations
 import copy
 import hashlib
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from proxskip import theory
 from proxskip.randomness import dropout_word
-from proxskip.types import Array, InputError
+from proxskip.types import Array, Indices, InputError
 
-Rows = dict[str, torch.Tensor]
+Rows = dict[str, Tensor]
 """Tensors with one row per sample, by name: "inputs" and "targets", or the names of a dict."""
+Tensors = dict[str, Tensor]
+"""Parameters and buffers by their names in the module."""
+Function = Callable[..., Any]
+"""A loss or a metric: of outputs and targets, or of a module and a batch."""
 ROWS_AT_ONCE = 4096
 """Rows that a full loss or gradient passes through the module in one go."""
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64
@@ -28,21 +33,26 @@ _MIX = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
 """Constants of splitmix64 (Steele, Lea, Flood, 2014) as signed words."""
 
 
-def mixed(v: Any) -> Any:
+def mixed(v: Tensor) -> Tensor:
     """The output function of splitmix64 on int64 tensors, which wrap around: the same bits on every device."""
     v = (v ^ ((v >> 30) & (2**34 - 1))) * _MIX[0]
     v = (v ^ ((v >> 27) & (2**37 - 1))) * _MIX[1]
     return v ^ ((v >> 31) & (2**33 - 1))
 
 
-def masks_of(word: Any, client: Any) -> Any:
+def masks_of(word: Tensor, client: Tensor) -> Tensor:
     """The key of a client's masks in the local step that has this word; both are int64 tensors."""
     return mixed(word + client * _GOLDEN)
 
 
+Pair = int | Sequence[int]
+"""One number for both directions of an image, or one for each."""
+
+
 def convolved(
-    input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
-) -> Any:
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Pair = 1, padding: Pair | str = 0,
+    dilation: Pair = 1, groups: int = 1,
+) -> Tensor:  # fmt: skip
     """``conv2d`` as a product of matrices, where it is a plain one.
 
     With a kernel of its own for each client, ``conv2d`` becomes a convolution in groups, for which libraries have slow
@@ -57,8 +67,9 @@ def convolved(
     return product if bias is None else product + bias[:, None, None]
 
 
-def _pair(v: Any) -> tuple[int, int]:
-    return (v, v) if isinstance(v, int) else tuple(v)
+def _pair(v: Pair) -> tuple[int, int]:
+    first, second = (v, v) if isinstance(v, int) else v
+    return first, second
 
 
 class KeyedDropout(TorchFunctionMode):  # type: ignore[misc]
@@ -67,7 +78,7 @@ class KeyedDropout(TorchFunctionMode):  # type: ignore[misc]
     A generator with a state would make the masks depend on the order in which clients are computed.
     """
 
-    def __init__(self, key: Any, many: bool = False) -> None:
+    def __init__(self, key: Tensor | None, many: bool = False) -> None:
         super().__init__()
         self.key, self.layer, self.many = key, 0, many
 
@@ -79,7 +90,7 @@ class KeyedDropout(TorchFunctionMode):  # type: ignore[misc]
             return convolved(*args, **kwargs)
         return func(*args, **kwargs)
 
-    def _dropout(self, input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    def _dropout(self, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
         if not training or p == 0.0 or self.key is None:
             return input
         self.layer += 1
@@ -92,7 +103,7 @@ class KeyedDropout(TorchFunctionMode):  # type: ignore[misc]
 class _Called(torch.nn.Module):  # type: ignore[misc]
     """A function of a module and a batch, as a module that is called with the batch."""
 
-    def __init__(self, function: Callable[..., Any], module: torch.nn.Module) -> None:
+    def __init__(self, function: Function, module: torch.nn.Module) -> None:
         super().__init__()
         self.function, self.module = function, module
 
@@ -125,12 +136,12 @@ class Model:
     def __init__(
         self,
         module: torch.nn.Module,
-        loss: Callable[..., Any],
+        loss: Function,
         inputs: Any,
         targets: Any = None,
         l2: float = 0.0,
         L: float | None = None,
-        metrics: Mapping[str, Callable[..., Any]] | None = None,
+        metrics: Mapping[str, Function] | None = None,
         test: Any = None,
         may_move: bool = False,
     ) -> None:
@@ -166,7 +177,7 @@ class Model:
         return np.dtype(np.float64 if self.torch_dtype == torch.float64 else np.float32)
 
     @property
-    def constants(self) -> dict[str, Any]:
+    def constants(self) -> Tensors:
         """What a step does not change: buffers and frozen parameters."""
         frozen = {name: p for name, p in self.module.named_parameters() if not p.requires_grad}
         return frozen | dict(self.module.named_buffers())
@@ -226,7 +237,7 @@ class Model:
             picks = torch.stack([of_rows.amin(1).argmin(), of_rows.amax(1).argmax()])
         return picked(self.rows, picks)
 
-    def _check_scale(self, parameters: dict[str, Any], few: Rows) -> None:
+    def _check_scale(self, parameters: Tensors, few: Rows) -> None:
         """Refuse a loss that is not a mean over the rows: of rows that are all there twice a mean stays the same."""
         doubled = {name: torch.cat([v, v]) for name, v in few.items()}
         with torch.no_grad():
@@ -243,7 +254,7 @@ class Model:
         flat = [self.module.get_parameter(name).detach().reshape(-1) for name in self.names]
         return np.asarray(torch.cat(flat).to("cpu", torch.float64).numpy())
 
-    def parameters_at(self, flat: Any) -> dict[str, Any]:
+    def parameters_at(self, flat: Tensor) -> Tensors:
         """The pieces of a flat tensor by the parameters' names, in their dtype."""
         flat = flat.to(self.torch_dtype)
         sizes = [shape.numel() for shape in self.shapes]
@@ -258,12 +269,12 @@ class Model:
                 module.get_parameter(name).copy_(v)
         return module
 
-    def _flat(self, x: Array) -> Any:
+    def _flat(self, x: Array) -> Tensor:
         return torch.as_tensor(np.array(x), device=self.device)
 
     # -- values and gradients ------------------------------------------------------------------------------------------
     def _answers(
-        self, functions: Iterable[Callable[..., Any]], parameters: dict[str, Any], rows: Rows, module: Any = None
+        self, functions: Iterable[Function], parameters: Tensors, rows: Rows, module: torch.nn.Module | None = None
     ) -> list[Any]:
         """What a loss or metrics say of these rows."""
         module = self.module if module is None else module
@@ -274,8 +285,9 @@ class Model:
         return [f(outputs, rows["targets"]) for f in functions]
 
     def loss_at(
-        self, parameters: dict[str, Any], rows: Rows, key: Any = None, module: Any = None, many: bool = False
-    ) -> Any:
+        self, parameters: Tensors, rows: Rows, key: Tensor | None = None, module: torch.nn.Module | None = None,
+        many: bool = False,
+    ) -> Tensor:  # fmt: skip
         """The loss on these rows as a tensor, with the dropout of a key; of this module, or of one like it.
 
         Args:
@@ -298,11 +310,11 @@ class Model:
         total = _mean(lambda rows: self._gradient(parameters, rows, None), self.rows)
         return np.asarray(total + self.l2 * x)
 
-    def minibatch_gradient(self, x: Array, rows: Any) -> Array:
+    def minibatch_gradient(self, x: Array, rows: Indices) -> Array:
         """The gradient over these rows, without dropout."""
         return self._gradient(self._leaves(x), self._picked(rows), None) + self.l2 * x
 
-    def random_gradient(self, x: Array, rows: Any, key: tuple[int, int, int, int]) -> Array:
+    def random_gradient(self, x: Array, rows: Indices | None, key: tuple[int, int, int, int]) -> Array:
         """The gradient over these rows (None for all) with dropout keyed by (seed, client, round, step)."""
         seed, client, round, step = key
         word, i = (torch.tensor(v, device=self.device) for v in (dropout_word(seed, round, step), int(client)))
@@ -313,7 +325,7 @@ class Model:
         """The metrics at x, without dropout."""
         return self.measured(self.parameters_at(self._flat(x)), self.module)
 
-    def measured(self, parameters: dict[str, Any], module: Any, rows: slice = slice(None)) -> dict[str, float]:
+    def measured(self, parameters: Tensors, module: torch.nn.Module, rows: slice = slice(None)) -> dict[str, float]:
         """The metrics of a module with these parameters on these rows, without dropout."""
         if not self.metrics:
             return {}
@@ -334,20 +346,20 @@ class Model:
             digest.update(v.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         return digest.digest()
 
-    def _leaves(self, x: Array) -> dict[str, Any]:
+    def _leaves(self, x: Array) -> Tensors:
         return {n: v.detach().requires_grad_(True) for n, v in self.parameters_at(self._flat(x)).items()}
 
-    def _gradient(self, leaves: dict[str, Any], rows: Rows, key: Any) -> Array:
+    def _gradient(self, leaves: Tensors, rows: Rows, key: Tensor | None) -> Array:
         slopes = _slopes(self.loss_at(leaves, rows, key), leaves)
         # a parameter that the loss does not depend on has the gradient zero
         parts = [torch.zeros_like(v) if g is None else g for g, v in zip(slopes, leaves.values(), strict=True)]
         return np.asarray(torch.cat([g.reshape(-1) for g in parts]).to("cpu", torch.float64).numpy())
 
-    def _picked(self, rows: Any) -> Rows:
+    def _picked(self, rows: Indices) -> Rows:
         return picked(self.rows, torch.as_tensor(np.asarray(rows), device=self.device))
 
 
-def picked(rows: Rows, which: Any) -> Rows:
+def picked(rows: Rows, which: Tensor | slice | int) -> Rows:
     """Some of the rows."""
     return {name: v[which] for name, v in rows.items()}
 
@@ -365,25 +377,25 @@ _TRIED: MutableMapping[torch.nn.Module, tuple[Any, tuple[bool, tuple[str, ...]]]
 """Modules that were tried: with what, and what ``Model._try`` found."""
 
 
-def same_bytes(a: Any, b: Any) -> bool:
+def same_bytes(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors are equal, NaNs included."""
     return bool(torch.equal(*(v.detach().reshape(-1).contiguous().view(torch.uint8) for v in (a, b))))
 
 
-def _slopes(loss: Any, leaves: dict[str, Any]) -> tuple[Any, ...]:
+def _slopes(loss: Tensor, leaves: Tensors) -> tuple[Tensor | None, ...]:
     """The gradients by the leaves; None for those that the loss does not depend on."""
-    slopes: tuple[Any, ...] = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+    slopes: tuple[Tensor | None, ...] = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
     return slopes
 
 
-def _generator_state(device: torch.device) -> Any:
+def _generator_state(device: torch.device) -> Tensor:
     return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
 
 def _number(metric: str, value: Any) -> float:
-    if isinstance(value, torch.Tensor) and value.numel() != 1:
+    if isinstance(value, Tensor) and value.numel() != 1:
         raise InputError(f"the metric {metric} gives {value.numel()} numbers; return one, a mean over the rows.")
-    if not isinstance(value, (torch.Tensor, np.generic, int, float)):
+    if not isinstance(value, (Tensor, np.generic, int, float)):
         raise InputError(f"the metric {metric} gives {value!r}; return a number, a mean over the rows.")
     return float(value)
 
@@ -401,14 +413,14 @@ def _in_a_sentence(what: str) -> Iterator[None]:
 
 
 def _check_loss(loss: Any) -> None:
-    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-        what = f"{loss.numel()} numbers" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        what = f"{loss.numel()} numbers" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
         raise InputError(f"the loss gives {what}; return a tensor with one number, a mean over the rows.")
     if not loss.requires_grad:
         raise InputError("the loss does not depend on the parameters by operations of PyTorch; there is no gradient.")
 
 
-def tensors_of(data: Any, device: Any = None) -> Rows | tuple[torch.Tensor, torch.Tensor]:
+def tensors_of(data: Any, device: torch.device | None = None) -> Rows | tuple[Tensor, Tensor]:
     """A client's data as tensors with one row per sample: a dict of them, or a pair.
 
     Args:
@@ -417,7 +429,7 @@ def tensors_of(data: Any, device: Any = None) -> Rows | tuple[torch.Tensor, torc
     """
     if isinstance(data, (DataLoader, IterableDataset)):
         raise InputError(f"a client is a {type(data).__name__}; give its data set, which has items by number.")
-    if hasattr(data, "__getitem__") and not isinstance(data, (Mapping, tuple, list, torch.Tensor, str)):
+    if hasattr(data, "__getitem__") and not isinstance(data, (Mapping, tuple, list, Tensor, str)):
         data = _collated(data)
     if not isinstance(data, Mapping) and not (isinstance(data, (tuple, list)) and len(data) == 2):
         raise InputError(

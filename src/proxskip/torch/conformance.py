@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Parameter
+from torch.optim import Optimizer
 
-from proxskip.torch.stacked_optimizer import Make
 from proxskip.torch.wire import Wire
 
 UNKNOWNS, ROUNDS = 7, 6
+Make = Callable[[list[Parameter]], Optimizer]
 
 
 def check_outer_steps(
-    make: Callable[[list[Parameter]], Any], inner: Make, outer: Make | None, period: int, group: Any = None
-) -> list[str]:
+    make: Make, inner: Make, outer: Make | None, period: int,
+    group: dist.ProcessGroup | None = None,
+) -> list[str]:  # fmt: skip
     """What is wrong with an optimizer whose rounds should be those of DiLoCo, in sentences; none if nothing is.
 
     Call it on every rank of a process group. Each rank minimizes a quadratic of its own, once with the optimizer and
@@ -52,14 +54,14 @@ def check_outer_steps(
     return []
 
 
-def _descend(q: Parameter, optimizer: Any, H: Tensor, c: Tensor, steps: int) -> None:
+def _descend(q: Parameter, optimizer: Optimizer, H: Tensor, c: Tensor, steps: int) -> None:
     for _ in range(steps):
         optimizer.zero_grad()
         (0.5 * H * (q - c) ** 2).sum().backward()
         optimizer.step()
 
 
-def _made_anew(make: Callable[[list[Parameter]], Any], old: Any, q: Parameter) -> tuple[Any, Parameter]:
+def _made_anew(make: Make, old: Optimizer, q: Parameter) -> tuple[Optimizer, Parameter]:
     """Another optimizer over a copy of the parameters, with the state of the old one."""
     other = Parameter(q.detach().clone())
     optimizer = make([other])

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from proxskip.types import InputError
 
@@ -30,7 +31,7 @@ class FlatParameters:
     precision of the local work, and empty where the settings do not need it.
     """
 
-    def __init__(self, optim: Any, needed: Sequence[str]) -> None:
+    def __init__(self, optim: Optimizer, needed: Sequence[str]) -> None:
         trainable = [(q, g) for g, group in enumerate(optim.param_groups) for q in group["params"] if q.requires_grad]
         if not trainable:
             raise InputError("the local optimizer has no trainable parameters; pass it the model's parameters.")
@@ -142,7 +143,7 @@ class FlatParameters:
             return v
         return DTensor.from_local(v.to(self.x.device), q.device_mesh, [Shard(0)] * q.device_mesh.ndim, run_check=False)
 
-    def check(self, states: dict[Tensor, Any], numbers: Any) -> None:
+    def check(self, states: dict[Tensor, dict[str, Tensor]], numbers: dict[str, Any]) -> None:
         """Refuse a state that ``load`` cannot take."""
         complete(numbers, *self.numbers())
         for q, own in self.states():
@@ -153,7 +154,7 @@ class FlatParameters:
                     found = tuple(saved.shape) if isinstance(saved, Tensor) else "no"
                     raise InputError(f"the saved {name} of a parameter has {found} numbers, not {tuple(v.shape)}.")
 
-    def load(self, states: dict[Tensor, Any], numbers: dict[str, Any]) -> None:
+    def load(self, states: dict[Tensor, dict[str, Tensor]], numbers: dict[str, Any]) -> None:
         for q, own in self.states():
             for name, v in own.items():
                 local(v).copy_(local(states[q][name]))

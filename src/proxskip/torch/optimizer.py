@@ -5,9 +5,10 @@ from __future__ import annotations
 import warnings
 from collections import namedtuple
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -26,6 +27,8 @@ from proxskip.torch.wire import Part, SynchronizationError, Wire, slices
 from proxskip.types import InputError
 
 CONTROLS = ("step", "gradient", "none")
+Groups = list[dict[str, Any]]
+"""Parameter groups of an optimizer."""
 
 
 _Note = namedtuple("_Note", "astray settings shapes loaded rank ranks rounds place x")
@@ -80,7 +83,7 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         outer: Optimizer | None = None,
         chi: float | None = None,
         seed: int = 0,
-        group: Any = None,
+        group: dist.ProcessGroup | None = None,
         codec: str = "float32",
         share: float | None = None,
         buffers: Iterable[Tensor] = (),
@@ -106,22 +109,23 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
 
     # learning rates and state live in the local optimizer, where schedulers and checkpoints reach them
     @property
-    def param_groups(self) -> list[dict[str, Any]]:
+    def param_groups(self) -> Groups:
         """Those of the local optimizer."""
-        groups: list[dict[str, Any]] = self.optim.param_groups
+        groups: Groups = self.optim.param_groups
         return groups
 
     @param_groups.setter
-    def param_groups(self, value: Any) -> None:
+    def param_groups(self, value: Groups) -> None:
         """Ignored: the base class sets its own."""
 
     @property
-    def state(self) -> Any:
+    def state(self) -> dict[Tensor, dict[str, Any]]:
         """That of the local optimizer."""
-        return self.optim.state
+        state: dict[Tensor, dict[str, Any]] = self.optim.state
+        return state
 
     @state.setter
-    def state(self, value: Any) -> None:
+    def state(self, value: dict[Tensor, dict[str, Any]]) -> None:
         """Ignored: the base class sets its own."""
 
     @property
@@ -159,7 +163,7 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
     def zero_grad(self, set_to_none: bool = True) -> None:
         self.optim.zero_grad(set_to_none)
 
-    def __getstate__(self) -> Any:
+    def __getstate__(self) -> NoReturn:
         """Refused: a copy would lose the process group and the parameters."""
         raise InputError("the optimizer cannot be pickled or copied; save what its state_dict() returns.")
 
@@ -463,7 +467,7 @@ def _all(optimizer: Optimizer) -> list[Tensor]:
     return [q for group in optimizer.param_groups for q in group["params"]]
 
 
-def _without_params(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _without_params(groups: Groups) -> Groups:
     return [{name: v for name, v in group.items() if name != "params"} for group in groups]
 
 
@@ -485,11 +489,11 @@ def check_local(optim: Any) -> None:
         raise InputError(f"{type(optim).__name__} cannot be the local optimizer; use one that takes single steps.")
 
 
-def _trainable(optim: Any) -> set[int]:
+def _trainable(optim: Optimizer) -> set[int]:
     return {id(q) for group in optim.param_groups for q in group["params"] if q.requires_grad}
 
 
-def _check_outer(optim: Any, outer: Any) -> None:
+def _check_outer(optim: Optimizer, outer: Optimizer | None) -> None:
     """Refuse an outer optimizer over other parameters."""
     if outer is optim:
         raise InputError("outer is the local optimizer itself; create another one over the same parameters.")

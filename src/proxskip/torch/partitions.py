@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -21,12 +22,12 @@ OF_LABELS = ("label", "labels", "dirichlet")
 
 
 def split(
-    X: Any,
-    y: Any,
+    X: Tensor | npt.ArrayLike,
+    y: Tensor | npt.ArrayLike,
     clients: int | None = None,
     by: str = "label",
     *,
-    groups: Any = None,
+    groups: npt.ArrayLike | None = None,
     alpha: float = 0.5,
     labels: int = 2,
     minimum: int = 1,
@@ -65,7 +66,9 @@ def split(
     return [(inputs[some], targets[some.to(targets.device)]) for some in picks]
 
 
-def _rows(y: Array, clients: int | None, by: str, groups: Any, alpha: float, labels: int, seed: int) -> list[Indices]:
+def _rows(
+    y: Array, clients: int | None, by: str, groups: npt.ArrayLike | None, alpha: float, labels: int, seed: int
+) -> list[Indices]:
     """The rows of each client."""
     if by not in ("labels", "quantity", "power"):
         model: Any = SimpleNamespace(N=len(y), b=y)
@@ -122,7 +125,7 @@ def _with_minimum(rows: list[Indices], minimum: int, rng: np.random.Generator) -
     return rows
 
 
-def plot_split(clients: Sequence[tuple[Any, Any]], ax: Any = None) -> Any:
+def plot_split(clients: Sequence[tuple[Tensor, Tensor]], ax: Any = None) -> Any:
     """Draw how many rows of each label each client has; the axes.
 
     Args:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn import Parameter
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from proxskip.torch.stacked_optimizer import Make
@@ -73,11 +75,13 @@ def _fedadam(lr: float = 0.1, outer_lr: float = 0.03, eps: float = 1e-3) -> Reci
 class Yogi(Optimizer):  # type: ignore[misc]
     """Adam with second moments that move by the sign of what is new (Zaheer et al., 2018)."""
 
-    def __init__(self, params: Any, lr: float, betas: tuple[float, float] = (0.9, 0.99), eps: float = 1e-3) -> None:
+    def __init__(
+        self, params: Iterable[Tensor], lr: float, betas: tuple[float, float] = (0.9, 0.99), eps: float = 1e-3
+    ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: None = None) -> None:
         """m + (1 - a)(g - m); v - (1 - b) sign(v - g^2) g^2; x - lr m / (sqrt(v) + eps)."""
         for group in self.param_groups:
             a, b = group["betas"]
@@ -133,7 +137,7 @@ def _adamw_h(lr: float = 3e-3, weight_decay: float = 0.01) -> Recipe:
     return {"optimizer": _adamw(lr, weight_decay), "control": "gradient"}
 
 
-def _muon(lr: float, params: list[Any]) -> list[Optimizer]:
+def _muon(lr: float, params: list[Parameter]) -> list[Optimizer]:
     """Muon for the matrices, AdamW for the rest."""
     if not hasattr(torch.optim, "Muon"):
         raise InputError("this PyTorch has no Muon; PyTorch 2.9 and later have it.")

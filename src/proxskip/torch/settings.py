@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -131,7 +130,7 @@ class Settings:
         return DAMPED if minibatches and self.control != "momentum" else 1.0
 
 
-def check_steps(optimizer: Any, control: str, correct: str = "inside") -> None:
+def check_steps(optimizer: torch.optim.Optimizer, control: str, correct: str = "inside") -> None:
     """Refuse an optimizer whose steps are not lr times a gradient, where h acts inside them."""
     plain = type(optimizer) is torch.optim.SGD
     if correct == "inside" and not (plain and not any(g["momentum"] or g["maximize"] for g in optimizer.param_groups)):

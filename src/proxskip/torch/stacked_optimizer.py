@@ -8,14 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Parameter
+from torch.optim import Optimizer
 
 from proxskip.types import InputError
 
-Make = Callable[[list[Parameter]], Any]
+Make = Callable[[list[Parameter]], Optimizer | Sequence[Optimizer]]
 """A function of parameters that returns an optimizer, or several that share the parameters among them."""
 
 
-def optimizers_of(make: Make, params: list[Parameter]) -> list[torch.optim.Optimizer]:
+def optimizers_of(make: Make, params: list[Parameter]) -> list[Optimizer]:
     """What ``make`` returns, as a list; refused unless every parameter is in exactly one of them."""
     if not callable(make):
         raise InputError("optimizer and outer are functions of parameters, such as lambda params: SGD(params, lr=0.1).")
@@ -23,7 +24,7 @@ def optimizers_of(make: Make, params: list[Parameter]) -> list[torch.optim.Optim
     optimizers = list(answer) if isinstance(answer, Sequence) else [answer]
     if any(isinstance(o, torch.optim.LBFGS) for o in optimizers):
         raise InputError("LBFGS calls the loss itself, several times a step; use an optimizer that takes single steps.")
-    if not all(isinstance(o, torch.optim.Optimizer) for o in optimizers):
+    if not all(isinstance(o, Optimizer) for o in optimizers):
         raise InputError(
             "optimizer must return a torch.optim.Optimizer, or a list of them, over the parameters it gets."
         )
@@ -33,7 +34,7 @@ def optimizers_of(make: Make, params: list[Parameter]) -> list[torch.optim.Optim
     return optimizers
 
 
-def _stacked(make: Make, parts: list[Tensor]) -> tuple[list[Parameter], list[Any]]:
+def _stacked(make: Make, parts: list[Tensor]) -> tuple[list[Parameter], list[Optimizer]]:
     """Optimizers over stacked parameters, in the groups that ``make`` has for the parameters of one client."""
     single = [Parameter(v[0].clone()) for v in parts]
     optimizers = optimizers_of(make, single)
@@ -67,7 +68,7 @@ class StackedOptimizer:
     def __init__(self, make: Make, parts: list[Tensor], by_entry: bool) -> None:
         self.parts, self.by_entry = parts, by_entry
         self.params: list[list[Parameter]]
-        self.optimizers: list[list[Any]]
+        self.optimizers: list[list[Optimizer]]
         if by_entry:
             params, optimizers = _stacked(make, parts)
             self.params, self.optimizers = [params], [optimizers]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from proxskip.engines.torch.network_objective import client_losses
-from proxskip.engines.torch.stacked_functions import Networks, Parts, portions
+from proxskip.engines.torch.stacked_functions import Networks, Parts, Portion, portions
 from proxskip.engines.torch.stacked_steps import StackedSteps
 from proxskip.problems.federated import Problem
 from proxskip.problems.torch_model import Model
@@ -84,14 +84,14 @@ class Training:
         """Let these clients take part, at x."""
         everybody = len(members) == self.problem.n
         # a view of everybody's rows where all take part
-        self.mine: Any = slice(None) if everybody else torch.as_tensor(members).to(self.device)
+        self.mine: Tensor | slice = slice(None) if everybody else torch.as_tensor(members).to(self.device)
         if everybody and len(self.members) == self.problem.n and not self.settings.resets:
             _set(self.y, self.family.views(self._spread(self.x)))
         else:
             self._gather(members)
         rows = self.mine if self.settings.buffers == "local" else slice(None)
         _set(self.own_buffers, [v[rows] for v in self.buffers])
-        self.h_rows: Any = slice(None) if self.control in ("momentum", "none") else self.mine
+        self.h_rows: Tensor | slice = slice(None) if self.control in ("momentum", "none") else self.mine
         if self.control == "momentum":
             _set(self.shift, self.family.views(-self.mix * self.h))
         elif self.control != "none":
@@ -142,7 +142,7 @@ class Training:
         has_graph = all_alike and (settings.batch is None or settings.batch <= self.family.smallest)
         self.steps.repeat(self._step, "train" if has_graph else None, int(own_K.max()), members, self.round, 0)
         # one number, or one for each client
-        K: Any = int(own_K[0]) if self.last is None else self.last.to(self.x.dtype)[:, None]
+        K: Tensor | int = int(own_K[0]) if self.last is None else self.last.to(self.x.dtype)[:, None]
         moved = self.family.stack(self.y).to(self.x.dtype).sub_(self._spread(self.x))
         if settings.normalize:
             moved *= self._weight_of_steps(own_K)
@@ -187,7 +187,7 @@ class Training:
         weight = weight.repeat_interleave(sizes, dim=1).to(self.device, self.x.dtype)
         return self._spread(self._mean(weight)) / weight
 
-    def _step(self, batch: Any) -> None:
+    def _step(self, batch: list[Portion]) -> None:
         """A local step of all members, or of those that have steps left."""
         if self.last is None:
             self._unmasked_step(batch)
@@ -200,7 +200,7 @@ class Training:
             v.copy_(torch.where(going.view(-1, *[1] * (v.ndim - 1)), v, old))
         self.taken.add_(1)
 
-    def _unmasked_step(self, batch: Any) -> None:
+    def _unmasked_step(self, batch: list[Portion]) -> None:
         assert self.optimizer is not None
         gradients = self._gradient(batch)
         for c, g in zip(self.raw, gradients, strict=False):
@@ -219,7 +219,7 @@ class Training:
     def _shift(self) -> Parts:
         return [h.to(self.dtype) for h in self.shift]
 
-    def _gradient(self, batch: Any) -> Parts:
+    def _gradient(self, batch: list[Portion]) -> Parts:
         """With fewer clients at once as long as the device's memory is too small."""
         parts = [v.detach() for v in self.y]
         while True:
@@ -360,9 +360,9 @@ class Training:
         values: Array = losses.to("cpu", torch.float64).numpy()
         return values
 
-    def saved(self) -> dict[str, Any]:
+    def saved(self) -> dict[str, Tensor | float]:
         """Tensors and numbers from which ``load`` makes this state."""
-        state: dict[str, Any] = {name: getattr(self, name) for name in COUNTS}
+        state: dict[str, Tensor | float] = {name: getattr(self, name) for name in COUNTS}
         state |= {"x": self.x, "h": self.h, "errors": self.errors}
         state |= {f"buffers.{k}": v for k, v in enumerate(self.buffers)}
         state |= {"participated": torch.as_tensor(self.participated), "members": torch.as_tensor(self.members)}

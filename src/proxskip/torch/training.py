@@ -9,7 +9,7 @@ import io
 import time
 import warnings
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,13 +19,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from proxskip import theory
 from proxskip.engines.torch.engine import TorchEngine
 from proxskip.networks import Network
-from proxskip.participation import as_participation
+from proxskip.participation import Participation, as_participation
 from proxskip.problems.federated import Problem
-from proxskip.problems.torch_model import Model, tensors_of
+from proxskip.problems.torch_model import Function, Model, tensors_of
 from proxskip.randomness import stream
 from proxskip.results import folder as folders
 from proxskip.results.atomic import atomic_write
@@ -43,7 +44,7 @@ from proxskip.types import Array, Indices, InputError
 
 Clients = Sequence[Any]
 """(inputs, targets), a dict of tensors, or a map-style Dataset of each client."""
-Metrics = Mapping[str, Callable[..., Any]]
+Metrics = Mapping[str, Function]
 COLUMNS = ("round", "local_steps", "grad_evals", "floats_up", "floats_down", "bytes_up", "bytes_down", "seconds", "f")
 ENDS = ("status", "success", "message", "warnings", "rounds")
 METHOD = "proxskip.torch.train"
@@ -94,7 +95,7 @@ class Trained(Result):
 
 
 def train(
-    module: torch.nn.Module, loss: Callable[..., Any], clients: Clients, optimizer: Make, *, p: float | None = None,
+    module: torch.nn.Module, loss: Function, clients: Clients, optimizer: Make, *, p: float | None = None,
     period: int | None = None, epochs: float | None = None, batch: int | None = None,
     control: str = "gradient", correct: str = "inside",
     chi: float | None = None, mix: float | None = None, pull: float = 0.0, state: State | None = None,
@@ -187,7 +188,7 @@ def train(
 
 
 def resume(
-    folder: str | Path, module: torch.nn.Module, loss: Callable[..., Any], clients: Clients, optimizer: Make, *,
+    folder: str | Path, module: torch.nn.Module, loss: Function, clients: Clients, optimizer: Make, *,
     rounds: int | None = None, seconds: float | None = None, schedule: Schedule | None = None,
     outer: Make | None = None, cohort: Any = None, test: Any = None, metrics: Metrics | None = None,
     device: str | torch.device | None = None, clients_at_once: int | None = None, together: bool | None = None,
@@ -245,8 +246,9 @@ class Limits:
 
 # -- check and build ---------------------------------------------------------------------------------------------------
 def _built(
-    module: torch.nn.Module, loss: Callable[..., Any], clients: Clients, optimizer: Make, settings: Settings,
-    outer: Make | None, schedule: Schedule | None, cohort: Any, test: Any, metrics: Any, device: Any,
+    module: torch.nn.Module, loss: Function, clients: Clients, optimizer: Make, settings: Settings,
+    outer: Make | None, schedule: Schedule | None, cohort: Any, test: Any, metrics: Metrics | None,
+    device: str | torch.device | None,
     clients_at_once: int | None, together: bool | None, network: Network | str | None, every: int,
 ) -> Run:  # fmt: skip
     """Check all that was given, and make a run of it that has not begun."""
@@ -289,7 +291,7 @@ def _built(
     return Run(training, participation, network, config, _summary(settings, about, locals, problem))
 
 
-def _summary(settings: Settings, about: dict[str, Any], locals: list[Any], problem: Problem) -> dict[str, Any]:
+def _summary(settings: Settings, about: dict[str, Any], locals: list[Optimizer], problem: Problem) -> dict[str, Any]:
     """The settings as a summary shows them, without those that say nothing."""
     rates = [float(group["lr"]) for local in locals for group in local.param_groups]
     given = {name: v for name, v in dataclasses.asdict(settings).items() if v is not None}
@@ -303,7 +305,7 @@ def _summary(settings: Settings, about: dict[str, Any], locals: list[Any], probl
     }
 
 
-def _described(optimizers: list[torch.optim.Optimizer]) -> str:
+def _described(optimizers: list[Optimizer]) -> str:
     """Optimizers by their classes and numbers."""
     return "; ".join(
         f"{type(o).__name__}({', '.join(f'{k}={v}' for k, v in group.items() if k != 'params')})"
@@ -313,7 +315,13 @@ def _described(optimizers: list[torch.optim.Optimizer]) -> str:
 
 
 def _problem(
-    module: Any, loss: Any, clients: Clients, settings: Settings, test: Any, metrics: Any, device: torch.device
+    module: torch.nn.Module,
+    loss: Function,
+    clients: Clients,
+    settings: Settings,
+    test: Any,
+    metrics: Metrics | None,
+    device: torch.device,
 ) -> Problem:
     """The clients as oracles, on the device; refused where they cannot be trained."""
     if not isinstance(clients, Sequence) or not clients:
@@ -324,9 +332,11 @@ def _problem(
     for i, (data, own_test) in enumerate(zip(clients, tests, strict=True)):
         try:
             tensors = tensors_of(data, device)
-            pair = (tensors, None) if isinstance(tensors, dict) else tensors
-            given = {"metrics": metrics, "test": moved[id(own_test)], "may_move": settings.buffers is not None}
-            models.append(Model(module, loss, *pair, **given))
+            inputs, targets = (tensors, None) if isinstance(tensors, dict) else tensors
+            own = moved[id(own_test)]
+            models.append(
+                Model(module, loss, inputs, targets, metrics=metrics, test=own, may_move=settings.buffers is not None)
+            )
         except InputError as error:
             raise InputError(f"client {i}: {error}") from None
     rows_of_each = np.array([f.N for f in models], dtype=np.float64)
@@ -347,7 +357,7 @@ class Run:
     """Rounds, records and the end of a training."""
 
     def __init__(
-        self, training: Training, participation: Any, network: Network | None, config: dict[str, Any],
+        self, training: Training, participation: Participation, network: Network | None, config: dict[str, Any],
         settings: dict[str, Any],
     ) -> None:  # fmt: skip
         self.training, self.participation, self.network = training, participation, network

@@ -41,7 +41,7 @@ class Wire:
             brings 2 v (n - 1)/n to each, and gathering payloads of v bytes brings v (n - 1).
     """
 
-    def __init__(self, group: Any, codec: str, share: float | None, seed: int) -> None:
+    def __init__(self, group: dist.ProcessGroup | None, codec: str, share: float | None, seed: int) -> None:
         check_codec(codec, share)
         self.group, self.codec, self.share, self.seed = group, codec, share, seed
         self.bytes_sent = self.bytes_received = 0

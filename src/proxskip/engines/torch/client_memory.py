@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from proxskip.types import Indices, Vectors
@@ -68,7 +66,7 @@ class ClientMemory:
                 kept.index_copy_(0, torch.as_tensor(members).to(kept.device), v.to(kept.device))
 
 
-class MembersMemory(dict[str, Any]):
+class MembersMemory(Stacks):
     """The memory of some members as a half sees it; rows are moved when first read."""
 
     def __init__(self, memory: ClientMemory, members: Indices) -> None:

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from proxskip.codecs import Codec, Identity
 from proxskip.core.engine import Request
 from proxskip.engines.stack_client import StackClient
 from proxskip.engines.torch.stacked_steps import minibatches, repeatable
-from proxskip.types import Column, Flags, Indices
+from proxskip.types import Column, Counts, Flags, Indices
 
 
 class DeviceCohort(StackClient):
@@ -37,13 +38,13 @@ class DeviceCohort(StackClient):
         mine = np.asarray(values)[self.members]
         return column(mine, self.like) if mine.ndim == 1 else self.engine.place(mine)
 
-    def stack(self, v: Any) -> torch.Tensor:
+    def stack(self, v: Tensor | float) -> Tensor:
         """A ``(c, d)`` view of a stack, a vector or a number."""
         # ``expand`` repeats one entry without storing copies
-        rows = v if isinstance(v, torch.Tensor) else torch.full((1, 1), float(v)).to(self.like)
+        rows = v if isinstance(v, Tensor) else torch.full((1, 1), float(v)).to(self.like)
         return rows.expand(len(self.members), self.engine.problem.d)
 
-    def where(self, which: Flags, a: Any, b: Any) -> torch.Tensor:
+    def where(self, which: Flags, a: Tensor, b: Tensor) -> Tensor:
         mask = torch.as_tensor(np.array(which)).to(self.like.device)[:, None]
         return torch.where(mask, a, b)
 
@@ -51,7 +52,7 @@ class DeviceCohort(StackClient):
         return self.engine.fetch(v)
 
     # -- gradients -----------------------------------------------------------------------------------------------------
-    def estimates(self, x: Any, number: Any, wanted: Flags) -> torch.Tensor:
+    def estimates(self, x: Tensor, number: Counts, wanted: Flags) -> Tensor:
         rows = None
         if self.batch is not None:
             drawn = minibatches(
@@ -61,10 +62,10 @@ class DeviceCohort(StackClient):
         # minibatches are numbered from zero, dropout words from one
         return self._gradient(self.stack(x), rows, number + 1)
 
-    def full_gradients(self, x: Any, wanted: Flags) -> torch.Tensor:
+    def full_gradients(self, x: Tensor, wanted: Flags) -> Tensor:
         return self._gradient(self.stack(x), None, 0)
 
-    def _gradient(self, Y: Any, rows: Any, step: Any) -> torch.Tensor:
+    def _gradient(self, Y: Tensor, rows: Tensor | None, step: Counts) -> Tensor:
         """Full gradients if ``rows`` is None and ``step`` is 0; otherwise those of a local step.
 
         Those of all members are computed, so that the stack keeps its shape.
@@ -84,30 +85,32 @@ class DeviceCohort(StackClient):
 
     # -- local steps ---------------------------------------------------------------------------------------------------
     def descend(self, x: Any, h: Any, gamma: Any, K: Any, **options: Any) -> Any:
-        gamma = gamma if isinstance(gamma, torch.Tensor) else float(gamma)
+        gamma = gamma if isinstance(gamma, Tensor) else float(gamma)
         return super().descend(x, h, gamma, K, **options)
 
-    def has_plain_steps(self, K: int | Indices, pull: float) -> bool:
+    def has_plain_steps(self, K: Counts, pull: float) -> bool:
         # plain steps can use CUDA graphs, which are for one number of steps
         return pull == 0.0 and np.ndim(K) == 0 and np.ndim(self.step) == 0
 
-    def plain_steps(self, x: Any, h: Any, gamma: Column, K: int | Indices, first: Any, pull: float) -> torch.Tensor:
+    def plain_steps(
+        self, x: Tensor, h: Tensor | float, gamma: Column, K: Counts, first: Counts, pull: float
+    ) -> Tensor:
         engine, X = self.engine, self.stack(x)
         H = None if isinstance(h, (int, float)) and h == 0 else self.stack(h)
         Y = torch.empty_like(X, memory_format=torch.contiguous_format)
 
         def compute(group: slice) -> None:
-            own = gamma[group] if isinstance(gamma, torch.Tensor) and len(gamma) > 1 else gamma
+            own = gamma[group] if isinstance(gamma, Tensor) and len(gamma) > 1 else gamma
             h = None if H is None else H[group]
             Y[group] = engine.steps.run(
-                X[group], h, own, int(K), self.members[group], self.request.round, first, self.request.halt
+                X[group], h, own, int(K), self.members[group], self.request.round, int(first), self.request.halt
             )
 
         engine.each_group(self, compute)
         return Y
 
 
-def column(values: Any, like: torch.Tensor) -> Any:
+def column(values: Any, like: Tensor) -> Tensor | float:
     """One number per client as a ``(c, 1)`` tensor; a single number stays one."""
     if np.ndim(values) == 0:
         return float(values)

@@ -7,13 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from proxskip import theory
 from proxskip.core.engine import Engine, Request, Size, Work, look
 from proxskip.core.exchange import SettleHalf
 from proxskip.core.gossip import Mixer
-from proxskip.engines.torch.client_memory import ClientMemory, MembersMemory
+from proxskip.engines.torch.client_memory import ClientMemory, MembersMemory, Stacks
 from proxskip.engines.torch.cohort import DeviceCohort, column
 from proxskip.engines.torch.network_objective import WholeNetwork
 from proxskip.engines.torch.stacked_functions import Networks, family_of
@@ -21,7 +23,7 @@ from proxskip.engines.torch.stacked_steps import StackedSteps
 from proxskip.problems.federated import Problem
 from proxskip.randomness import dropout_word
 from proxskip.support.sums import weighted_sum
-from proxskip.types import Array, Indices, InputError, Vectors
+from proxskip.types import Array, Counts, Indices, InputError, Vectors
 
 UNKNOWNS_ON_A_CPU = 1 << 22
 """Unknowns of the clients computed at once on a CPU, where more gain nothing; at least 32 clients."""
@@ -79,17 +81,17 @@ class TorchEngine(Engine):
     def rounding(self) -> float:
         return float(torch.finfo(self.family.dtype).eps)
 
-    def place(self, v: Any) -> torch.Tensor:
-        return v if isinstance(v, torch.Tensor) else torch.tensor(v).to(self.device, self.family.dtype)
+    def place(self, v: Tensor | npt.ArrayLike) -> Tensor:
+        return v if isinstance(v, Tensor) else torch.tensor(v).to(self.device, self.family.dtype)
 
-    def fetch(self, v: Any) -> Array:
-        return np.asarray(v.to("cpu", torch.float64) if isinstance(v, torch.Tensor) else v)
+    def fetch(self, v: Tensor | npt.ArrayLike) -> Array:
+        return np.asarray(v.to("cpu", torch.float64) if isinstance(v, Tensor) else v)
 
     def wait(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def word(self, round: int, step: Any) -> Any:
+    def word(self, round: int, step: Counts) -> Tensor | None:
         """The dropout word of a local step (numbered from one); None without dropout."""
         if not self.family.is_random or not np.any(step):
             return None
@@ -150,13 +152,13 @@ class TorchEngine(Engine):
             told = [self.place(v[places] if isinstance(v, np.ndarray) and v.ndim > 1 else v) for v in outcome]
             self.remembered.store(members, self._aside(client, half(client, self._memory_of(members), *told)))
 
-    def _memory_of(self, members: Indices) -> Any:
+    def _memory_of(self, members: Indices) -> MembersMemory:
         return MembersMemory(self.remembered, members)
 
-    def _aside(self, client: DeviceCohort, new: Any) -> dict[str, torch.Tensor]:
+    def _aside(self, client: DeviceCohort, new: Stacks) -> Stacks:
         return {k: self.remembered.aside(client.stack(v)) for k, v in new.items()}
 
-    def sum(self, w: Array, U: Any) -> Any:
+    def sum(self, w: Array, U: Tensor) -> Tensor | Array:
         """``sum_j w_j U_j``; by numpy in client order on a CPU in double precision."""
         # the same function as the numpy engines, so the same bytes
         if self.device.type == "cpu" and self.family.dtype == torch.float64:
@@ -166,7 +168,7 @@ class TorchEngine(Engine):
             total = torch.mv(U.t(), torch.tensor(w).to(U)).to(self.device)
         return total if self.far else self.fetch(total)
 
-    def mix(self, graph: Mixer, U: Any) -> Any:
+    def mix(self, graph: Mixer, U: Tensor) -> Array:
         return graph.mix(self.fetch(U))
 
     # -- memory --------------------------------------------------------------------------------------------------------

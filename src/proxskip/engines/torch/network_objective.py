@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from proxskip.engines.torch.stacked_functions import groups
+from proxskip.engines.torch.stacked_functions import Networks, groups
 from proxskip.engines.torch.stacked_steps import repeatable
 from proxskip.types import Array, InputError
 
@@ -72,8 +73,8 @@ class WholeNetwork:
 
 
 def weighted_losses(
-    family: Any, x: Any, weights: Array, at_once: int, rows_at_once: int = ROWS_AT_ONCE
-) -> Iterator[Any]:
+    family: Networks, x: Tensor, weights: Array, at_once: int, rows_at_once: int = ROWS_AT_ONCE
+) -> Iterator[Tensor]:
     """Numbers on the device that add up to sum_i w_i f_i(x) without l2, each for some clients and rows."""
     w = torch.tensor(weights).to(x.device, family.dtype)
     for members, losses, share in client_losses(family, x, at_once, rows_at_once):
@@ -81,8 +82,8 @@ def weighted_losses(
 
 
 def client_losses(
-    family: Any, x: Any, at_once: int, rows_at_once: int = ROWS_AT_ONCE, buffers: Sequence[Any] = ()
-) -> Iterator[tuple[Any, Any, float]]:
+    family: Networks, x: Tensor, at_once: int, rows_at_once: int = ROWS_AT_ONCE, buffers: Sequence[Tensor] = ()
+) -> Iterator[tuple[Tensor, Tensor, float]]:
     """Some clients, their mean losses at x on some of their rows, and the share of these among the rows of each.
 
     Args:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
 import torch
+from torch import Tensor
 from torch.func import vmap
 
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel, Softmax
 from proxskip.problems.oracles import rows_of
 from proxskip.problems.quadratic import Quadratic
-from proxskip.problems.torch_model import Model, Rows, masks_of, picked, same_bytes
-from proxskip.types import Indices, InputError
+from proxskip.problems.torch_model import Model, Rows, Tensors, masks_of, picked, same_bytes
+from proxskip.types import Array, Indices, InputError
 
 CONVOLVE_BY_PRODUCTS = {"cpu"}
 """Devices on which convolutions are matrix products; GPUs are faster with grouped convolutions."""
@@ -25,7 +26,7 @@ LARGEST_DENSE = 1 << 33
 """The most bytes of sparse data once made dense."""
 
 
-Parts = list[torch.Tensor]
+Parts = list[Tensor]
 
 
 class Family:
@@ -46,7 +47,7 @@ class Family:
         self.counts = torch.as_tensor(self.sizes).to(device)
         self.smallest = int(self.sizes.min())
 
-    def batch(self, members: Any, rows: Any, word: Any) -> Any:
+    def batch(self, members: Tensor, rows: Tensor | None, word: Tensor | None) -> Any:
         """The data of these clients for ``gradient``: the given rows of each, or all if None."""
         raise NotImplementedError
 
@@ -54,7 +55,7 @@ class Family:
         """The gradients of all clients, as parts."""
         raise NotImplementedError
 
-    def descend(self, parts: Parts, H: Parts | None, gamma: Any, batch: Any) -> None:
+    def descend(self, parts: Parts, H: Parts | None, gamma: Tensor | float, batch: Any) -> None:
         """One step of every client in place,  y <- y - gamma (g(y) - h);  H is None for h = 0."""
         gradients = self.gradient(parts, batch)
         for y, g, h in zip(parts, gradients, H or [None] * len(parts), strict=True):
@@ -65,20 +66,20 @@ class Family:
             else:
                 y.sub_(gamma.view(-1, *[1] * (y.ndim - 1)) * (g if h is None else g - h))
 
-    def views(self, Y: torch.Tensor) -> Parts:
+    def views(self, Y: Tensor) -> Parts:
         """The parts of a stack as views."""
         return [Y]
 
-    def parts(self, Y: torch.Tensor) -> Parts:
+    def parts(self, Y: Tensor) -> Parts:
         """The parts of a stack as new contiguous tensors."""
         return [v.clone(memory_format=torch.contiguous_format) for v in self.views(Y)]
 
-    def stack(self, parts: Parts) -> torch.Tensor:
+    def stack(self, parts: Parts) -> Tensor:
         """The stack with these parts."""
         return torch.cat([v.reshape(len(v), -1) for v in parts], dim=1)
 
 
-def family_of(problem: Problem, device: torch.device) -> Any:
+def family_of(problem: Problem, device: torch.device) -> Family:
     """The clients as a family; refused if they are not of one kind."""
     first = problem.clients[0]
     if all(isinstance(f, Model) for f in problem.clients):
@@ -98,9 +99,9 @@ def family_of(problem: Problem, device: torch.device) -> Any:
 class Portion(NamedTuple):
     """The data of some clients: their places among all, a stack of rows for each, and their dropout keys."""
 
-    places: Any
+    places: Tensor | slice
     rows: Rows
-    keys: Any
+    keys: Tensor | None
 
 
 def portions(batch: list[Portion], most: int) -> list[Portion]:
@@ -167,11 +168,11 @@ class Networks(Family):
             slopes = self.gradient(y, batch, buffers)
         self.transposed = [g.ndim == 3 and not g.is_contiguous() for g in slopes]
 
-    def views(self, Y: Any) -> Parts:
+    def views(self, Y: Tensor) -> Parts:
         pieces = zip(Y.split(self.numels, dim=-1), self.model.shapes, strict=True)
         return [v.reshape((*Y.shape[:-1], *shape)) for v, shape in pieces]
 
-    def parts(self, Y: Any) -> Parts:
+    def parts(self, Y: Tensor) -> Parts:
         """Each in the layout of its gradient."""
         new = partial(torch.clone, memory_format=torch.contiguous_format)
         return [new(v.mT).mT if turn else new(v) for v, turn in zip(self.views(Y), self.transposed, strict=True)]
@@ -180,27 +181,30 @@ class Networks(Family):
         """The module's buffers that move."""
         return [self.module.get_buffer(name) for name in self.model.moving]
 
-    def tensors(self, parameters: Any, buffers: Any) -> dict[str, Any]:
+    def tensors(self, parameters: Sequence[Tensor], buffers: Sequence[Tensor]) -> Tensors:
         """The parameters and moving buffers of one client by their names."""
         named = {k: v.to(self.model.torch_dtype) for k, v in zip(self.model.names, parameters, strict=True)}
         return named | dict(zip(self.model.moving, buffers, strict=True))
 
-    def _loss(self, parameters: Any, buffers: Any, rows: Rows, key: Any, by_products: bool = False) -> Any:
+    def _loss(
+        self, parameters: Sequence[Tensor], buffers: Sequence[Tensor], rows: Rows, key: Tensor | None,
+        by_products: bool = False,
+    ) -> Tensor:  # fmt: skip
         return self.model.loss_at(self.tensors(parameters, buffers), rows, key, self.module, by_products)
 
-    def _quiet_loss(self, parameters: Any, buffers: Any, rows: Rows) -> Any:
+    def _quiet_loss(self, parameters: Sequence[Tensor], buffers: Sequence[Tensor], rows: Rows) -> Tensor:
         return self.model.loss_at(self.tensors(parameters, buffers), rows, None, self.quiet)
 
-    def batch(self, members: Any, rows: Any, word: Any) -> list[Portion]:
+    def batch(self, members: Tensor, rows: Tensor | None, word: Tensor | None) -> list[Portion]:
         """Portions of clients with equally many rows."""
-        places: list[Any] = [slice(0, len(members))]
+        places: list[Tensor | slice] = [slice(0, len(members))]
         if rows is None or self.smallest < rows.shape[1]:
             sizes = self.sizes[members.cpu().numpy()]
             alike = groups(sizes if rows is None else np.minimum(sizes, rows.shape[1]), len(members))
             places = places if len(alike) == 1 else [torch.as_tensor(g).to(members.device) for g in alike]
         return self.keyed([self._portion(at, members, rows) for at in places], members, word)
 
-    def _portion(self, places: Any, members: Any, rows: Any) -> Portion:
+    def _portion(self, places: Tensor | slice, members: Tensor, rows: Tensor | None) -> Portion:
         mine = members[places]
         count = int(self.counts[mine[0]]) if rows is None or self.smallest < rows.shape[1] else rows.shape[1]
         if rows is None:
@@ -212,13 +216,13 @@ class Networks(Family):
         some = {name: v.index_select(0, picks).view(c, -1, *v.shape[1:]) for name, v in self.data.items()}
         return Portion(places, some, None)
 
-    def keyed(self, batch: list[Portion], members: Any, word: Any) -> list[Portion]:
+    def keyed(self, batch: list[Portion], members: Tensor, word: Tensor | None) -> list[Portion]:
         """The same rows with the masks of this dropout word."""
         if word is None or not self.is_random:
             return batch
         return [g._replace(keys=masks_of(word, members[g.places])) for g in batch]
 
-    def gradient(self, parts: Parts, batch: list[Portion], buffers: Sequence[Any] = ()) -> Parts:
+    def gradient(self, parts: Parts, batch: list[Portion], buffers: Sequence[Tensor] = ()) -> Parts:
         """Args:
         buffers: the moving buffers of each client, which a training step changes in place.
         """
@@ -233,7 +237,7 @@ class Networks(Family):
                 v[portion.places] = some
         return G
 
-    def _gradient(self, parts: Parts, buffers: Sequence[Any], portion: Portion) -> Parts:
+    def _gradient(self, parts: Parts, buffers: Sequence[Tensor], portion: Portion) -> Parts:
         leaves = tuple(y.detach().requires_grad_() for y in parts)
         with torch.enable_grad():
             # each loss depends on its own client's parameters alone, so that the gradient of the sum holds all of them
@@ -241,7 +245,7 @@ class Networks(Family):
         slopes = torch.autograd.grad(total, leaves, materialize_grads=True)
         return [g.add(y, alpha=self.l2) for g, y in zip(slopes, parts, strict=True)] if self.l2 else list(slopes)
 
-    def _losses(self, leaves: Any, buffers: Any, portion: Portion) -> Any:
+    def _losses(self, leaves: tuple[Tensor, ...], buffers: tuple[Tensor, ...], portion: Portion) -> Tensor:
         """The loss of each client at its own parameters."""
         _, rows, keys = portion
         if self.apart:
@@ -255,7 +259,7 @@ class Networks(Family):
         losses = vmap(partial(self._loss, by_products=self.by_products), in_dims)
         return _batched(losses, leaves, buffers, rows, keys)
 
-    def losses_at(self, x: Any, members: Any, rows: Any, buffers: Sequence[Any] = ()) -> Any:
+    def losses_at(self, x: Tensor, members: Tensor, rows: Tensor, buffers: Sequence[Tensor] = ()) -> Tensor:
         """The losses of these clients at one x, on these rows and without dropout.
 
         Args:
@@ -277,11 +281,11 @@ def _shapes(rows: Rows) -> str:
     return ", ".join(kinds)
 
 
-def _same(a: dict[str, Any], b: dict[str, Any]) -> bool:
+def _same(a: Tensors, b: Tensors) -> bool:
     return a.keys() == b.keys() and all(same_bytes(v, b[name]) for name, v in a.items())
 
 
-def _batched(call: Any, *arguments: Any) -> Any:
+def _batched(call: Callable[..., Tensor], *arguments: Any) -> Tensor:
     """Make the call; a clear error if PyTorch cannot batch the module."""
     try:
         return call(*arguments)
@@ -305,7 +309,7 @@ class LinearModels(Family):
                 'these sparse data are too large for the torch engine, which stores them densely; use engine="cpu".'
             )
 
-        def joined(parts: Any) -> Any:
+        def joined(parts: Iterable[Array]) -> Tensor:
             return torch.as_tensor(np.concatenate([np.asarray(p, dtype=kind) for p in parts])).to(device)
 
         self.A = joined(f.A.toarray() if scipy.sparse.issparse(f.A) else f.A for f in models)
@@ -315,7 +319,7 @@ class LinearModels(Family):
         self.loss, self.dtype = first.loss, self.A.dtype
         self.C = first.C if isinstance(first, Softmax) else 1
 
-    def batch(self, members: Any, rows: Any, word: Any) -> Any:
+    def batch(self, members: Tensor, rows: Tensor | None, word: Tensor | None) -> Any:
         """Rows, labels, the weight of each row, and the regulariser."""
         if rows is None:
             # clients with fewer rows repeat their last one with weight zero
@@ -355,7 +359,7 @@ class Quadratics(Family):
         )
         self.dtype = torch.float64
 
-    def batch(self, members: Any, rows: Any, word: Any) -> Any:
+    def batch(self, members: Tensor, rows: Tensor | None, word: Tensor | None) -> Any:
         return self.H[members], self.b[members]
 
     def gradient(self, parts: Parts, batch: Any) -> Parts:

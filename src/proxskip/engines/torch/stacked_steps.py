@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 from numba import njit
+from torch import Tensor
 
 from proxskip.core.engine import look
 from proxskip.engines.cpu.kernels import draw_rows, room_for, subset
 from proxskip.engines.torch.stacked_functions import Parts
 from proxskip.randomness import dropout_word
-from proxskip.types import Indices
+from proxskip.types import Counts, Indices
 
 STEPS_AT_ONCE = 32
 """Steps whose minibatches are drawn together; a run can be interrupted in between."""
@@ -56,8 +57,8 @@ def _fill(rows: Any, seed: Any, round: int, clients: Any, step0: Any, sizes: Any
 
 
 def minibatches(
-    seed: int, round: int, clients: Indices, step0: Any, sizes: Indices, b: int, count: int, device: torch.device
-) -> torch.Tensor:
+    seed: int, round: int, clients: Indices, step0: Counts, sizes: Indices, b: int, count: int, device: torch.device
+) -> Tensor:
     """The rows of ``count`` steps as ``(count, c, b)``, the same as ``randomness.minibatch``.
 
     The CPU draws them while the device computes.
@@ -85,10 +86,10 @@ class StepInputs:
         whole: the data of these clients, without minibatches.
     """
 
-    members: torch.Tensor
-    rows: torch.Tensor | None
-    words: torch.Tensor
-    step: torch.Tensor
+    members: Tensor
+    rows: Tensor | None
+    words: Tensor
+    step: Tensor
     whole: Any
 
     def batch(self, family: Any) -> Any:
@@ -122,8 +123,9 @@ class StackedSteps:
             torch.cuda.empty_cache()
 
     def run(
-        self, X: Any, H: Any, gamma: Any, K: int, clients: Indices, round: int, step0: int, halt: Event | None
-    ) -> torch.Tensor:
+        self, X: Tensor, H: Tensor | None, gamma: Tensor | float, K: int, clients: Indices, round: int, step0: int,
+        halt: Event | None,
+    ) -> Tensor:  # fmt: skip
         """K times  y <- y - gamma (g(y) - h)  from every row of X, as a new stack; H is None for h = 0."""
         family, key = self.family, None
         # before a place is read: room for new inputs may be made by forgetting all places and graphs
@@ -137,7 +139,7 @@ class StackedSteps:
                 place.copy_(v)
             y, h = kept_y, kept_h
         self.repeat(lambda batch: family.descend(y, h, gamma, batch), key, K, clients, round, step0, halt)
-        end: torch.Tensor = family.stack(y)
+        end: Tensor = family.stack(y)
         return end
 
     def repeat(
