@@ -241,6 +241,11 @@ REFUSED = [
     ({"rounds": 2, "metrics": {"mine": lambda a, b: 0.0}}, "metrics need test="),
     ({"rounds": 2, "metrics": [max], "test": torch_ranks.virtual_data(1)[0]}, "a dict of functions"),
     ({"rounds": 2, "test": torch.zeros(3)}, "a client is a Tensor"),
+    ({"rounds": 3, "schedule": lambda r: float("nan") if r == 2 else 1.0}, "the schedule gives nan for round 2"),
+    ({"rounds": 3, "schedule": lambda r: -1.0}, "the schedule gives -1.0 for round 0"),
+    ({"rounds": 2, "schedule": torch.optim.lr_scheduler.StepLR}, "schedule, a function of the round, gives no factor"),
+    ({"rounds": 2, "schedule": 0.5}, "schedule, a function of the round, gives no factor"),
+    ({"rounds": 2, "clients": []}, "clients must be a list"),
     ({"rounds": 2, "clients": [1, 2]}, "client 0: a client is a int"),
     ({"rounds": 2, "clients_at_once": -1}, "clients_at_once = -1 must be"),
     ({"rounds": 2, "device": "gpu"}, 'no device "gpu"'),
@@ -298,6 +303,33 @@ def test_optimizers_of_a_cohort_begin_anew_even_if_it_is_drawn_twice():
     makers = (lambda q: torch.optim.SGD(q, 0.1, momentum=0.9), plain)
     with_memory, without = (trained({"optimizer": make}, **given) for make in makers)
     assert np.abs(with_memory.x - without.x).max() < 1e-12
+
+
+class Listener(ps.callbacks.Callback):
+    """Notes what it hears, as a tracker does."""
+
+    def __init__(self):
+        self.config, self.losses, self.end = {}, [], None
+
+    def on_run_start(self, config):
+        self.config = config
+
+    def on_record(self, step, metrics):
+        self.losses.append(metrics["f"])
+
+    def on_run_end(self, result):
+        self.end = result
+
+
+def test_callbacks_hear_a_training_and_end_it_early():
+    tracker = Listener()
+    enough = ps.callbacks.StopWhen(lambda record: record["round"] >= 2, "enough")
+    result = trained({"optimizer": plain, "period": 3}, 3, 9, every=1, callbacks=[tracker, enough])
+    assert result.status is ps.Status.STOPPED
+    assert result.message == "stopped by a callback after 2 rounds: enough."
+    assert tracker.config["lr"] == 0.1
+    assert tracker.losses == result.trace["f"].tolist()
+    assert tracker.end is result
 
 
 RESUMED = {
@@ -438,7 +470,10 @@ RAGGED = [(torch.ones(2), 0), (torch.ones(3), 0)]
             "client 1: the loss of two rows cannot be computed .*Target 3",
         ),
         ((torch.ones(3, 6).double(), "abc"), "client 1: a client's data must be tensors"),
-        ((torch.ones(3, 6), torch.zeros(3, dtype=torch.long)), "client 1"),
+        (
+            (torch.ones(3, 6), torch.zeros(3, dtype=torch.long)),
+            "client 1: .*inputs are torch.float32 and the parameters torch.float64, so perhaps convert one of them",
+        ),
     ],
 )
 def test_a_client_that_cannot_be_used_gets_a_sentence(client, words):

@@ -203,7 +203,7 @@ class Model:
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices), dropout:
             before = _generator_state(self.device)
-            with _in_a_sentence("the loss of two rows cannot be computed"):
+            with in_a_sentence(f"the loss of two rows cannot be computed{self._other_precision()}"):
                 (loss,) = self._answers([self.loss], tensors, few)
             drew = not torch.equal(before, _generator_state(self.device))
         _check_loss(loss)
@@ -222,7 +222,7 @@ class Model:
                 "layers to 0, or put the module in eval mode."
             )
         self._check_scale(tensors, few)
-        with _in_a_sentence("the metrics cannot be computed"):
+        with in_a_sentence("the metrics cannot be computed"):
             self.measured(tensors, self.module, slice(0, 2))
         _TRIED[self.module] = about, (dropout.layer > 0, moving)
         return _TRIED[self.module][1]
@@ -236,6 +236,13 @@ class Model:
             of_rows = labels.reshape(len(labels), -1)
             picks = torch.stack([of_rows.amin(1).argmin(), of_rows.amax(1).argmax()])
         return picked(self.rows, picks)
+
+    def _other_precision(self) -> str:
+        """What to say of inputs in another precision than the parameters, such as those of numpy."""
+        for name, v in self.rows.items():
+            if v.is_floating_point() and v.dtype != self.torch_dtype:
+                return f"; {name} are {v.dtype} and the parameters {self.torch_dtype}, so perhaps convert one of them"
+        return ""
 
     def _check_scale(self, parameters: Tensors, few: Rows) -> None:
         """Refuse a loss that is not a mean over the rows: of rows that are all there twice a mean stays the same."""
@@ -401,7 +408,7 @@ def _number(metric: str, value: Any) -> float:
 
 
 @contextmanager
-def _in_a_sentence(what: str) -> Iterator[None]:
+def in_a_sentence(what: str) -> Iterator[None]:
     """What a user's function raises, as one sentence."""
     try:
         yield

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from numbers import Real
 
 import torch
 
 from proxskip import theory
+from proxskip.problems.torch_model import in_a_sentence
 from proxskip.torch.rule import CONTROLS, DAMPED
 from proxskip.torch.wire import check_codec
 from proxskip.types import InputError
@@ -145,8 +147,9 @@ def rate_at(schedule: Schedule | None, round: int) -> float:
     """The factor of the learning rates in a round."""
     if schedule is None:
         return 1.0
-    factor = schedule(round)
-    if not isinstance(factor, (int, float)) or not math.isfinite(factor) or factor < 0:
+    with in_a_sentence(f"schedule, a function of the round, gives no factor for round {round}"):
+        factor = schedule(round)
+    if not isinstance(factor, Real) or not math.isfinite(factor) or factor < 0:
         raise InputError(
             f"the schedule gives {factor!r} for round {round}; return a factor of the learning rate from 0 on."
         )

@@ -172,8 +172,7 @@ def train(
         theory.whole_seed(seed),
     )  # fmt: skip
     limits = Limits(rounds, seconds)
-    for round in range(rounds or 1):
-        rate_at(schedule, round)
+    limits.check(schedule)
     theory.whole("every", every)
     check_callbacks(callbacks)
     run = _built(
@@ -204,6 +203,7 @@ def resume(
         device, clients_at_once, together, callbacks, progress: as in ``train``.
     """
     limits = Limits(rounds, seconds)
+    limits.check(schedule)
     check_callbacks(callbacks)
     with closing(folders.reopen(Path(folder))) as keep:
         saved = keep.config
@@ -234,6 +234,11 @@ class Limits:
             theory.whole("rounds", self.rounds)
         if self.seconds is not None:
             theory.positive("seconds", self.seconds)
+
+    def check(self, schedule: Schedule | None) -> None:
+        """Refuse a schedule that gives no factor for one of the rounds."""
+        for round in range(self.rounds or 1):
+            rate_at(schedule, round)
 
     def reached(self, round: int, seconds: float) -> str | None:
         """The limit that is reached, in a sentence."""
@@ -461,7 +466,10 @@ class Run:
             self.best_f, self.best_round = numbers["f"], round
             self.best_x, self.best_buffers = x, self.training.common_buffers()
         why = tell_record(heard, round, Record(numbers, x))
-        return None if why is None else (Status.STOPPED, why or "a callback ended it.")
+        if why is None:
+            return None
+        reason = f": {why.rstrip('.')}." if why else "."
+        return Status.STOPPED, f"stopped by a callback after {round} rounds{reason}"
 
     def _advice(self, at: int) -> str:
         ways = ["a smaller learning rate"]
