@@ -339,7 +339,7 @@ RESUMED = {
     "shared on cohorts": {
         "optimizer": lambda q: torch.optim.AdamW(q, 0.01), "control": "none", "state": "shared", "cohort": 2,
     },
-    "momentum": {"optimizer": plain, "control": "momentum", "mix": 0.5, "schedule": lambda r: 0.9**r},
+    "momentum": {"optimizer": plain, "control": "momentum", "mix": 0.5, "schedule": lambda r: np.float32(0.9**r)},
     "top-k": {"optimizer": plain, "control": "none", "codec": "top-k", "share": 0.2},
     "epochs": {"optimizer": plain, "period": None, "epochs": 0.5, "batch": 4},
     "client by client": {"optimizer": lambda q: torch.optim.SGD(q, 0.1, 0.9), "together": False},

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from numbers import Real
 
+import numpy as np
 import torch
 
 from proxskip import theory
@@ -149,7 +149,7 @@ def rate_at(schedule: Schedule | None, round: int) -> float:
         return 1.0
     with in_a_sentence(f"schedule, a function of the round, gives no factor for round {round}"):
         factor = schedule(round)
-    if not isinstance(factor, Real) or not math.isfinite(factor) or factor < 0:
+    if not isinstance(factor, (int, float, np.floating)) or not math.isfinite(factor) or factor < 0:
         raise InputError(
             f"the schedule gives {factor!r} for round {round}; return a factor of the learning rate from 0 on."
         )
