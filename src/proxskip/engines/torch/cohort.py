@@ -92,9 +92,7 @@ class DeviceCohort(StackClient):
         # plain steps can use CUDA graphs, which are for one number of steps
         return pull == 0.0 and np.ndim(K) == 0 and np.ndim(self.step) == 0
 
-    def plain_steps(
-        self, x: Tensor, h: Tensor | float, gamma: Column, K: Counts, first: Counts, pull: float
-    ) -> Tensor:
+    def plain_steps(self, x: Tensor, h: Tensor | float, gamma: Column, K: Counts, first: Counts, pull: float) -> Tensor:
         engine, X = self.engine, self.stack(x)
         H = None if isinstance(h, (int, float)) and h == 0 else self.stack(h)
         Y = torch.empty_like(X, memory_format=torch.contiguous_format)
