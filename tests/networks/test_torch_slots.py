@@ -2,6 +2,7 @@
 
 import pytest
 
+import proxskip as ps
 from proxskip.randomness import minibatch
 
 torch = pytest.importorskip("torch")
@@ -319,3 +320,37 @@ def test_the_chosen_chi_is_a_tenth_with_minibatches_and_one_with_full_gradients(
     assert (learned(batch=2) == learned(batch=2, chi=DAMPED)).all()
     assert (learned() == learned(chi=1.0)).all()
     assert not (learned(batch=2) == learned(batch=2, chi=1.0)).all()
+
+
+EPOCHS = {"period": None, "epochs": 1}
+APART = [
+    ({"control": "gradient", "correct": "after"}, 'correct="after" goes with control="step" or "momentum" only'),
+    ({"control": "dual"}, "is learned from the pull"),
+    ({"control": "dual", "pull": 0.1, "outer": nesterov}, "a step of its own at the server"),
+    ({"control": "momentum"}, "mix=, the weight of the last global step, .* go together"),
+    ({"control": "none", "mix": 0.5}, "mix=, the weight of the last global step, .* go together"),
+    ({"control": "momentum", "mix": 1.0}, "mix = 1 leaves nothing of the gradients"),
+    ({"control": "momentum", "mix": 0.5, "codec": "natural"}, 'control="momentum" was not tested with codecs'),
+    ({"control": "dual", "pull": 0.1, "codec": "bfloat16"}, 'control="dual" was not tested with codecs'),
+    ({"control": "step", "codec": "top-k", "share": 0.1}, 'codec="top-k" was tested with control="none" alone'),
+    ({"control": "none", "codec": "top-k"}, 'share=, .* and codec="top-k" go together'),
+    ({"control": "none", "chi": 0.5}, "chi damps h, and without control there is none"),
+    ({"control": "step", "normalize": True}, 'normalize=True was tested with control="none" alone'),
+    ({"control": "none", "normalize": True, "pull": 0.1}, 'normalize=True was tested with control="none" alone'),
+    ({"control": "none", "normalize": True, "optimizer": adamw}, "knows what the steps of SGD weigh"),
+    ({"control": "dual", "pull": 0.1, **EPOCHS}, "epochs= was tested with"),
+    ({"control": "none", "codec": "natural", **EPOCHS}, "epochs= was tested with"),
+    ({"control": "none", "state": "kept", **EPOCHS}, 'state= must be "reset"'),
+    ({"control": "none", "state": "kept", "cohort": 2}, 'state="kept" needs all clients in every round'),
+    ({"control": "none", "state": {"exp_avg": "mine"}}, 'state = "mine" is not known'),
+    ({"control": "step", "optimizer": heavy}, 'control="step" needs SGD without momentum'),
+    ({"control": "none", "buffers": "sum"}, 'buffers = "sum" is not known'),
+    ({"control": "none", "epochs": 1}, "pass one of p="),
+]
+
+
+@pytest.mark.parametrize(("given", "words"), APART, ids=[words[:40] for _, words in APART])
+def test_what_contradicts_itself_or_was_not_tested_together_is_refused(given, words):
+    settings = {"optimizer": sgd, "period": K, "rounds": 2, "device": "cpu", **given}
+    with pytest.raises(ps.InputError, match=words):
+        train(Quadratic(), squares, quadratics(), settings.pop("optimizer"), **settings)

@@ -138,12 +138,11 @@ class StackedOptimizer:
     def adopt(self, other: StackedOptimizer) -> None:
         """Go on where another one stands, whose clients all remember the same."""
         known = {k: (q, state) for i, k, q, state in other.states() if i == 0}
-        for params, optimizers in zip(self.params, self.optimizers, strict=True):
+        for i, params in enumerate(self.params):
             for k, (q, state) in known.items():
-                owner = next(o for o in optimizers if any(params[k] is v for g in o.param_groups for v in g["params"]))
-                owner.state[params[k]] = {
-                    name: _resized(v, q.shape, params[k]) if isinstance(v, Tensor) else v for name, v in state.items()
-                }
+                self._remembered(i, k).update(
+                    {name: _resized(v, q.shape, params[k]) if isinstance(v, Tensor) else v for name, v in state.items()}
+                )
 
     def saved(self, name: str) -> dict[str, Any]:
         """All that is remembered, by names that begin with this one."""
@@ -157,10 +156,14 @@ class StackedOptimizer:
             if not key.startswith(f"{name}."):
                 continue
             i, k, what = key[len(name) + 1 :].split(".", 2)
-            q = self.params[int(i)][int(k)]
-            for o in self.optimizers[int(i)]:
-                if any(q is p for group in o.param_groups for p in group["params"]):
-                    o.state[q][what] = v
+            self._remembered(int(i), int(k))[what] = v
+
+    def _remembered(self, i: int, k: int) -> dict[str, Any]:
+        """What is remembered of parameter k by the one of the optimizers in row i that has it."""
+        q = self.params[i][k]
+        (owner,) = (o for o in self.optimizers[i] if any(q is v for g in o.param_groups for v in g["params"]))
+        state: dict[str, Any] = owner.state[q]
+        return state
 
     def order(self) -> list[int]:
         """The parameters in the order of the optimizer's groups, in which ``proxskip.torch.Scaffnew`` sends them."""
