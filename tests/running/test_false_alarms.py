@@ -61,8 +61,8 @@ def drawn(row: Row, rng: np.random.Generator) -> tuple[ps.Problem, Any, dict[str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(10))
-def test_200_sound_runs_are_not_accused(part: int) -> None:
+@pytest.mark.parametrize("part", range(25))
+def test_500_sound_runs_are_not_accused(part: int) -> None:
     rng = np.random.Generator(np.random.Philox(part))
     for k in range(20):
         row = METHODS[(20 * part + k) % len(METHODS)]
