@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import os
 import sys
@@ -357,13 +358,8 @@ def _plan(o: Namespace) -> int:
     if o.psi is not None:
         prox_text.check(o.psi)  # before the data are read
     problem, _ = settings.problem_of(settings.spec_of(["scaffnew"], o))
-    numbers = {
-        "latency": o.latency,
-        "bandwidth": o.bandwidth,
-        "up": o.bandwidth_up,
-        "speed": o.client_speed,
-        "gradient": o.gradient_seconds,
-    }
+    # the flags have the names of the network's numbers
+    numbers = {field.name: vars(o).get(field.name) for field in dataclasses.fields(Network)}
     network = replace(o.network or Network(), **{k: v for k, v in numbers.items() if v is not None})
     with stage("the candidates", o.quiet or o.json):
         found = plan(problem, tol=o.tol, seed=o.seed, seconds=o.seconds, network=network, threads=o.threads)
