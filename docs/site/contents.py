@@ -14,7 +14,7 @@ CONTENTS: dict[str, tuple[str, ...]] = {
     "Examples": ("gallery/index", "notebooks/index", "examples"),
     "Where it runs": ("speed", "torch", "torchrun", "ray", "flower"),
     "Your own parts": ("authoring", "adding-an-engine", "how-a-run-flows"),
-    "Reference": ("api", "command-line", "messages", "reliability"),
+    "Reference": ("api", "command-line", "flags", "messages", "reliability"),
     "Measured": ("reproduction", "niid-bench"),
     "Project": (
         "decisions", "project/changelog", "project/contributing", "project/security",

@@ -8,6 +8,7 @@ import doctest
 import importlib.util
 import io
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -36,7 +37,7 @@ PAGES = [
 BLOCK = re.compile(r"(?:^<!-- not run: ([^\n]+) -->\n)?^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 NUMBER = re.compile(r"\d[\d,]*\.?\d*(?:e[-+]?\d+)?")
-GENERATED = {"reproduction.md"}
+GENERATED = {"reproduction.md", "flags.md"}
 
 
 class Block(NamedTuple):
@@ -259,18 +260,23 @@ def test_the_figure_of_the_page_is_drawn(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_every_command_flag_exit_code_file_and_status_is_documented() -> None:
-    text = (ROOT / "docs" / "command-line.md").read_text("utf-8")
+    text, flags_text = ((ROOT / "docs" / name).read_text("utf-8") for name in ("command-line.md", "flags.md"))
     _, subcommands = cli_flags.parser(ps.__version__)
     for name, parser in subcommands.items():
         assert re.search(rf"^\$ proxskip {name}\b", text, re.MULTILINE), name
         flags = {flag for flag in parser._option_string_actions if flag.startswith("--")} - {"--help"}
-        assert [flag for flag in flags if f"`{flag}" not in text] == [], name
+        assert [flag for flag in flags if f"`{flag}" not in flags_text] == [], name
     helped = re.findall(r"^  (\d+) ", cli_flags.EXIT_CODES, re.MULTILINE)
     told = [row[0] for row in rows_of("command-line.md") if row[0].isdigit()]
     assert told == helped == ["0", "1", "2", "3", "4", "5", "6", "7", "130"]
     statuses = set(result.Status) - {result.Status.INEXACT}  # which only minimize gives
     names = [*(f"`{name}`" for name in folder.FILES), *(status.name for status in statuses)]
     assert [name for name in names if name not in text] == []
+
+
+def test_the_page_of_flags_is_what_its_script_writes() -> None:
+    written = runpy.run_path(str(ROOT / "docs" / "make_flags.py"))["page"]()
+    assert (ROOT / "docs" / "flags.md").read_text("utf-8") == written, "run `python docs/make_flags.py`"
 
 
 # -- links -------------------------------------------------------------------------------------------------------------
