@@ -117,7 +117,8 @@ def _digits(engine: str) -> Any:
 def _sweep(engine: str, cohort: Any) -> Any:
     problem = NAMED["scaffnew"].on(storage="sparse")
     methods = [ps.Scaffnew.theory(problem, cohort=cohort), ps.LocalGD.theory(problem, K=3, figure=True)]
-    return ps.sweep(methods, problem, rounds=12, seeds=[0, 5], engine=engine, cohort=cohort, every=1)
+    settings: dict[str, Any] = {"rounds": 12, "engine": engine, "cohort": cohort, "every": 1}
+    return [ps.sweep(method, problem, seeds=[seed], **settings)[0] for method in methods for seed in (0, 5)]
 
 
 # -- large cohorts -----------------------------------------------------------------------------------------------------

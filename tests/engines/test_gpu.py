@@ -252,8 +252,8 @@ def test_runs_of_one_problem_send_its_data_once(monkeypatch: pytest.MonkeyPatch)
     for _ in range(2):
         problem = random_problem(1, 3, 8, 4)
         methods = [ps.LocalGD(gamma=g, K=2) for g in (0.01, 0.02)]
-        results = sweep(methods, problem, rounds=2, seeds=2, engine="gpu", allow_unsafe_step=True)
-        assert [r.rounds for r in results] == [2] * 4
+        results = sweep(methods, problem, rounds=2, engine="gpu", allow_unsafe_step=True)
+        assert [r.rounds for r in results] == [2, 2]
     assert len(opened) == 2
 
 

@@ -21,11 +21,14 @@ import proxskip as ps
 from proxskip.engines.reference import ReferenceEngine
 from proxskip.problems.federated import Problem
 from proxskip.running import many_runs, progress
+from proxskip.running.sweep import draws
 from proxskip.running.tune import grid, halve, rungs_of
 from proxskip.support import display
 from proxskip.types import InputError
 from support.comparing import same
+from support.methods import METHODS, Row
 from support.pages import Terminal
+from support.runs import run as run_row
 
 pyplot.switch_backend("Agg")
 PROBLEM = Problem(ps.random_quadratics(4, 3))
@@ -114,7 +117,7 @@ def test_progress_of_run_sweep_minimize_and_tune_reaches_the_terminal_and_no_pip
     A = np.diag([1.0, 2.0, 4.0])
     acts = {
         "scaffnew": lambda how: ps.run("scaffnew", PROBLEM, rounds=20, progress=how),
-        "2/2 gd, seed 1": lambda how: ps.sweep(["gd"], PROBLEM, rounds=20, seeds=2, progress=how),
+        "2/2 scaffnew, seed 1": lambda how: ps.sweep(["scaffnew"], PROBLEM, rounds=20, seeds=2, progress=how),
         "certificate": lambda how: ps.minimize(ps.LeastSquares(A, np.ones(3)), ps.prox.L1(0.1), progress=how),
         "tuning gd": lambda how: ps.tune("gd", PROBLEM, budget=100, progress=how),
     }
@@ -154,7 +157,7 @@ def test_sweeps_and_comparisons_are_loaded_in_their_order(tmp_path: Path) -> Non
     swept = ps.sweep(methods, logistic(), rounds=8, seeds=[2, 10], out=tmp_path / "sweep")
     found = ps.load(tmp_path / "sweep")
     assert isinstance(found, ps.Results)
-    assert [r.summary["seed"] for r in found] == [2, 10] * 3
+    assert [r.summary["seed"] for r in found] == [2, 10, 2, 2, 10]  # gradient descent draws nothing
     assert all(same(a, b) for a, b in zip(swept, found, strict=True))
     compared = ps.sweep(["scaffnew", "fedlin", "gd"], logistic(), rounds=8, out=tmp_path / "methods")
     assert [r.summary["method"] for r in ps.load(tmp_path / "methods")] == ["scaffnew", "fedlin", "gd"]  # type: ignore[union-attr]
@@ -239,24 +242,24 @@ def test_files_for_people_are_not_read_back(tmp_path: Path) -> None:
 
 
 def test_a_sweep_by_force_leaves_no_older_run_behind(tmp_path: Path) -> None:
-    ps.sweep(["scaffnew", "gd"], PROBLEM, rounds=3, seeds=2, out=tmp_path)
-    (tmp_path / "gd" / "seed-1" / "notes.txt").write_text("mine")
+    ps.sweep(["scaffnew", "gradskip"], PROBLEM, rounds=3, seeds=2, out=tmp_path)
+    (tmp_path / "gradskip" / "seed-1" / "notes.txt").write_text("mine")
     ps.sweep(["scaffnew"], PROBLEM, rounds=4, seeds=1, out=tmp_path, force=True)
     found = ps.load(tmp_path)
     assert [(r.summary["method"], r.rounds) for r in found] == [("scaffnew", 4)]  # type: ignore[union-attr]
-    assert [p.name for p in (tmp_path / "gd" / "seed-1").iterdir()] == ["notes.txt"]
-    assert not (tmp_path / "gd" / "seed-0").exists()
+    assert [p.name for p in (tmp_path / "gradskip" / "seed-1").iterdir()] == ["notes.txt"]
+    assert not (tmp_path / "gradskip" / "seed-0").exists()
 
 
-@pytest.mark.parametrize("link", ["gd", "gd/seed-1"])
+@pytest.mark.parametrize("link", ["scaffnew", "scaffnew/seed-1"])
 def test_a_sweep_does_not_write_through_a_link(link: str, tmp_path: Path) -> None:
     elsewhere, out = tmp_path / "elsewhere", tmp_path / "out"
-    ps.sweep("gd", PROBLEM, rounds=3, seeds=2, out=elsewhere)
+    ps.sweep("scaffnew", PROBLEM, rounds=3, seeds=2, out=elsewhere)
     before = {p: p.read_bytes() for p in elsewhere.rglob("*") if p.is_file()}
     (out / link).parent.mkdir(parents=True)
     (out / link).symlink_to(elsewhere / link)
     with pytest.raises(InputError, match=f"{link} leads out of .*; remove it"):
-        ps.sweep(ps.GD, PROBLEM, rounds=4, seeds=2, out=out, force=True)
+        ps.sweep(ps.Scaffnew, PROBLEM, rounds=4, seeds=2, out=out, force=True)
     assert {p: p.read_bytes() for p in elsewhere.rglob("*") if p.is_file()} == before
 
 
@@ -272,10 +275,10 @@ def test_runs_that_went_beyond_the_limits_of_now_are_refused(looser: dict[str, A
 
 
 def test_wrong_sweeps_are_refused_before_any_work(tmp_path: Path) -> None:
-    ps.run(ps.GD(0.1), PROBLEM, rounds=3, seed=1, out=tmp_path / "gd" / "seed-1")
+    ps.run(ps.Scaffnew(0.1, 0.5), PROBLEM, rounds=3, seed=1, out=tmp_path / "scaffnew" / "seed-1")
     with pytest.raises(InputError, match="belongs to another run"):
-        ps.sweep(["scaffnew", "gd"], PROBLEM, rounds=3, seeds=2, out=tmp_path)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["gd"]
+        ps.sweep(["gd", "scaffnew"], PROBLEM, rounds=3, seeds=2, out=tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["scaffnew"]
     with pytest.raises(InputError, match="an engine object serves one run at a time"):
         ps.sweep(["gd"], PROBLEM, rounds=3, seeds=2, jobs=2, engine=ReferenceEngine())  # type: ignore[arg-type]
 
@@ -286,6 +289,33 @@ def test_a_model_is_the_problem_of_one_client() -> None:
     assert result.success
     assert result.summary["clients"] == 1
     assert ps.tune("gd", model, budget=100).method.name == "gd"
+
+
+@pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
+def test_what_draws_nothing_runs_once(row: Row) -> None:
+    """And with what draws, another seed gives another x."""
+    problem = row.quadratic()
+    method = row.make(problem)
+    runs = [run_row(row, problem, rounds=12, seed=seed).x for seed in (0, 1)]
+    swept = ps.sweep(method, problem, rounds=2, seeds=2, cohort=row.cohort, allow_unsafe_step=True)
+    assert draws(method, problem, row.cohort) is (len(swept) == 2)
+    assert np.array_equal(*runs) is (len(swept) == 1)
+
+
+def test_minibatches_networks_and_code_of_others_may_draw() -> None:
+    method = ps.GD(0.1)
+    assert not draws(method, PROBLEM)
+    assert draws(method, logistic().with_batch(2))
+    assert draws(method, PROBLEM, cohort=2)
+    assert draws(method, PROBLEM, network="mobile")
+
+    class Own(ps.GD): ...
+
+    class OwnFunction(ps.Quadratic): ...
+
+    assert draws(Own(0.1), PROBLEM)
+    assert draws(method, ps.Problem([OwnFunction(np.eye(3), np.ones(3))]))
+    assert draws(ps.EXTRA(0.1, "ring,failing:0.1"), PROBLEM)
 
 
 # -- tune --------------------------------------------------------------------------------------------------------------
@@ -370,7 +400,7 @@ def test_a_sweep_prints_one_line_for_each_setting_with_what_differs() -> None:
     methods = [ps.Scaffnew(0.5, 0.5), ps.Scaffnew(0.25, 0.5), "gd"]
     swept = ps.sweep(methods, logistic(), rounds=20, seeds=3)
     lines = repr(swept).splitlines()
-    assert lines[0] == "9 results"
+    assert lines[0] == "7 results"
     assert [re.split(" {2,}", line)[0] for line in lines[2:]] == [
         "Scaffnew, gamma = 0.5", "Scaffnew, gamma = 0.25", "gradient descent",
     ]  # fmt: skip
@@ -384,10 +414,10 @@ def test_a_table_counts_to_the_first_record_that_is_good_enough(tmp_path: Path) 
             next(k for k, gap in enumerate(r.trace["gap"]) if gap <= 1e-3) for r in runs
         ]  # every round is recorded
         bits = [r.trace["bits_up"][k] + r.trace["bits_down"][k] for r, k in zip(runs, rounds, strict=True)]
-        assert (row["seeds"], row["reached"]) == (3, 3)
+        assert (row["seeds"], row["reached"]) == (len(runs), len(runs))
         assert [row["rounds"], row["rounds min"], row["rounds max"]] == [np.median(rounds), min(rounds), max(rounds)]
         assert [row["bits"], row["bits min"], row["bits max"]] == [np.median(bits), min(bits), max(bits)]
-    assert swept.table(1e-3).rows[1]["rounds min"] == swept.table(1e-3).rows[1]["rounds max"]  # GD draws nothing
+    assert [row["seeds"] for row in table.rows] == [3, 1]  # gradient descent draws nothing
     never = swept.table(1e-300, y="grad_norm")
     assert [row["reached"] for row in never.rows] == [0, 0]
     assert repr(never).splitlines()[-1].split()[-3:] == ["-", "-", "-"]
@@ -406,7 +436,7 @@ def test_tables_are_frames_of_pandas(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas", reason="pandas is not installed")
     swept = ps.sweep(["scaffnew", "gd"], logistic(), rounds=30, seeds=2, out=tmp_path)
     read = pandas.read_csv(tmp_path / "results.csv")
-    assert read["rounds"].tolist() == swept.to_frame()["rounds"].tolist() == [30] * 4
+    assert read["rounds"].tolist() == swept.to_frame()["rounds"].tolist() == [30] * 3
     assert read["gap"].tolist() == [r.summary["gap"] for r in swept]
     assert swept.table(1e-2).to_frame()["setting"].tolist() == ["Scaffnew", "gradient descent"]
 
@@ -422,7 +452,7 @@ def test_lines_are_labelled_by_what_differs_and_seeds_are_bands(tmp_path: Path) 
     ax = ps.plot(runs)
     assert legend(ax) == ["Scaffnew, gamma = 0.5", "Scaffnew, gamma = 0.25", "gradient descent"]
     assert len(ax.lines) == 3
-    assert len(ax.collections) == 3
+    assert len(ax.collections) == 2  # gradient descent draws nothing, and has no band
     middle = np.median([r.trace["gap"] for r in runs[:3]], axis=0)
     np.testing.assert_allclose(ax.lines[0].get_ydata(), middle, rtol=1e-9)
     _, mine = pyplot.subplots()

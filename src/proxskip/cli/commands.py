@@ -37,6 +37,7 @@ from proxskip.running.many_runs import RunTask, run_many
 from proxskip.running.plan import plan
 from proxskip.running.progress import DownloadProgress, Progress, stage
 from proxskip.running.run import make_engine, resume
+from proxskip.running.sweep import seeds_for
 from proxskip.support.version import __version__
 from proxskip.types import EngineError, InputError, UnsafeStepWarning, printable
 
@@ -131,7 +132,7 @@ def _execute(methods: Sequence[str], o: Namespace) -> tuple[list[dict[str, Any]]
     out = claim(o.out, o.force or o.go_on)
     spec = settings.spec_of(names, o)
     problem, labels = _problem(spec, o.quiet)
-    tasks = tasks_of({name: settings.method_of(name, o, problem) for name in names}, out, o)
+    tasks = tasks_of({name: settings.method_of(name, o, problem) for name in names}, problem, out, o)
     with engine_for(o.engine, o) as engine:
         shared = {k: vars(o)[k] for k in flags.passed_on()} | {"engine": engine, "spec": spec}
         several = o.seeds is not None or o.command == "sweep"
@@ -205,7 +206,7 @@ def worst(codes: Sequence[int]) -> int:
     return next(code for code in _WORST_FIRST if code in codes)
 
 
-def tasks_of(methods: Mapping[str, Method], out: Path | None, o: Namespace) -> list[RunTask]:
+def tasks_of(methods: Mapping[str, Method], problem: Problem, out: Path | None, o: Namespace) -> list[RunTask]:
     """One task for each method and seed, with a folder of its own inside ``out``."""
     tasks = []
     for k, (name, method) in enumerate(methods.items()):
@@ -213,7 +214,8 @@ def tasks_of(methods: Mapping[str, Method], out: Path | None, o: Namespace) -> l
         path = out / name if out is not None and o.command == "sweep" else out
         if o.seeds is None:
             tasks.append(RunTask(label, method, o.seed, path))
-        for seed in range(o.seed, o.seed + (o.seeds or 0)):
+            continue
+        for seed in seeds_for(method, range(o.seed, o.seed + o.seeds), problem, o.cohort, o.network):
             tasks.append(RunTask(f"{label}, seed {seed}", method, seed, path and path / f"seed-{seed}"))
     return tasks
 

@@ -30,6 +30,7 @@ from proxskip.running import parallel
 from proxskip.running.many_runs import RunTask, check, run_task
 from proxskip.running.parallel import EndFile
 from proxskip.running.stop import Stop
+from proxskip.running.sweep import seeds_for
 from proxskip.running.tune import Candidate, local_steps_flag, score, trial_settings
 from proxskip.support.cores import available_cores
 from proxskip.types import InputError, UnsafeStepWarning
@@ -178,12 +179,12 @@ class Bench:
         first = self.runs(curves)
         rest = []
         for c, run in zip(curves, first, strict=True):
-            is_long = run.summary["iterations"] * (self._problem_of(c).N or 0) > LONG
-            draws = local_steps_flag(c.method) == "p" or c.flags.get("batch") is not None
-            count = 1
-            if draws:
-                count = long_seeds if is_long else seeds
-            rest.append([replace(c, seed=k) for k in range(1, count)])
+            problem = self._problem_of(c)
+            is_long = run.summary["iterations"] * (problem.N or 0) > LONG
+            asked = range(long_seeds if is_long else seeds)
+            method = self.method(c.method, problem, **c.flags)
+            _, *more = seeds_for(method, asked, problem, c.flags.get("cohort"))
+            rest.append([replace(c, seed=k) for k in more])
         others = iter(self.runs([c for more in rest for c in more]))
         return [[run, *(next(others) for _ in more)] for run, more in zip(first, rest, strict=True)]
 

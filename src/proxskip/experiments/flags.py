@@ -283,7 +283,7 @@ RUNNING = (
     Flag("engine", "", None, "ENGINE", "cpu", ENGINES),
     *RAY,
     SEED,
-    Flag("seeds", "make N runs, with seeds from --seed on", whole("seeds"), "N"),
+    Flag("seeds", "make N runs, with seeds from --seed on; one if nothing is drawn", whole("seeds"), "N"),
     Flag("network", f"simulate {NETWORKS}", network, "NAME"),
     THREADS,
 )

@@ -114,7 +114,7 @@ class Problem:
     def _described(self) -> tuple[str, list[tuple[str, str]]]:
         """A title and rows; constants only where they are known already, since computing them may take long."""
         count = "one client" if self.n == 1 else f"{self.n:,} clients"
-        kinds = " and ".join(sorted({type(f).__name__ for f in self._clients.distinct()}))
+        kinds = " and ".join(sorted({kind.__name__ for kind in self.kinds}))
         lam = "" if not self.l2 else f" + lambda/2 |x|^2 with lambda = {self.l2:.4g}"
         rows = [("f", kinds + lam)]
         if self.psi is not None:
@@ -172,6 +172,11 @@ class Problem:
     def work_each(self) -> Array:
         """Roughly how much work a gradient of each client is, in entries of its data."""
         return self._clients.entries()
+
+    @property
+    def kinds(self) -> set[type]:
+        """The classes of the clients' functions."""
+        return {type(f) for f in self._clients.distinct()}
 
     @cached_property
     def is_random(self) -> bool:

@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 
 from proxskip import theory
-from proxskip.core.method import Method
+from proxskip.core.gossip import RandomLinks
+from proxskip.core.method import Method, flags
+from proxskip.methods import Decaying
+from proxskip.methods.gossip_methods import GossipMethod
 from proxskip.networks import Network
 from proxskip.problems.federated import Problem
 from proxskip.results.table import Results
@@ -43,6 +46,8 @@ def sweep(
 ) -> Results:
     """Run every method with every seed; the results come method by method, seed by seed.
 
+    A method that draws nothing on this problem runs once, with the first seed.
+
     Args:
         methods: methods, classes or names, as in ``run``; or one of them.
         problem: the problem, the same for all.
@@ -56,9 +61,9 @@ def sweep(
 
     >>> import proxskip as ps
     >>> problem = ps.Problem(ps.random_quadratics(4, 3))
-    >>> methods = [ps.GD(gamma) for gamma in (0.5, 1.0)]
-    >>> [r.rounds for r in ps.sweep(methods, problem, rounds=20, seeds=[0, 1])]
-    [20, 20, 20, 20]
+    >>> found = ps.sweep(["scaffnew", "gd"], problem, rounds=20, seeds=3)
+    >>> [(r.summary["method"], r.summary["seed"]) for r in found]
+    [('scaffnew', 0), ('scaffnew', 1), ('scaffnew', 2), ('gd', 0)]
     """
     problem = as_problem(problem)
     jobs = theory.whole("jobs", jobs)
@@ -76,10 +81,12 @@ def sweep(
         **{"allow_unsafe_step": allow_unsafe_step, "network": network, "checkpoint_every": checkpoint_every},
     }
     names = [method.name for method in made]
+    seeds_each = [seeds_for(method, numbers, problem, cohort, network) for method in made]
+    total = sum(len(own) for own in seeds_each)
     tasks: list[RunTask] = []
     for k, method in enumerate(made):
-        for seed in numbers:
-            label = f"{len(tasks) + 1}/{len(made) * len(numbers)} {names[k]}, seed {seed}"
+        for seed in seeds_each[k]:
+            label = f"{len(tasks) + 1}/{total} {names[k]}, seed {seed}"
             path = None
             if out is not None:
                 path = folder_of(out, names, k, seed if len(numbers) > 1 else None)
@@ -97,3 +104,23 @@ def seeds_of(given: Any) -> list[int]:
     if len(set(seeds)) < len(seeds):
         raise InputError("a seed occurs twice; its runs would be the same.")
     return seeds
+
+
+def seeds_for(
+    method: Method, seeds: Sequence[int], problem: Problem, cohort: Any = None, network: Any = None
+) -> Sequence[int]:
+    """The seeds of a method's runs: the first alone if all runs would be the same."""
+    return seeds if draws(method, problem, cohort, network) else seeds[:1]
+
+
+def draws(method: Method, problem: Problem, cohort: Any = None, network: Any = None) -> bool:
+    """Whether runs with different seeds may differ. Code of others may draw whatever it likes."""
+    if isinstance(method, Decaying):
+        method = method.method
+    if not all(kind.__module__.startswith("proxskip.") for kind in (type(method), *problem.kinds)):
+        return True
+    if problem.batch is not None or problem.is_random or cohort is not None or network is not None:
+        return True
+    if isinstance(method, GossipMethod):
+        return "p" in flags(type(method)) or isinstance(method.complete(problem).links, RandomLinks)
+    return "p" in flags(type(method))

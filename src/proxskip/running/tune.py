@@ -23,7 +23,7 @@ from proxskip.results.result import RunResult, Status
 from proxskip.running.many_runs import RunTask, run_many
 from proxskip.running.progress import OverallProgress, is_wanted
 from proxskip.running.run import as_problem
-from proxskip.running.sweep import seeds_of
+from proxskip.running.sweep import seeds_for, seeds_of
 from proxskip.support import display
 from proxskip.types import InputError, Oracle, UnsafeStepWarning
 
@@ -174,10 +174,11 @@ def tune(
     if steps is None:
         steps = _around_theory(kind, problem)
     steps = [theory.whole("steps", K) for K in steps]
-    numbers = seeds_of(seeds)
     target = None if target is None else theory.positive("target", target)
     candidates = grid(kind, problem.L_average, powers, steps, **more)
     rungs = rungs_of(len(candidates), theory.whole("budget", budget))
+    first = kind.theory(problem, cohort=cohort, **candidates[0].flags)
+    numbers = seeds_for(first, seeds_of(seeds), problem, cohort)
     total, jobs = sum(n for n, _, _ in rungs), theory.whole("jobs", jobs)
     places = {id(c): k for k, c in enumerate(candidates)}
 
