@@ -625,6 +625,18 @@ def test_a_table_is_in_the_folder_and_follows_the_rounds(clock: Clock, tmp_path:
     late.inference()
 
 
+@pytest.mark.parametrize("tol", [1e-2, 1e-10])
+def test_classes_that_can_be_separated_have_no_table(tol: float, clock: Clock) -> None:
+    rng = np.random.default_rng(2)
+    label = np.arange(120) // 4 % 2
+    column = np.where(label == 1, 1.0, -1.0) * rng.uniform(1, 2, 120)
+    model = ps.Logistic(np.column_stack([rng.standard_normal(120), column]), label)
+    problem = ps.split(model, by="group", groups=np.arange(120) % 4)
+    out = start(app_of(problem), ps.Newton(), 40, weights="rows", tol=tol, inference=True)
+    with pytest.raises(ps.InputError, match=r"standard errors away; .* grows for ever along x2, which"):
+        out.inference()
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [

@@ -214,9 +214,27 @@ def test_a_run_on_its_way_to_infinity_does_not_say_that_it_converged(model: Any,
     assert f"which proves nothing: the likelihood grows for ever along {named}" in result.message
 
 
+@pytest.mark.parametrize(
+    ("given", "status"),
+    [
+        ({"rounds": 12}, ps.Status.LIMIT),
+        ({"rounds": 45}, ps.Status.LIMIT),
+        ({"tol": 1e-30, "rounds": 100}, ps.Status.PRECISION),
+    ],
+)
+def test_however_such_a_run_ends_it_says_so(given: Any, status: ps.Status) -> None:
+    result = ps.run("newton", sites(ps.Logistic(beside(TAIL), CLASS, intercept=True)), **given)
+    assert result.status is status
+    assert "; the likelihood grows for ever along x4" in result.message
+
+
 ALMOST = TAIL.copy()
 ALMOST[3] = -ALMOST[3]
 RARE = (np.arange(120) == 11).astype(int)
+
+
+EXPOSURE = 1e6 * RNG.uniform(1, 3, 120)
+FEW = RNG.poisson(1e-6 * EXPOSURE * np.exp(A @ [0.3, 0.2, 0.0]))
 
 
 @pytest.mark.parametrize("tol", [1e-2, 1e-5, 1e-8])
@@ -225,6 +243,8 @@ RARE = (np.arange(120) == 11).astype(int)
     [
         ps.Logistic(np.column_stack([ALMOST]), CLASS),
         ps.Logistic(np.ones((120, 1)), RARE),
+        ps.Poisson(A, RARE, intercept=True),
+        ps.Poisson(A, FEW, offset=np.log(EXPOSURE), intercept=True),
         ps.Logistic(beside(A[:, 0]), CLASS),  # collinear: there are many minimizers, and this is one
         ps.Poisson(A, np.round(1e5 * np.exp(2 * A[:, 0])), intercept=True),
         ps.Cox(A, TIME, EVENT),
@@ -235,3 +255,12 @@ def test_a_run_to_a_minimizer_converges_to_any_tolerance(model: Any, tol: float)
     problem = sites(model)
     start = float(np.linalg.norm(problem.gradient(np.zeros(problem.d))))
     assert ps.run("newton", problem, tol=tol * start, rounds=100).status is ps.Status.CONVERGED
+
+
+@pytest.mark.parametrize("rounds", range(1, 30, 4))
+def test_a_run_that_ends_on_its_way_does_not_say_that_it_has_no_end(rounds: int) -> None:
+    """Each step to rare counts is as long as the one before, and the curvature falls as it does without a maximum."""
+    problem = sites(ps.Poisson(A, FEW, offset=np.log(EXPOSURE), intercept=True))
+    result = ps.run("newton", problem, rounds=rounds)
+    assert "grows for ever" not in result.message
+    assert result.status is ps.Status.LIMIT

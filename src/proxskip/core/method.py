@@ -315,8 +315,14 @@ class Method:
             if isinstance(value, tuple) and len(value) != problem.n:
                 raise InputError(f"{name} has {len(value)} entries for {problem.n} clients.")
 
-    def doubt(self, problem: Problem, x: Array) -> str | None:
-        """Why a small gradient at x proves nothing; None by default."""
+    def doubt(self, problem: Problem, x: Array, is_claimed: bool = True) -> str | None:
+        """Why a small gradient at x proves nothing; None by default.
+
+        Args:
+            problem: which was run.
+            x: where it ended.
+            is_claimed: whether x is taken for a solution, or a limit ended the run.
+        """
         return None
 
     def better_than(self, f: float, server: Vectors) -> Array | None:

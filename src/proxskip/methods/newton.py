@@ -27,8 +27,6 @@ AT_ROUNDING = 1e-10
 """A promised decrease below this share of |f| is lost in the rounding of f; there the gradients judge the step."""
 OVERFLOWN = 700.0
 """Where the curvature is not finite, it has grown by exp(700) or more."""
-STEPS_IN_DOUBT = 50
-"""Where the gradient is small and steps are still long, so many show whether they end."""
 FORGETTING = 0.5
 """What is left of the steepness after a step that does not show it."""
 EPS = float(np.finfo(np.float64).eps)
@@ -105,21 +103,12 @@ class Newton(Method):
         next_pace = pace.before(step, self.gamma)
         return {"x": x + next_pace.t * step, "good": x, "known": known, "pace": next_pace.vector()}
 
-    def doubt(self, problem: Problem, x: Array) -> str | None:
+    def doubt(self, problem: Problem, x: Array, is_claimed: bool = True) -> str | None:
         """Where a likelihood grows for ever, the gradient vanishes on the way to infinity: say so, and along what."""
         if problem.mu or problem.N is None:
             return None
-        for _ in range(STEPS_IN_DOUBT):
-            with np.errstate(all="ignore"):
-                told = information.measure(problem, x)
-                step = Expansion(told.loss, told.gradient, told.hessian).newton_step()
-                if not step @ told.first_hessian @ step > information.MAX_MOVE:
-                    return None
-                reason = information.separated(told, step)
-                if reason is not None and step @ told.hessian @ step < information.ALMOST_THERE**2:
-                    return f"{reason}."
-            x = x + step
-        return None
+        reason = information.endless(problem, x, is_claimed)
+        return None if reason is None else f"{reason}."
 
     def better_than(self, f: float, server: Vectors) -> Array | None:
         """The last good point, if the trial at x fails."""

@@ -25,6 +25,10 @@ Where classes can be separated, the gradient and the curvature both vanish, but 
 """
 ALMOST_THERE = 0.1
 """Standard errors to go from which on a vanishing curvature is not that of a bad start."""
+NOTHING_LEFT = 1e-10
+"""Steps that go on for ever gain e times less each time; at the end less than this share of a row."""
+STEPS = 50
+"""So many show whether they end."""
 TINY_CURVATURE = 1e-3
 """A direction in which the curvature is below this share of that at zero has been fitted completely."""
 INTERCEPT = "intercept"
@@ -111,6 +115,32 @@ def separated(told: Information, step: Array) -> str | None:
     parts = np.abs(step) * np.sqrt(np.diag(told.first_hessian))
     found = [told.names[j] for j in np.argsort(-parts) if parts[j] > 0.1 * parts.max()]
     return f"the likelihood grows for ever along {listed(found)}, which predict the outcomes of some rows without error"
+
+
+def endless(problem: Any, x: Array, is_claimed: bool = True) -> str | None:
+    """Along which columns Newton's steps from x never end, in a sentence; None if they end, or do not tell.
+
+    One look does not show it: also on the way to the minimizer of rare outcomes or of a few rows on the wrong side,
+    many steps are as long as the one before.
+
+    Args:
+        problem: whose rows are all here.
+        x: the point.
+        is_claimed: whether x is taken for the minimizer; else only a point that looks like one is worth the steps.
+    """
+    before = 0.0
+    for _ in range(STEPS):
+        with np.errstate(all="ignore"):
+            told = measure(problem, x)
+            step = newton_step(told)
+            length, gain = (float(step @ H @ step) for H in (told.first_hessian, told.hessian))
+        reason = separated(told, step)
+        if not length > MAX_MOVE or not (is_claimed or (reason and gain < ALMOST_THERE**2)):
+            return None
+        if gain < NOTHING_LEFT and length > before / 2:
+            return reason
+        x, before = x + step, length
+    return None
 
 
 def newton_step(told: Information) -> Array:

@@ -117,13 +117,26 @@ def inference(
     _check(problem, x)
     told = information.measure(problem, x)
     first: Any = problem.clients[0]
-    return of(told, first.loss, problem.n, problem.l2, level=level, robust=robust, penalized=penalized)
+    n, l2 = problem.n, problem.l2
+    return of(told, first.loss, n, l2, problem, level=level, robust=robust, penalized=penalized)
 
 
 def of(
-    told: Information, loss: str, clients: int, l2: float | None, *, level: float, robust: bool, penalized: bool
+    told: Information,
+    loss: str,
+    clients: int,
+    l2: float | None,
+    problem: Any = None,
+    *,
+    level: float,
+    robust: bool,
+    penalized: bool,
 ) -> Inference:
-    """The table from what is known of the likelihood; what cannot be said of it is refused."""
+    """The table from what is known of the likelihood; what cannot be said of it is refused.
+
+    Args:
+        problem: if its rows are here.
+    """
     if not 0 < level < 1:
         raise InputError(f"level = {level} must lie between 0 and 1, such as 0.95.")
     if l2 and not penalized:
@@ -137,7 +150,7 @@ def of(
     if (doubt := information.collinear(told.first_hessian, told.names)) is not None:
         raise InputError(f"there is no table, because {doubt}; leave it out.")
     dispersion = _dispersion(told) if squares else 1.0
-    _check_settled(told, dispersion)
+    _check_settled(told, dispersion, problem)
     units = np.sqrt(np.diag(told.hessian))  # of the columns, which the inverse must not mix
     bread = np.asarray(np.linalg.inv(told.hessian / np.outer(units, units)) / np.outer(units, units))
     errors = "errors from the Hessian"
@@ -188,19 +201,20 @@ def _dispersion(told: Information) -> float:
     return residuals / (told.rows - len(told.x))
 
 
-def _check_settled(told: Information, dispersion: float) -> None:
-    """Refuse a point from which Newton's step still moves, with the reason."""
+def _check_settled(told: Information, dispersion: float, problem: Any) -> None:
+    """Refuse a point from which Newton's step still moves, with the reason; only a problem's rows make it certain."""
     step = information.newton_step(told)
     length = float(step @ told.hessian @ step) / dispersion
     moved = math.sqrt(max(length, 0.0))  # rounding may leave less than zero
     if moved <= information.MAX_DECREMENT and step @ told.first_hessian @ step <= information.MAX_MOVE * dispersion:
         return
-    doubt = information.separated(told, step)
-    if doubt is not None and moved < information.ALMOST_THERE:
-        raise InputError(f"there is no table, because {doubt}; leave such a column out, or give an l2.")
+    reason = None if problem is None else information.endless(problem, told.x)
+    if reason is not None:
+        raise InputError(f"there is no table, because {reason}; leave such a column out, or give an l2.")
+    perhaps = information.separated(told, step) if problem is None and moved < information.ALMOST_THERE else None
     raise InputError(
-        f"the minimizer is still {moved:.1e} standard errors away, more than {information.MAX_DECREMENT:g}; run to a "
-        "smaller tol."
+        f"the minimizer is still {moved:.1e} standard errors away; run to a smaller tol, down to "
+        f"{information.MAX_DECREMENT:g}." + ("" if perhaps is None else f" If that does not help, {perhaps}.")
     )
 
 

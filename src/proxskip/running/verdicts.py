@@ -74,15 +74,24 @@ def reached(run: Standing) -> Verdict | None:
         return None
     missed = records.missed
     if missed is None:
+        doubt = run.contradiction or doubted(run)
         verdict = stop.converged(run.round)
-        doubt = run.contradiction or run.spec.method.doubt(run.spec.problem, run.x)
         if doubt is None:
             return verdict
-        sentence = f"{verdict.message.removesuffix('.')}, which proves nothing: {doubt}"
-        return Verdict(Status.INEXACT, sentence)
+        return Verdict(Status.INEXACT, f"{verdict.message.removesuffix('.')}, which proves nothing: {doubt}")
     if missed.hopeless or len(records.undecided) >= MAX_UNDECIDED:
-        return Verdict(Status.PRECISION, f"{missed.sentence} after {run.round} rounds.")
+        return Verdict(Status.PRECISION, f"{missed.sentence} after {run.round} rounds{and_so(doubted(run))}")
     return None
+
+
+def doubted(run: Standing, is_claimed: bool = True) -> str | None:
+    """What the method has against this end of the run."""
+    return run.spec.method.doubt(run.spec.problem, run.x, is_claimed)
+
+
+def and_so(doubt: str | None) -> str:
+    """The end of a sentence, with a doubt if there is one."""
+    return "." if doubt is None else f"; {doubt}"
 
 
 def stalled(run: Standing) -> Verdict | None:
@@ -135,7 +144,10 @@ def stopped(run: Standing) -> Verdict | None:
 
 def exhausted(run: Standing) -> Verdict | None:
     """A limit of rounds, iterations or seconds is reached."""
-    return run.spec.stop.exhausted(run.round, run.ledger)
+    verdict = run.spec.stop.exhausted(run.round, run.ledger)
+    if verdict is None:
+        return None
+    return verdict._replace(message=verdict.message.removesuffix(".") + and_so(doubted(run, is_claimed=False)))
 
 
 RULES: tuple[Callable[[Standing], Verdict | None], ...] = (
