@@ -1,5 +1,7 @@
 """Each setting of ``train`` against a loop over clients that shares no code with it."""
 
+import random
+
 import pytest
 
 import proxskip as ps
@@ -54,12 +56,12 @@ PROBLEMS = {"quadratics": (Quadratic, squares), "network": (network, errors)}
 
 def plain_loop(module, loss, clients, make, rounds, *, control="none", after=False, chi=1.0, mix=0.0, pull=0.0,
                state="kept", rate=lambda r: 1.0, outer=None, share=None, w=None, shared=(), reset=(), epochs=None,
-               batch=None, normalize=None):  # fmt: skip
+               batch=None, normalize=None, cohorts=None):  # fmt: skip
     """Client after client, in vectors; ``state`` for all of an optimizer's memory, or names of what is shared, reset.
 
-    ``normalize`` is the momentum whose steps FedNova weighs.
+    ``normalize`` is the momentum whose steps FedNova weighs, and ``cohorts`` are the clients of each round.
     """
-    w = torch.full((N,), 1 / N, dtype=torch.float64) if w is None else w
+    weights = torch.full((N,), 1 / N, dtype=torch.float64) if w is None else w
     flat = torch.nn.utils.parameters_to_vector
     put = torch.nn.utils.vector_to_parameters
     nets = [module() for _ in range(N)]
@@ -72,7 +74,10 @@ def plain_loop(module, loss, clients, make, rounds, *, control="none", after=Fal
     steps = [K if epochs is None else -(-epochs * len(X) // min(batch, len(X))) for X, _ in clients]
     for r in range(rounds):
         ends, raws = [], []
-        for i, (net, (inputs, targets)) in enumerate(zip(nets, clients, strict=True)):
+        members = range(N) if cohorts is None else cohorts[r]
+        w = [float(weights[i] / sum(weights[j] for j in members)) for i in members]
+        for i in members:
+            net, (inputs, targets) = nets[i], clients[i]
             put(x.clone(), net.parameters())
             if state == "reset":
                 optimizers[i] = make(list(net.parameters()))
@@ -102,29 +107,30 @@ def plain_loop(module, loss, clients, make, rounds, *, control="none", after=Fal
             raws.append(raw)
         moved = [y - x for y in ends]
         if share is not None:
-            for i in range(N):
-                due = left[i] + moved[i]
+            for place, i in enumerate(members):
+                due = left[i] + moved[place]
                 kept = sorted(range(len(due)), key=lambda k: -abs(float(due[k])))[: max(1, round(share * len(due)))]
-                moved[i] = torch.zeros_like(due)
-                moved[i][kept] = due[kept]
-                left[i] = due - moved[i]
+                moved[place] = torch.zeros_like(due)
+                moved[place][kept] = due[kept]
+                left[i] = due - moved[place]
         if normalize is not None:  # momentum repeats each gradient in all steps that follow
-            a = [sum(sum(normalize**j for j in range(k + 1)) for k in range(count)) for count in steps]
-            whole = sum(float(u) * v for u, v in zip(w, a, strict=True))
+            a = [sum(sum(normalize**j for j in range(k + 1)) for k in range(steps[i])) for i in members]
+            whole = sum(u * v for u, v in zip(w, a, strict=True))
             moved = [m * whole / v for m, v in zip(moved, a, strict=True)]
         mean = sum(a * v for a, v in zip(w, moved, strict=True))
-        scales = [1 / (count * LR * rate(r)) for count in steps]
+        scales = [1 / (steps[i] * LR * rate(r)) for i in members]
         scale = scales[0]
-        if control == "gradient":
-            c = sum(a * v for a, v in zip(w, raws, strict=True))
-            h = [v + chi * (raw - c - v) for v, raw in zip(h, raws, strict=True)]
-        elif control == "step":
+        if control in ("gradient", "step"):
             slopes = [-a * m for a, m in zip(scales, moved, strict=True)]
+            if control == "gradient":
+                slopes = [raw - h[i] for i, raw in zip(members, raws, strict=True)]
             middle = sum(a * v for a, v in zip(w, slopes, strict=True))
-            h = [v + chi * (g - middle) for v, g in zip(h, slopes, strict=True)]
+            for i, g in zip(members, slopes, strict=True):
+                h[i] = h[i] + chi * (g - middle)
         elif control == "dual":
-            h = [v - chi * pull * m for v, m in zip(h, moved, strict=True)]
-            mean = mean - sum(a * v for a, v in zip(w, h, strict=True)) / pull
+            for i, m in zip(members, moved, strict=True):
+                h[i] = h[i] - chi * pull * m
+            mean = mean - sum(a * v for a, v in zip(weights, h, strict=True)) / pull
         elif control == "momentum":
             last = last + chi * (-scale * mean - last)
         if outside is None:
@@ -135,12 +141,13 @@ def plain_loop(module, loss, clients, make, rounds, *, control="none", after=Fal
             top.grad = -mean
             outside.step()
             x = top.detach().clone()
-        for name in (*shared, *reset):
-            for k in range(len(list(nets[0].parameters()))):
-                rows = [o.state[o.param_groups[0]["params"][k]][name] for o in optimizers]
-                value = sum(a * v for a, v in zip(w, [v.clone() for v in rows], strict=True)) * (name in shared)
-                for v in rows:
-                    v.copy_(value)
+        for k in range(len(list(nets[0].parameters()))):
+            states = [o.state[o.param_groups[0]["params"][k]] for o in optimizers]
+            alike = {"step": states[members[0]]["step"]} if "step" in states[members[0]] else {}
+            for name in (*shared, *reset):
+                alike[name] = sum(a * states[i][name] for a, i in zip(w, members, strict=True)) * (name in shared)
+            for one in states:  # also those of the next cohort
+                one.update({name: v.clone() for name, v in alike.items()})
     return x
 
 
@@ -233,6 +240,54 @@ def test_each_slot_is_its_plain_loop(name, problem, together):
     assert result.trace["f"][-1] != result.trace["f"][0]
     steps = 3 + 5 + 2 + 4 if "epochs" in given else N * K
     assert result.trace["local_steps"][-1] == 4 * steps
+
+
+MAKERS = {"sgd": sgd, "heavy": heavy, "adamw": adamw}
+MEMORY = {"sgd": (), "heavy": ("momentum_buffer",), "adamw": ("exp_avg", "exp_avg_sq")}
+COHORTS = [[0, 2], [1, 2, 3], [3], [0, 1]]
+CHOICES = {
+    "optimizer": list(MAKERS), "control": ["none", "gradient", "step", "dual", "momentum"],
+    "correct": ["inside", "after"], "chi": [None, 0.3], "pull": [0.0, 0.3], "state": [None, "kept", "reset", "shared", {"exp_avg_sq": "shared"}],
+    "schedule": [None, halving], "outer": [None, nesterov], "codec": ["float32", "top-k"],
+    "weights": ["equal", "rows"], "epochs": [None, 2], "normalize": [False, True], "cohort": [None, COHORTS],
+}  # fmt: skip
+
+
+def plain_words(chosen):
+    """The keywords of ``plain_loop`` for these of ``train``."""
+    memory, some = MEMORY[chosen["optimizer"]], isinstance(chosen["state"], dict)
+    shared = [name for name in memory if chosen["state"] == "shared" or (some and name in chosen["state"])]
+    away, begins_anew = chosen["cohort"] is not None, chosen["epochs"] or chosen["state"] == "reset"
+    default = 1.0 if chosen["batch"] is None or chosen["control"] == "momentum" else DAMPED
+    return {
+        **{name: chosen[name] for name in ("control", "pull", "outer", "epochs", "mix", "share")},
+        "after": chosen["correct"] == "after", "chi": chosen["chi"] or default,
+        "state": "reset" if begins_anew or (away and chosen["state"] is None) else "kept",
+        "shared": shared, "reset": [name for name in memory if some and name not in shared], "rate": chosen["schedule"] or (lambda r: 1.0),
+        "w": ROWS if chosen["weights"] == "rows" else None, "batch": chosen["batch"], "cohorts": chosen["cohort"],
+        "normalize": {"sgd": 0.0, "heavy": 0.9}[chosen["optimizer"]] if chosen["normalize"] else None,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_slots_that_are_taken_together_are_their_plain_loop(number):
+    """Settings drawn slot by slot: what ``train`` does not refuse is right."""
+    draw, accepted = random.Random(number), 0
+    while accepted < 12:
+        chosen = {name: draw.choice(values) for name, values in CHOICES.items()}
+        chosen["mix"] = 0.6 if chosen["control"] == "momentum" else None
+        chosen["share"] = 0.4 if chosen["codec"] == "top-k" else None
+        chosen["batch"] = 2 if chosen["epochs"] else draw.choice([None, 2])
+        chosen["period"] = None if chosen["epochs"] else K
+        cohort = None if chosen["cohort"] is None else ps.participation.Given(chosen["cohort"])
+        given = chosen | {"optimizer": MAKERS[chosen["optimizer"]], "cohort": cohort}
+        try:
+            result = train(Quadratic(), squares, quadratics(), rounds=4, device="cpu", **given)
+        except ps.InputError:
+            continue
+        accepted += 1
+        expected = plain_loop(Quadratic, squares, quadratics(), given["optimizer"], 4, **plain_words(chosen))
+        assert (torch.tensor(result.x) - expected).abs().max() <= 1e-10, chosen
 
 
 def normalized():

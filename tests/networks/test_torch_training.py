@@ -1,10 +1,13 @@
 """``proxskip.torch.train``: the steps of the optimizer under torchrun, for many clients in one process."""
 
+import copy
 import functools
+import inspect
 import os
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +17,7 @@ from proxskip.cli import main
 
 torch = pytest.importorskip("torch")
 from proxskip.torch import Model, plot_split, recipe, recipes, resume, split, train  # noqa: E402
+from proxskip.torch.published import RECIPES  # noqa: E402
 from support import torch_ranks  # noqa: E402
 from support.torch_ranks import RANKS, on_ranks  # noqa: E402
 from support.torch_training import Stopping, accuracy, plain, trained  # noqa: E402
@@ -78,6 +82,7 @@ class BoundedNorm(torch.optim.SGD):
         super().step(closure)
 
 
+with_muon = pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="PyTorch has Muon from 2.9 on")
 OPTIMIZERS = {
     "sgd": (lambda q: torch.optim.SGD(q, 0.1, momentum=0.9, weight_decay=0.01), True),
     "adam": (lambda q: torch.optim.Adam(q), True),
@@ -96,7 +101,7 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("name", list(OPTIMIZERS))
+@pytest.mark.parametrize("name", [pytest.param(k, marks=[with_muon] * (k == "muon")) for k in OPTIMIZERS])
 def test_clients_stacked_are_clients_apart(name):
     """Either way the steps are those of single clients."""
     make, by_entry = OPTIMIZERS[name]
@@ -232,6 +237,7 @@ REFUSED = [
     ({"rounds": 2, "control": "mine"}, 'control = "mine" is not known'),
     ({"rounds": 2, "codec": "zip"}, 'codec = "zip" is not known'),
     ({"rounds": 2, "optimizer": lambda q: torch.optim.SGD(q[:1], 0.1)}, "over all the parameters"),
+    ({"rounds": 2, "optimizer": lambda q: plain([torch.zeros(1)])}, "over all the parameters"),
     ({"rounds": 2, "optimizer": lambda q: 3}, "must return a torch.optim.Optimizer"),
     ({"rounds": 2, "outer": torch.optim.LBFGS}, "LBFGS calls the loss itself"),
     ({"rounds": 2, "batch": 0}, "batch"),
@@ -260,6 +266,24 @@ def test_what_cannot_be_trained_gets_a_sentence(given, words):
     settings = usual | given
     with pytest.raises(ps.InputError, match=words):
         train(torch_ranks.virtual_module(), cross_entropy, settings.pop("clients"), **settings)
+
+
+@pytest.mark.parametrize(
+    ("module", "loss", "words"),
+    [
+        (torch.nn.LazyLinear(3), cross_entropy, "the parameter weight is not initialized"),
+        (torch.nn.Flatten(), cross_entropy, "has no parameter that requires a gradient"),
+        (torch.nn.Linear, cross_entropy, "module must be a torch.nn.Module"),
+        (torch.nn.Linear(6, 3), functools.partial(cross_entropy, reduction="none"), "the loss gives 2 numbers"),
+        (torch.nn.Linear(6, 3), functools.partial(cross_entropy, reduction="sum"), "a mean over the rows"),
+        (torch.nn.Linear(6, 3), lambda o, t: 1.0, "the loss gives a float"),
+        (torch.nn.Linear(5, 3), cross_entropy, "the loss of two rows cannot be computed"),
+    ],
+)
+def test_modules_and_losses_that_cannot_be_trained_get_a_sentence(module, loss, words):
+    data = torch_ranks.virtual_data(2, torch.float32)
+    with pytest.raises(ps.InputError, match=words):
+        train(module, loss, data, plain, period=2, rounds=1, device="cpu")
 
 
 def test_the_command_line_says_where_a_training_is_resumed(tmp_path, capsys):
@@ -447,6 +471,57 @@ def test_data_sets_and_dicts_are_the_same_clients():
     assert numbers["f"][-1].tolist() == pytest.approx(losses, rel=1e-12)
 
 
+class Words(torch.nn.Module):
+    """A small network on six letters: their embedding, layers of one kind, and a line on top."""
+
+    def __init__(self, layers, tied=False, frozen=False):
+        super().__init__()
+        self.letters, self.layers, self.top = torch.nn.Embedding(5, 4), layers, torch.nn.Linear(4, 5)
+        if tied:
+            self.top.weight = self.letters.weight
+        self.letters.requires_grad_(not frozen)
+
+    def forward(self, letters):
+        found = self.layers(self.letters(letters))
+        return self.top((found[0] if isinstance(found, tuple) else found).mean(1))
+
+
+MODULES = {
+    "lstm": (lambda: Words(torch.nn.LSTM(4, 4, batch_first=True)), True),
+    "gru": (lambda: Words(torch.nn.GRU(4, 4, batch_first=True)), True),
+    "transformer": (lambda: Words(torch.nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)), False),
+    "tied": (lambda: Words(torch.nn.Tanh(), tied=True), False),
+    "frozen": (lambda: Words(torch.nn.Linear(4, 4), frozen=True), False),
+}
+WEIGHTED = functools.partial(cross_entropy, weight=torch.tensor([1.0, 2.0, 0.5, 1.0, 3.0], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("name", list(MODULES))
+def test_any_module_trains_as_it_does_in_a_loop_over_clients(name):
+    make, apart = MODULES[name]
+    loss = WEIGHTED if name == "tied" else cross_entropy
+    torch.manual_seed(5)
+    module, draw = make().double(), torch.Generator().manual_seed(6)
+    data = [(torch.randint(0, 5, (m, 6), generator=draw), torch.arange(m) % 5) for m in (10, 10, 15)]
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        result = train(module, loss, data, plain, control="none", period=3, rounds=2, device="cpu")
+    assert any("gradients are computed client by client" in str(w.message) for w in said) == apart
+    x = copy.deepcopy(module)
+    for _ in range(2):
+        ends = [copy.deepcopy(x) for _ in data]
+        for net, (inputs, targets) in zip(ends, data, strict=True):
+            optimizer = plain([q for q in net.parameters() if q.requires_grad])
+            for _ in range(3):
+                optimizer.zero_grad()
+                loss(net(inputs), targets).backward()
+                optimizer.step()
+        x.load_state_dict({k: sum(net.state_dict()[k] for net in ends) / 3 for k in x.state_dict()})
+    for k, v in x.state_dict().items():
+        assert (result.module.state_dict()[k] - v).abs().max() <= 1e-10, k
+    assert torch.equal(module.letters.weight, result.module.letters.weight) == (name == "frozen")
+
+
 class Endless(torch.utils.data.IterableDataset):
     def __iter__(self):
         yield 1
@@ -564,7 +639,8 @@ MUON = ("local-muon", "fedmuon", "muloco")
 
 @pytest.mark.filterwarnings("ignore:the optimizer is not known")
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in MUON or n != "fedavg")) for n in recipes()]
+    "name",
+    [pytest.param(n, marks=[pytest.mark.slow] * (n != "fedavg") + [with_muon] * (n in MUON)) for n in recipes()],
 )
 def test_recipes_train_the_problem_of_the_readme_without_settings(name, readme):
     """To 85 % within 30 rounds; Muon, which steps client by client, within 10."""
@@ -575,6 +651,29 @@ def test_recipes_train_the_problem_of_the_readme_without_settings(name, readme):
         metrics={"accuracy": accuracy},
     )  # fmt: skip
     assert result.trace["accuracy"].max() >= 0.85
+
+
+def row_of(name):
+    """A recipe as a row of the table of docs/torch.md."""
+    settings, matrix_and_vector = (
+        recipe(name),
+        [torch.nn.Parameter(torch.ones(2, 2)), torch.nn.Parameter(torch.ones(2))],
+    )
+    made = inspect.signature(RECIPES[name][0])
+    local, outer = settings.pop("optimizer")(matrix_and_vector), settings.pop("outer", lambda params: None)
+    kinds = [type(o).__name__ for o in (local if isinstance(local, list) else [local])]
+    after = outer(matrix_and_vector)
+    settings |= {} if after is None else {"outer": type(after)}
+    words = [f"{k}={v.__name__ if isinstance(v, type) else repr(v)}".replace("'", '"') for k, v in settings.items()]
+    numbers = ", ".join(f"{k}={v.default}" for k, v in made.parameters.items())
+    return f"| `{name}` | {numbers} | {', '.join(kinds)} | `{', '.join(words)}` | {recipes()[name]} |"
+
+
+@with_muon
+def test_the_table_of_recipes_is_made_from_them():
+    page = (Path(__file__).parents[2] / "docs" / "torch.md").read_text("utf-8")
+    rows = "\n".join(row_of(name) for name in recipes())
+    assert rows in page, f"the table should be\n{rows}"
 
 
 def test_recipes_take_their_own_settings():

@@ -122,7 +122,7 @@ class Settings:
     def rule_of(self, name: str) -> str:
         """What becomes of the memory of this name after a round."""
         if isinstance(self.state, Mapping):
-            return self.state.get(name, "kept")
+            return self.state.get(name, "reset")
         return self.state or "kept"
 
     def damping(self, minibatches: bool) -> float:

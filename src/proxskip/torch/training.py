@@ -138,7 +138,7 @@ def train(
         pull: see above; 0 for none.
         state: what becomes of the local optimizers' memory (momentum, moments) after a round: "kept" by each client,
             "reset", or "shared" (averaged over the clients, which is sent and counted); or a dict of these by the names
-            that PyTorch has, such as {"exp_avg": "reset", "exp_avg_sq": "shared"}. By default it is kept where
+            that PyTorch has, such as {"exp_avg_sq": "shared"}, which resets the others. By default it is kept where
             everybody takes part, and reset on cohorts.
         schedule: a function of the round, from 0 on, that returns a factor of the local learning rates.
         outer: a function of parameters that returns the optimizer of the outer step, as in DiLoCo.
