@@ -357,6 +357,17 @@ def test_pages_are_short() -> None:
         assert len((ROOT / name).read_text("utf-8").splitlines()) <= most, name
 
 
+def test_pages_written_by_hand_have_few_words() -> None:
+    """All of them together, without code, displayed formulas and tables that a script or a test writes."""
+    pages = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "README.md")]
+    pages += [page for page in (ROOT / "docs").glob("*.md") if page.name not in GENERATED]
+    told = (ROOT / "docs" / "reproduction.toml").read_text("utf-8")
+    text = "\n".join([told, *(BLOCK.sub("", page.read_text("utf-8")) for page in pages)])
+    text = re.sub(r"<!-- (\w+): begin -->.*?<!-- \1: end -->|\$\$.*?\$\$", "", text, flags=re.DOTALL)
+    words = [word for word in text.split() if re.search(r"\w", word)]
+    assert len(words) <= 42_000
+
+
 def test_the_version_is_one_number() -> None:
     written = re.findall(r"^version: (.*)$", (ROOT / "CITATION.cff").read_text("utf-8"), re.MULTILINE)
     changed = re.findall(r"^## \[(.*?)\]", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
