@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -107,18 +107,20 @@ class OneClient(Sender):
         check_descent(pull, momentum, anchor, until)
         if anchor is not None:
             return self._descend_anchored(x, h, gamma, K, anchor)
-        tau, centre = pull or (0.0, x)
-
-        def step(z: Array, y: Array, k: int) -> Array | None:
+        y = before = x
+        taken = 0
+        while taken < K:
             look(self.request.halt)
+            taken += 1
+            z = y if momentum == 0.0 else y + momentum * (y - before)
             slope = self.estimate(z) - h
             if pull is not None:
-                slope = slope + tau * (z - centre)
-            if until is not None and np.linalg.norm(slope) <= until * np.linalg.norm(z - centre):
-                return None
-            return z - gamma * slope
-
-        y, taken = momentum_steps(step, x, K, momentum)
+                strength, centre = pull
+                slope = slope + strength * (z - centre)
+                if until is not None and np.linalg.norm(slope) <= until * np.linalg.norm(z - centre):
+                    y = z
+                    break
+            before, y = y, z - gamma * slope
         if until is None:
             return y
         self.had_criterion = True
@@ -199,22 +201,6 @@ def pull_to_zero(pull: Pull | None) -> float | None:
     if pull is None:
         return 0.0
     return float(pull[0]) if all(isinstance(v, float) for v in pull) and pull[1] == 0.0 else None
-
-
-def momentum_steps(step: Callable[[Stack, Stack, int], Stack], x: Stack, K: int, momentum: Column) -> tuple[Stack, int]:
-    """K times  z = y + momentum (y - y_before);  y <- step(z, y, k).  Returns the last y and the number of steps.
-
-    Args:
-        step: returns None to end the steps at z.
-    """
-    y = before = x
-    for k in range(K):
-        z = y if isinstance(momentum, float) and momentum == 0.0 else y + momentum * (y - before)
-        new = step(z, y, k)
-        if new is None:
-            return z, k + 1
-        before, y = y, new
-    return y, K
 
 
 def no_half(*_: object) -> Sent:

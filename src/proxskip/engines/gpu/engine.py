@@ -59,7 +59,9 @@ class GpuEngine(Engine):
         down = [self.place(v) for v in request.down]
         up, memory = request.half(client, self._memory_of(cohort), request.K, *down, **client.own_columns)
         self._keep(cohort, memory)
-        return Work(tuple(up), client.gradients, client.sizes(up) if client.used_codec else ())
+        sizes = client.sizes(up) if client.used_codec else ()
+        steps = np.asarray(client.step) if client.had_criterion else None
+        return Work(tuple(up), client.gradients, sizes, steps)
 
     def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Array, ...]) -> None:
         client = CardCohort(self, cohort, Request(half, cohort, 0))  # type: ignore[arg-type]

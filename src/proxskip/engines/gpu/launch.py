@@ -302,11 +302,19 @@ class LocalSteps:
 
     def gradient(self, count: int, X: CardArray, wanted: Counts, *, members: CardArray | None = None) -> CardArray:
         """The full gradients of ``count`` clients at X; X itself where ``wanted`` is 0."""
+        steps = self.full if self.batch else self
+        return steps.step_gradient(count, X, wanted, members=members)
+
+    def step_gradient(
+        self, count: int, X: CardArray, wanted: Counts, *,
+        members: CardArray | None = None, seed: int = 0, round: int = 0, step: int = 0,
+    ) -> CardArray:  # fmt: skip
+        """The gradients of one local step at X, with the minibatches of this step; X itself where ``wanted`` is 0."""
         import cupy
 
         points = cupy.empty((count, self.d))
-        steps = self.full if self.batch else self
-        steps._launch(points, X, None, 1.0, _longest_first(wanted), members, (0, 1), want_gradient=True)
+        drawn = self._draw(count, members, seed, round, step, 1) if self.batch else NULL
+        self._launch(points, X, None, 1.0, _longest_first(wanted), members, (0, 1), drawn=drawn, want_gradient=True)
         return points
 
     def _launch(
