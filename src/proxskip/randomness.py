@@ -67,7 +67,10 @@ def philox4x32(counter: tuple[Any, Any, Any, Any], seed: int) -> tuple[Any, Any,
     k0, k1 = int(seed) & MASK32, (int(seed) >> 32) & MASK32
     for _ in range(10):
         p0, p1 = 0xD2511F53 * c0, 0xCD9E8D57 * c2
-        c0, c1, c2, c3 = (p1 >> 32) ^ c1 ^ k0, p1 & MASK32, (p0 >> 32) ^ c3 ^ k1, p0 & MASK32
+        c0 = (p1 >> 32) ^ c1 ^ k0
+        c1 = p1 & MASK32
+        c2 = (p0 >> 32) ^ c3 ^ k1
+        c3 = p0 & MASK32
         k0, k1 = (k0 + 0x9E3779B9) & MASK32, (k1 + 0xBB67AE85) & MASK32
     return c0, c1, c2, c3
 

@@ -115,7 +115,9 @@ class _RoundChecker:
     """The round function on six quadratics with different minimizers."""
 
     def __init__(self, round: Round, place: Callable[[Array], Any], controls: Callable[[Any, Array], Array]) -> None:
-        self.round, self.place, self.controls = round, place, controls
+        self.round = round
+        self.place = place
+        self.controls = controls
         # small for speed, heterogeneous so that client drift shows
         self.problem = Problem(random_quadratics(n=6, d=5, L=1.0, mu=0.1, seed=3))
         self.rng = generator(11)

@@ -203,7 +203,9 @@ class L1Selection(_Selection):
 
     def decode(self, data: Encoded, d: int, key: Key) -> Array:
         """The mean of the draws; nan for an index that no encoder writes."""
-        split, width, v = self.values.bits(1, key), fields.width(d), np.zeros(d)
+        split = self.values.bits(1, key)
+        width = fields.width(d)
+        v = np.zeros(d)
         bits = fields.unpacked(data, self.bits(d, key))
         (total,) = self.values.decode(fields.packed(bits[:split]), 1, key)
         draws = fields.numbers_of(bits[split:], 1 + width)

@@ -202,7 +202,9 @@ class SplitAPDA(Method):
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         """The dual step, K local steps, the look ahead."""
-        D, x, gamma = operator_of(exchange.problem), server["x"], steps.first_of(server["step"])
+        D = operator_of(exchange.problem)
+        x = server["x"]
+        gamma = steps.first_of(server["step"])
         norm = steps.first_of(server["norm"])
         tau = 1.0 / (gamma * norm**2)
         y = exchange.prox_conjugate(server["y"] + tau * (D @ server["xbar"]), tau)

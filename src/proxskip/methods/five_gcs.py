@@ -90,7 +90,9 @@ class FiveGCS(Method):
         return {"x": x0, "z": x0, "v": 0.0 * x0}
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        gamma, z, v = self.gamma, server["z"], server["v"]
+        gamma = self.gamma
+        z = server["z"]
+        v = server["v"]
         xhat = (z - gamma * v) / (1.0 + gamma * self.mu)
         if exchange.problem.psi is not None:
             xhat = exchange.prox(xhat, gamma / (1.0 + gamma * self.mu))
@@ -146,7 +148,9 @@ class FiveGCS(Method):
         """
         by_theorem = self.gamma is None and self.tau is None and self.K is None and self.theta is None and not figure
         method = self._with_constants(problem, cohorts)
-        mu, w, n = method.mu, problem.weights, problem.n
+        mu = method.mu
+        w = problem.weights
+        n = problem.n
         L = (problem.L_i if self.L is None else _each("L", self.L, n)) - mu
         pi = np.ones(n) if method.pi is None else np.asarray(method.pi)
         if self.gamma is None:

@@ -109,7 +109,9 @@ class DecentralizedScaffnew(GossipMethod):
         self, problem: Problem, cohorts: Participation = EVERYONE, figure: bool = False
     ) -> DecentralizedScaffnew:
         """Theorem 5.7: gamma = 1/L, tau = p/(gamma lmax(I - W)), p = min(1, sqrt(gamma mu lmax/delta))."""
-        graph, gamma, p = self.network(problem), self.gamma, self.p
+        graph = self.network(problem)
+        gamma = self.gamma
+        p = self.p
         links = links_of(graph)
         if gamma is None:
             gamma = steps.largest_step(problem)
@@ -148,7 +150,9 @@ def _lyapunov(problem: Problem, method: DecentralizedScaffnew | RandomGossip, p:
     """Phi of Theorem 5.7, where p is the probability that a link is used."""
 
     def phi(s: Solution, x: Array, server: Vectors, memory: Vectors) -> float:
-        X, H, W = memory["x"], memory["h"], method.graph.W
+        X = memory["x"]
+        H = memory["h"]
+        W = method.graph.W
         return theory.decentralized_lyapunov(X, H, s.x, s.h, method.gamma, p, method.tau, W)
 
     return from_solution(problem, phi)
@@ -209,7 +213,9 @@ class RandomGossip(GossipMethod):
 
     def complete(self, problem: Problem, cohorts: Participation = EVERYONE, figure: bool = False) -> RandomGossip:
         """gamma = 1/L, tau at its limit, and the smallest p_e that does not slow it down; 1 where mu is unknown."""
-        graph, gamma, p_e = self.network(problem), self.gamma, self.p_e
+        graph = self.network(problem)
+        gamma = self.gamma
+        p_e = self.p_e
         w, share = largest_weight(graph), self._share(problem, graph)
         if gamma is None:
             gamma = steps.largest_step(problem)

@@ -76,7 +76,10 @@ class LoCoDL(Method):
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         K = steps.geometric(exchange.rng, self.p)
         first = exchange.round == 0
-        y, v, shrink, add = server["x"], server["v"] + self.mu_g * server["x"] if first else server["v"], 1.0, 0.0
+        y = server["x"]
+        v = server["v"] + self.mu_g * server["x"] if first else server["v"]
+        shrink = 1.0
+        add = 0.0
         # the K steps on g in closed form, z <- (1 - gamma mu_g) z + gamma v
         for _ in range(K):
             shrink, add = (1.0 - self.gamma * self.mu_g) * shrink, (1.0 - self.gamma * self.mu_g) * add + self.gamma
@@ -116,7 +119,12 @@ class LoCoDL(Method):
         The codec sends d/n random coordinates after natural compression: with fewer bits a round, as many more rounds
         are needed.
         """
-        gamma, codec, mu_g, omega, rho, p = self.gamma, self.codec, self.mu_g, self.omega, self.rho, self.p
+        gamma = self.gamma
+        codec = self.codec
+        mu_g = self.mu_g
+        omega = self.omega
+        rho = self.rho
+        p = self.p
         if gamma is None and figure:
             gamma = steps.largest_step(problem)
         if gamma is None:

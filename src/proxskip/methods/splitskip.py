@@ -88,7 +88,9 @@ class SplitSkip(Method):
 
     def complete(self, problem: Problem, cohorts: Participation = EVERYONE, figure: bool = False) -> SplitSkip:
         """Theorem D.1: gamma = 1/L, tau = p/(gamma |DD'|), p = min(1, sqrt(gamma mu |DD'|/lmin+(DD')))."""
-        D, gamma, p = operator_of(problem), self.gamma, self.p
+        D = operator_of(problem)
+        gamma = self.gamma
+        p = self.p
         norm2 = operators.operator_norm2(D)
         if gamma is None:
             gamma = steps.largest_step(problem)
@@ -178,7 +180,9 @@ class PDHG(Method):
         return {"x": x0, "xbar": x0, "y": y, "steps": np.array([self.gamma, self.tau])}
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        D, x, (gamma, tau) = operator_of(exchange.problem), server["x"], server["steps"]
+        D = operator_of(exchange.problem)
+        x = server["x"]
+        gamma, tau = server["steps"]
         y = exchange.prox_conjugate(server["y"] + tau * (D @ server["xbar"]), float(tau))
         h = self.mu * x - np.asarray(D.T @ y)
         # gamma changes every round

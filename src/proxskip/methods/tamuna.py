@@ -89,7 +89,10 @@ class Tamuna(Method):
 
         gamma = 1/L where clients are unlike (L_average < L_max/2), and 1/A with minibatches.
         """
-        c, gamma, s, p = size_of(cohorts, problem.n), self.gamma, self.s, self.p
+        c = size_of(cohorts, problem.n)
+        gamma = self.gamma
+        s = self.s
+        p = self.p
         if gamma is None and figure:
             gamma = steps.largest_step(problem)
         if gamma is None:

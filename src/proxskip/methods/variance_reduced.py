@@ -91,7 +91,9 @@ class ScaffnewVR(Method):
         gamma = 1/L with full gradients. Where mu is unknown gamma = 1/(6 L_b), and q = batch/m moves an anchor once per
         pass.
         """
-        gamma, p, q = self.gamma, self.p, self.q
+        gamma = self.gamma
+        p = self.p
+        q = self.q
         if gamma is None:
             gamma = _best_step(problem)
         if p is None:

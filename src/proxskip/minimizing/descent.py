@@ -230,7 +230,9 @@ class Descent:
             raise Overflow
         x, dual = self.x, self.dual
         self.f = self.f.with_L(max(1.5 * old, min(seen, 1e3 * old)))
-        self.client.f, self.client.steepest, self.client.at = self.client.f.with_L(self.f.L or 1.0), 0.0, None
+        self.client.f = self.client.f.with_L(self.f.L or 1.0)
+        self.client.steepest = 0.0
+        self.client.at = None
         self._set_method()
         self.solo.problem, self.solo.L = self.problem, self.f.L or 0.0
         self._allow_errors()

@@ -73,7 +73,9 @@ class SoloClient:
         self.backtrack = backtrack
         self.at: Array | None = None
         self.g: Array = np.zeros(0)
-        self.round = self.calls = self.rows = 0
+        self.round = 0
+        self.calls = 0
+        self.rows = 0
         self.eps = float(np.finfo(dtype_of(f.of)).eps)
         self.steepest = self.farthest = 0.0
         """The largest curvature seen between two points, and the largest norm of a point."""
@@ -241,7 +243,11 @@ class SoloExchange:
         self.problem = problem
         self.seed = seed
         self.memory: Vectors = {}
-        self.round = self.iterations = self.proxes = self.inner_failures = self.inner_iterations = 0
+        self.round = 0
+        self.iterations = 0
+        self.proxes = 0
+        self.inner_failures = 0
+        self.inner_iterations = 0
         self.coins = stream(seed, 0, "server")
         self.shape = None if problem.D is not None or len(shape) == 1 else shape
         self.psi = problem.psi

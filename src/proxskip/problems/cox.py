@@ -66,7 +66,9 @@ class Cox:
         if not isinstance(matrix, np.ndarray):
             raise InputError("X is an operator without rows; Cox needs a matrix.")
         self.A: Array = matrix
-        self.ties, self.l2, self.names = ties, float(l2), names
+        self.ties = ties
+        self.l2 = float(l2)
+        self.names = names
         N = self.N
         self.time = numbers_per_row("time", given["time"], N)
         if self.time.min() < 0:
@@ -151,8 +153,12 @@ class Cox:
     def take(self, rows: Indices) -> Self:
         """The client with these rows, whose function is that of its own rows alone."""
         client = object.__new__(type(self))
-        client.ties, client.l2, client.names = self.ties, self.l2, self.names
-        client.A, client.time, client.event = self.A[rows], self.time[rows], self.event[rows]
+        client.ties = self.ties
+        client.l2 = self.l2
+        client.names = self.names
+        client.A = self.A[rows]
+        client.time = self.time[rows]
+        client.event = self.event[rows]
         client.strata = _strata(self.strata[rows], len(rows))
         client.scale = np.full(int(client.strata.max()) + 1, 1.0 / len(rows))
         return client
@@ -167,7 +173,9 @@ def stratified(clients: Sequence[Cox], weights: Array) -> Cox:
     """sum_i w_i f_i  as one model, with every client's strata as strata of their own."""
     first = clients[0]
     whole = object.__new__(Cox)
-    whole.ties, whole.l2, whole.names = first.ties, first.l2, first.names
+    whole.ties = first.ties
+    whole.l2 = first.l2
+    whole.names = first.names
     whole.A = np.concatenate([f.A for f in clients])
     whole.time, whole.event = np.concatenate([f.time for f in clients]), np.concatenate([f.event for f in clients])
     before = np.cumsum([0, *(len(f.scale) for f in clients)])

@@ -169,7 +169,8 @@ def _accelerated(problem: Problem, steps: int = 100_000) -> Array:
     # Nesterov, 2018, section 2.2: beta = (1 - sqrt(gamma mu))/(1 + sqrt(gamma mu))
     root = np.sqrt(gamma * (problem.mu or 0.0))
     beta = (1 - root) / (1 + root)
-    x = y = best_x = np.zeros(problem.d)
+    x = np.zeros(problem.d)
+    y = best_x = x
     best, since = np.inf, 0  # the least residual, and the steps since it fell by one percent
     for _ in range(steps):
         new = y - gamma * gradient(y)

@@ -51,9 +51,13 @@ def tv1d(x, lam, y, place, slope, shift, low, high):
         right = (lam - d) / c
         # the two ends of the clipping are knots of the next derivative
         first -= 1
-        place[first], slope[first], shift[first] = left, a, b + lam
+        place[first] = left
+        slope[first] = a
+        shift[first] = b + lam
         last += 1
-        place[last], slope[last], shift[last] = right, -c, lam - d
+        place[last] = right
+        slope[last] = -c
+        shift[last] = lam - d
         low[i], high[i] = left, right
     # the last entry: where the derivative is zero
     a, b = 1.0, -x[n - 1] - lam
@@ -74,7 +78,9 @@ def _means(x, lam, y):
     start, pull = 0, 0.0
     while start < n:
         # the mean from differences to the stretch's first entry, which are smaller than the entries and lose fewer bits
-        level, total, end = y[start], 0.0, start + 1  # at least one: NaN equals nothing
+        level = y[start]
+        total = 0.0
+        end = start + 1  # at least one: NaN equals nothing
         while end < n and y[end] == level:
             total += x[end] - x[start]
             end += 1
@@ -90,8 +96,13 @@ def _means(x, lam, y):
 def rows(x, c, lam, u, lo, hi):
     """u_i <- v - prox of the 1-D total variation of v = x_i - c_i, for the rows lo <= i < hi."""
     n = x.shape[1]
-    place, slope, shift = np.empty(2 * n + 2), np.empty(2 * n + 2), np.empty(2 * n + 2)
-    low, high, v, y = np.empty(n), np.empty(n), np.empty(n), np.empty(n)
+    place = np.empty(2 * n + 2)
+    slope = np.empty(2 * n + 2)
+    shift = np.empty(2 * n + 2)
+    low = np.empty(n)
+    high = np.empty(n)
+    v = np.empty(n)
+    y = np.empty(n)
     for i in range(lo, hi):
         for j in range(n):
             v[j] = x[i, j] - c[i, j]
@@ -108,7 +119,9 @@ def columns(x, u, lam, y, c, ahead, beta, turn, lo, hi):
     turn[j] is the inner product of (ahead before - c+) with (c+ - c): positive where the momentum points uphill.
     """
     m = x.shape[0]
-    place, slope, shift = np.empty(2 * m + 2), np.empty(2 * m + 2), np.empty(2 * m + 2)
+    place = np.empty(2 * m + 2)
+    slope = np.empty(2 * m + 2)
+    shift = np.empty(2 * m + 2)
     low, high = np.empty(m), np.empty(m)
     # columns are copied eight at a time, one cache line of each row of the image
     v, z = np.empty((8, m)), np.empty((8, m))
@@ -151,7 +164,10 @@ def rows_gap(y, u, lam, gap, lo, hi):
 def _primal_row(x, l1, low, high, p, q, i, y):
     """y <- row i of h's prox of x - D'(p, q), h = l1 |.| within [low, high]; p's last row and q's last column are 0."""
     n = x.shape[1]
-    here, over, side, above = x[i], p[i], q[i], p[max(i - 1, 0)]
+    here = x[i]
+    over = p[i]
+    side = q[i]
+    above = p[max(i - 1, 0)]
     known = 1.0 if i > 0 else 0.0  # the first row has none above; a factor instead of a branch in the loop
     y[0] = here[0] + over[0] + side[0] - known * above[0]
     before = side[: n - 1]
@@ -176,7 +192,10 @@ def iso_step(x, lam, l1, low, high, beta, p, q, r, s, r_new, s_new, turn, lo, hi
     m, n = x.shape
     # y is computed row by row as it is needed, and only this row and the next are kept; the last row's difference to
     # the next is zero, and so is the last entry's in a row, for which ``here`` repeats its last entry
-    here, below, a, b = np.empty(n + 1), np.empty(n + 1), np.empty(n), np.empty(n)
+    here = np.empty(n + 1)
+    below = np.empty(n + 1)
+    a = np.empty(n)
+    b = np.empty(n)
     _primal_row(x, l1, low, high, r, s, lo, here)
     for i in range(lo, hi):
         if i + 1 < m:

@@ -63,7 +63,10 @@ class Loop:
 
     def __init__(self, spec: RunSpec, folder: Folder | None = None) -> None:
         assert spec.engine is not None
-        self.spec, self.engine, self.method, self.problem = spec, spec.engine, spec.method, spec.problem
+        self.spec = spec
+        self.engine = spec.engine
+        self.method = spec.method
+        self.problem = spec.problem
         self.folder = folder
         """Where checkpoints and the result are written to."""
         self.config = spec.plain()
@@ -200,7 +203,9 @@ class Loop:
             dual: vectors of the server that it does not begin with by itself.
         """
         self.is_large = sparse_memory.is_large(self.spec, h0)
-        self.x0, self.h0, self.x = x0, h0, x0
+        self.x0 = x0
+        self.h0 = h0
+        self.x = x0
         memory = sparse_memory.start_rows(self.spec, x0, h0)
         self._open(memory)
         server = self.method.start(self.problem, x0) | dual

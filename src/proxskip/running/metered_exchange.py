@@ -40,7 +40,10 @@ class MeteredExchange:
         self, engine: Engine, problem: Problem, seed: int, participation: Participation, clock: Clock | None = None,
         interrupted: Event | None = None,
     ) -> None:  # fmt: skip
-        self.engine, self.problem, self.seed, self.participation = engine, problem, seed, participation
+        self.engine = engine
+        self.problem = problem
+        self.seed = seed
+        self.participation = participation
         self.clock, self.interrupted = clock, interrupted
         self.journal = engine.journal
         """What this round has changed, in the clients' memory and in the meter."""

@@ -175,7 +175,9 @@ def plan(
     >>> plan.best.seconds <= plan.rows[-1].seconds
     True
     """
-    tol, seconds, seed = theory.positive("tol", tol), theory.positive("seconds", seconds), theory.whole_seed(seed)
+    tol = theory.positive("tol", tol)
+    seconds = theory.positive("seconds", seconds)
+    seed = theory.whole_seed(seed)
     anything: Any = problem
     if not isinstance(anything, Problem) or problem.n == 1 or problem.D is not None:
         raise InputError("plan needs a problem with several clients; for one function use minimize.")

@@ -53,7 +53,9 @@ class StatusLine:
     """
 
     def __init__(self, label: str = "", quiet: bool = False, stream: TextIO | None = None) -> None:
-        self.label, self.quiet, self.stream = label, quiet, sys.stderr if stream is None else stream
+        self.label = label
+        self.quiet = quiet
+        self.stream = sys.stderr if stream is None else stream
         self.rewrites = self.stream.isatty() or (stream is None and in_notebook())
         self.began = self.last_shown = time.monotonic()
         self.width = 0

@@ -66,7 +66,10 @@ class Records:
     """
 
     def __init__(self, spec: RunSpec, problem: Problem, promise: Promise, unit: float) -> None:
-        self.spec, self.problem, self.promise, self.unit = spec, problem, promise, unit
+        self.spec = spec
+        self.problem = problem
+        self.promise = promise
+        self.unit = unit
         self.trace = Trace(columns_of(problem, spec.network is not None))
         self.row: dict[str, float] = {}
         """The last record."""

@@ -141,7 +141,10 @@ class Clock:
     """The simulated time of a run."""
 
     def __init__(self, network: Network, problem: Problem, method: Method, seed: int, cohort: Participation) -> None:
-        self.network, self.problem, self.method, self.seed = network, problem, method, seed
+        self.network = network
+        self.problem = problem
+        self.method = method
+        self.seed = seed
         # no client may be missing in the method's form for everyone
         asked = asked_by(method, problem, cohort, network)
         self.whole = isinstance(asked, Everyone)
@@ -150,7 +153,9 @@ class Clock:
         self.enough = cohort.c if isinstance(cohort, Uniform) and wanted else None
         self.seconds, self.computing = 0.0, 0.0
         self.slowest_seconds, self.slowest_client = math.nan, math.nan
-        self.late, self.lost, self.void = 0, 0, 0
+        self.late = 0
+        self.lost = 0
+        self.void = 0
         self.attempt, self.first_attempt = 0, 0
         self.now: Asked | None = None
         """The exchange under way."""

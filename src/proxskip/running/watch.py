@@ -167,7 +167,10 @@ class CertificateWatch:
             self.ceiling = CERTIFICATE_BLOWN_UP * max(bound, 1e-300) if math.isfinite(bound) else math.inf
         self.since += 1
         if bound < 0.99 * self.best:
-            self.best, self.best_iteration, self.best_failures, self.since = bound, iterations, inner_failures, 0
+            self.best = bound
+            self.best_iteration = iterations
+            self.best_failures = inner_failures
+            self.since = 0
 
     def anew(self, iterations: int, inner_failures: int) -> CertificateWatch:
         """For another method, which must make its own progress from here."""

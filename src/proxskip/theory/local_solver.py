@@ -144,7 +144,9 @@ def local_radius(gamma: float, mu: float, L: float, tau: float, K: int, eigenval
     # the next P is  left ((1 + beta) P - beta (the P before)),  and both begin with 1
     left = 1.0 - (l + tau) / (L + tau)
     step = np.zeros((len(l), 2, 2))
-    step[:, 0, 0], step[:, 0, 1], step[:, 1, 0] = (1.0 + beta) * left, -beta * left, 1.0
+    step[:, 0, 0] = (1.0 + beta) * left
+    step[:, 0, 1] = -beta * left
+    step[:, 1, 0] = 1.0
     P = np.linalg.matrix_power(step, K)[:, 0].sum(axis=1)
     g = tau * (1.0 - P) / (l + tau)
     shrink = 1.0 + gamma * mu

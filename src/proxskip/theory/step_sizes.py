@@ -72,7 +72,9 @@ class Setting:
             raise InputError(f"a cohort of {cohort} is larger than n = {n} clients.")
         # mu = 0 means unknown, and the limit is then the one for every mu
         L, mu = (positive("L", L), None) if mu is None or mu == 0 else ordered(L, mu)
-        K, p, eta_g = whole("K", K), probability("p", p), positive("eta_g", eta_g)
+        K = whole("K", K)
+        p = probability("p", p)
+        eta_g = positive("eta_g", eta_g)
         return Setting(L, K, p, eta_g, mu, cohort / n, lmax, sigma)
 
 

@@ -127,7 +127,9 @@ def stochastic(eps: float, es_A: float, es_C: float, mu: float | None, psi0: flo
         es_A, es_C: the constants of expected smoothness.
         mu: the strong convexity.
     """
-    eps, es_C, psi0 = positive("eps", eps), nonnegative("es_C", es_C), positive("psi0", psi0)
+    eps = positive("eps", eps)
+    es_C = nonnegative("es_C", es_C)
+    psi0 = positive("psi0", psi0)
     es_A, mu = positive("es_A", es_A), known(mu)
     if mu > es_A * (1 + ROUNDING):
         raise InputError(f"es_A = {es_A:g} is smaller than mu = {mu:g}; expected smoothness needs es_A >= L >= mu.")

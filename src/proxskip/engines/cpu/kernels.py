@@ -33,7 +33,9 @@ ROWS_PER_TILE, ENTRIES_PER_TILE = 8, 4
 """Rows are read eight at a time, and the entries of a column four at a time."""
 LOGISTIC, SQUARED = 0, 1
 """Losses of one margin per row."""
-DENSE, SPARSE, SOFTMAX = 0, 1, 2
+DENSE = 0
+SPARSE = 1
+SOFTMAX = 2
 """Kinds of shards read row by row."""
 _COMPILED = {
     "nogil": True,
@@ -145,9 +147,18 @@ _MAGIC = 6755399441055744.0  # 1.5 * 2^52: adding it rounds to a whole number, k
 # ln 2 in two parts, the first with zeros at its end, so that k * _LN2_HI is exact
 _LN2_HI, _LN2_LO = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 # exp on [-ln 2 / 2, ln 2 / 2], interpolated at the Chebyshev points: relative error below 3e-16
-_C0, _C1, _C2, _C3 = 1.0, 1.0, 0.5000000000000019, 0.1666666666666668
-_C4, _C5, _C6, _C7 = 0.04166666666648795, 0.008333333333319589, 0.0013888888952352863, 0.00019841269890076403
-_C8, _C9, _C10, _C11 = 2.4801485441561313e-05, 2.755724088722987e-06, 2.763265472252779e-07, 2.5110049204818658e-08
+_C0 = 1.0
+_C1 = 1.0
+_C2 = 0.5000000000000019
+_C3 = 0.1666666666666668
+_C4 = 0.04166666666648795
+_C5 = 0.008333333333319589
+_C6 = 0.0013888888952352863
+_C7 = 0.00019841269890076403
+_C8 = 2.4801485441561313e-05
+_C9 = 2.755724088722987e-06
+_C10 = 2.763265472252779e-07
+_C11 = 2.5110049204818658e-08
 
 
 @njit(inline="always")
@@ -351,7 +362,14 @@ def margins(x, n, first, tiles, index, values, z):
     unit = values.shape[0] == 0
     for a in range(n):
         q = first + a
-        s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = z.dtype.type(0.0)
+        s0 = z.dtype.type(0.0)
+        s1 = z.dtype.type(0.0)
+        s2 = z.dtype.type(0.0)
+        s3 = z.dtype.type(0.0)
+        s4 = z.dtype.type(0.0)
+        s5 = z.dtype.type(0.0)
+        s6 = z.dtype.type(0.0)
+        s7 = z.dtype.type(0.0)
         if unit:
             for e in range(tiles[q], tiles[q + 1]):
                 s0 += x[index[e, 0]]
@@ -391,7 +409,10 @@ def gather_columns(z, lo, hi, at, tiles, rows, values, g):
     """
     unit = values.shape[0] == 0
     for c in range(lo, hi):
-        s0 = s1 = s2 = s3 = g.dtype.type(0.0)
+        s0 = g.dtype.type(0.0)
+        s1 = g.dtype.type(0.0)
+        s2 = g.dtype.type(0.0)
+        s3 = g.dtype.type(0.0)
         if unit:
             for e in range(tiles[at + c], tiles[at + c + 1]):
                 s0 += z[rows[e, 0]]
@@ -436,7 +457,9 @@ def block_tiles(u, x, data, scale, at, z, bits, power, g):
 
     ``at`` is the group whose rows come first in ``scale``.
     """
-    first, last, d = data.groups[u], data.groups[u + 1], g.shape[0]
+    first = data.groups[u]
+    last = data.groups[u + 1]
+    d = g.shape[0]
     m = 8 * (last - first)
     z[m] = 0.0  # read by the padding of columns
     margins(x, last - first, first, data.row_start, data.row_index, data.row_values, z)
@@ -450,7 +473,9 @@ def block_tiles(u, x, data, scale, at, z, bits, power, g):
 def descend_tiles(lo, hi, steps, data, draws, tiled, work, drawn):
     """The steps of members lo .. hi-1: sparse shards, all rows or most."""
     clients, X0, X, H, gamma, K, only_gradient = steps
-    blocks, groups, d = data.blocks, data.groups, X.shape[1]
+    blocks = data.blocks
+    groups = data.groups
+    d = X.shape[1]
     x, z, g, total, bits, power = work
     share, picks, room = drawn
     for j in range(lo, hi):
@@ -520,10 +545,19 @@ def add_dense_rows(lo, hi, picks, first, x, A, b, factor, loss, g):
     zero = g.dtype.type(0.0)
     q = lo
     while q + 4 <= hi:
-        r0, r1, r2, r3 = first + q, first + q + 1, first + q + 2, first + q + 3
+        r0 = first + q
+        r1 = first + q + 1
+        r2 = first + q + 2
+        r3 = first + q + 3
         if picked:
-            r0, r1, r2, r3 = first + picks[q], first + picks[q + 1], first + picks[q + 2], first + picks[q + 3]
-        s0, s1, s2, s3 = zero, zero, zero, zero
+            r0 = first + picks[q]
+            r1 = first + picks[q + 1]
+            r2 = first + picks[q + 2]
+            r3 = first + picks[q + 3]
+        s0 = zero
+        s1 = zero
+        s2 = zero
+        s3 = zero
         for c in range(d):
             s0 += A[r0, c] * x[c]
             s1 += A[r1, c] * x[c]
@@ -589,7 +623,10 @@ def block_gradient(k, blocks, taken, picks, first, x, data, factor, g, p):
     lo, hi = k * taken // blocks, (k + 1) * taken // blocks
     for c in range(g.shape[0]):
         g[c] = 0.0
-    indptr, indices, values, b = data.indptr, data.indices, data.values, data.b
+    indptr = data.indptr
+    indices = data.indices
+    values = data.values
+    b = data.b
     if data.kind == DENSE:
         add_dense_rows(lo, hi, picks, first, x, data.dense, b, factor, data.loss, g)
     elif data.kind == SPARSE:
@@ -649,12 +686,17 @@ def descend_anchored(lo, hi, steps, anchors, data, draws, work):
     K[j] times:  z = x_j;  x_j <- z - gamma_j (g(z) - g(w_j) + gw_j - h_j);  and with probability q_j  w_j <- z
     """
     clients, _, X, H, gamma, K, _ = steps
-    reg, batch, d = data.reg, draws.batch, X.shape[1]
+    reg = data.reg
+    batch = draws.batch
+    d = X.shape[1]
     at_x, at_w, part, picks, everything, p, room = work
     for j in range(lo, hi):
         i = clients[j]
         first, m = data.row0[i], data.row0[i + 1] - data.row0[i]
-        x, w, gw, h = X[j], anchors.W[j], anchors.GW[j], H[j]
+        x = X[j]
+        w = anchors.W[j]
+        gw = anchors.GW[j]
+        h = H[j]
         for k in range(K[j]):
             number = draws.step0[j] + k
             draw_rows(draws.seed, draws.number0 + i, draws.round, number, first, m, batch, picks, room)
@@ -732,7 +774,9 @@ def fill_tiles(rows, slot, block, place, indptr, indices, values, d, row_start, 
     row_of, stored_by_column = by_column
     unit = stored.shape[0] == 0
     for q in range(rows.shape[0]):
-        line, lane, first = row_start[slot[q] // ROWS_PER_TILE], slot[q] % ROWS_PER_TILE, indptr[rows[q]]
+        line = row_start[slot[q] // ROWS_PER_TILE]
+        lane = slot[q] % ROWS_PER_TILE
+        first = indptr[rows[q]]
         for k in range(indptr[rows[q] + 1] - first):
             c = indices[first + k]
             where = at[block[q] * d + c]

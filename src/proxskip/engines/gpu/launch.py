@@ -151,7 +151,9 @@ class LocalSteps:
         state = self._state(1 if self.grid else C)
         warps = self.threads // 32
         if self.grid and state + fixed + gradient > limit:
-            self.constants["X_GLOBAL"], self.shared, writers = 1, fixed, warps
+            self.constants["X_GLOBAL"] = 1
+            self.shared = fixed
+            writers = warps
             self._scratch("sums_global", self.groups * self.group_size * writers * self.d)
         else:
             # as many warps as fit get their own gradient
