@@ -42,7 +42,7 @@ def federate(name: str, _: Path, batch: Any, size: int, missing: Callable[[int],
         warnings.simplefilter("ignore", ps.UnsafeStepWarning)
         server = Server(entry.make(problem), problem, 8, seed=4, allow_unsafe_step=True, itemsize=size, **given)
     clients = [ClientNode(server.method, Worker(f, i, 4, batch), size) for i, f in enumerate(problem.clients)]
-    memories = [ClientState.fresh(RUN) for _ in clients]
+    memories = [ClientState(RUN) for _ in clients]
     asks = server.begin(RUN)
     path = [server.state.vectors["x"]]
     for _step in range(MOST):

@@ -12,7 +12,7 @@ CONTENTS: dict[str, tuple[str, ...]] = {
         "sklearn", "statistics",
     ),
     "Examples": ("gallery/index", "notebooks/index", "examples"),
-    "Where it runs": ("speed", "torch", "torchrun", "ray", "flower"),
+    "Where it runs": ("speed", "torch", "torchrun", "ray", "flower", "protocol"),
     "Your own parts": ("authoring", "adding-an-engine", "how-a-run-flows"),
     "Reference": ("api", "command-line", "flags", "messages", "reliability"),
     "Measured": ("reproduction", "niid-bench"),
