@@ -30,11 +30,14 @@ PARTS: dict[str, tuple[str, ...]] = {
     "distributed": ("distributed.py",),
     "gpu": ("gpu.py",),
     "torch": ("torch_engine.py",),
+    "exact": ("exact.py",),
+    "unknowns": ("unknowns.py", "--only", "methods"),
+    "plan": ("unknowns.py", "--only", "plan"),
 }
 """The command of each part; what it prints is the part."""
-NEEDS = {"distributed": "ray", "gpu": "cupy", "torch": "torch", "peers": "pyproximal"}
+NEEDS = {"distributed": "ray", "gpu": "cupy", "torch": "torch", "peers": "pyproximal", "exact": "statsmodels"}
 """Packages without which a part is left out."""
-QUICK = {"engine", "million", "distributed", "gpu"}
+QUICK = {"engine", "million", "distributed", "gpu", "exact", "unknowns", "plan"}
 """Parts that have a --quick of their own; a quick run leaves out the others."""
 
 

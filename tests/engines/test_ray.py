@@ -106,6 +106,19 @@ def test_a_method_that_was_loaded_from_a_file(engines: Engines, tmp_path: Path) 
         ps.resume(tmp_path / "run", problem, engine=CpuEngine(), rounds=20)
 
 
+def test_newton_goes_on_from_its_folder(engines: Engines, tmp_path: Path) -> None:
+    """Cut at each round of its search, and resumed on more actors."""
+    rng = np.random.Generator(np.random.Philox(1))
+    A = rng.standard_normal((200, 3))
+    model = ps.Poisson(A, rng.poisson(5e4 * np.exp(A @ [0.5, 0.3, -0.2])), intercept=True)
+    problem = ps.split(model, 5, by="iid")
+    whole = ps.run("newton", problem, rounds=9)
+    for rounds in (1, 3, 6):
+        part = ps.run("newton", problem, rounds=rounds, engine=engines(2), out=tmp_path / str(rounds))
+        near(part, ps.run("newton", problem, rounds=rounds), 1e-10)
+        near(ps.resume(tmp_path / str(rounds), problem, rounds=9, engine=engines(3)), whole, 1e-10)
+
+
 class Odd(Exception):
     """Cannot be unpickled."""
 
@@ -255,6 +268,29 @@ def test_shards_from_files(tmp_path: Path, batch: int | None, engines: Engines) 
         kill(engine, actor)
     again = ps.run(method, problem, rounds=12, seed=3, every=2, engine=engine)
     near(again, b, 1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["poisson", "cox"])
+def test_shards_of_statistical_models(kind: str, engines: Engines) -> None:
+    """They count by their rows, also where there is no L; the table needs the rows themselves."""
+    rng = np.random.Generator(np.random.Philox(2))
+    A, site = rng.standard_normal((90, 3)), np.repeat(np.arange(3), [50, 25, 15])
+    y, event = rng.integers(1, 9, 90), rng.random(90) < 0.7
+
+    def load_shard(i: int) -> Any:
+        rows = site == i
+        return ps.Poisson(A[rows], y[rows]) if kind == "poisson" else ps.Cox(A[rows], y[rows], event[rows])
+
+    engine = engines(2)
+    problem = engine.load(load_shard, n=3)
+    assert problem.sizes == [50, 25, 15]
+    result = ps.run("newton", problem, tol=1e-9, rounds=20, engine=engine)
+    assert result.success
+    near(result, ps.run("newton", problem.here(), tol=1e-9, rounds=20), 1e-12)
+    with pytest.raises(ps.InputError, match="the rows are in Ray's actors; load all of them"):
+        result.inference(problem)
+    assert result.inference(problem.here()).rows == 90
 
 
 @pytest.mark.slow

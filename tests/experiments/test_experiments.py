@@ -313,10 +313,10 @@ def test_the_solution_of_the_lasso_is_what_it_was_made_to_be() -> None:
 
 # -- methods compared with each other ----------------------------------------------------------------------------------
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "claims"), [("family", 2), ("bits", 2), ("sleeping", 2), ("minibatches", 1)])
+@pytest.mark.parametrize(("name", "claims"), [("family", 3), ("bits", 2), ("sleeping", 2), ("minibatches", 1)])
 def test_what_the_others_save(name: str, claims: int, tmp_path: Path) -> None:
     made, verdicts = experiment(name).make(Bench(tmp_path, "digits", quick=True, threads=1))
-    assert [c.verdict for c in verdicts] == ["PASS"] * claims, [c.measured for c in verdicts]
+    assert [c.verdict for c in verdicts if c.verdict != "REPORTED"] == ["PASS"] * claims, [c.measured for c in verdicts]
     assert {"rounds", *(("bits-up", "bits-down") if name == "bits" else ())} <= set(made.panels[0].xs)
     if name == "family":  # one point for each curve that reached eps
         curves, costs = made.panels

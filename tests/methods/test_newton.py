@@ -61,12 +61,13 @@ def test_what_is_kept_never_rises() -> None:
     assert all(after <= before for before, after in pairwise(kept))
 
 
-def test_a_run_never_returns_a_trial_that_fails(tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["cpu", "reference"])
+def test_a_run_never_returns_a_trial_that_fails(engine: str, tmp_path: Path) -> None:
     """Where it ends between a trial that fails and the next, the answer is the last good point; it resumes as ever."""
     problem, failed, before = counts(1, 50_000.0), 0, np.inf
-    whole = ps.run("newton", problem, rounds=12)
+    whole = ps.run("newton", problem, rounds=12, engine=engine)
     for rounds in range(12):
-        part = ps.run("newton", problem, rounds=rounds, out=tmp_path / str(rounds))
+        part = ps.run("newton", problem, rounds=rounds, out=tmp_path / str(rounds), engine=engine)
         assert part.summary["f"] == problem.value(part.x) <= before + 1e-12 * abs(before)
         before = part.summary["f"]
         if part.x.tobytes() != part.server["x"].tobytes():

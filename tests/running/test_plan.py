@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock, patch
 
 import numpy as np
@@ -60,6 +62,27 @@ def test_what_is_not_finished_in_its_time_says_how_far_it_came(problem: ps.Probl
     assert all("not within" in row.outcome() and "by then" in row.outcome() for row in found.rows)
     assert [row.reached for row in found.rows] == sorted(row.reached for row in found.rows)
     assert "give more seconds=, or a larger tol=" in str(found)
+
+
+def test_where_methods_take_about_as_long_medians_decide(problem: ps.Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The accelerated method was lucky with the first coins; Newton is too far behind to be tried again."""
+    seconds = {"gd": (10.0, 10.0, 10.0), "accelerated": (9.0, 12.0, 12.0), "newton": (14.0, 1.0, 1.0)}
+    seeds = []
+
+    def result(method: Any, problem: Any, *, seed: int, **more: Any) -> Any:
+        name = method.about.name
+        seeds.append((name, seed))
+        took = seconds.get(name, (99.0,))[seed - 5]
+        counts = dict.fromkeys(("rounds", "exchanges", "iterations", "prox_evals"), 1)
+        status = ps.Status.CONVERGED
+        return SimpleNamespace(status=status, trace={"grad_norm": [0.0]}, summary={"sim_seconds": took, **counts})
+
+    monkeypatch.setattr("proxskip.running.plan.run", result)
+    found = ps.plan(problem, network=Network(gradient=1.0), seed=5)
+    took = {row.name: row.seconds for row in found.rows[:3]}
+    assert list(took.items()) == [("gd", 10.0), ("accelerated", 12.0), ("newton", 14.0)]
+    assert {seed for name, seed in seeds if name in ("gd", "accelerated")} == {5, 6, 7}
+    assert {seed for name, seed in seeds if name not in ("gd", "accelerated")} == {5}
 
 
 def test_newton_wins_where_a_round_is_dear_and_loses_where_the_way_up_is_thin() -> None:

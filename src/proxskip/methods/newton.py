@@ -105,7 +105,7 @@ class Newton(Method):
 
     def doubt(self, problem: Problem, x: Array, is_claimed: bool = True) -> str | None:
         """Where a likelihood grows for ever, the gradient vanishes on the way to infinity: say so, and along what."""
-        if problem.mu or problem.N is None:
+        if problem.mu or problem.N is None or problem.elsewhere is not None:
             return None
         reason = information.endless(problem, x, is_claimed)
         return None if reason is None else f"{reason}."

@@ -79,7 +79,8 @@ def smooth_gradient(problem: Problem, x: Array) -> tuple[Array, float]:
     """The gradient of sum_i w_i f_i, and the norm of its error."""
     if _is_remote(problem):
         G = problem.client_gradients(x)
-        size = float(problem.weights @ np.linalg.norm(G, axis=1)) + problem.L_max * float(np.linalg.norm(x))
+        size = float(problem.weights @ np.linalg.norm(G, axis=1))
+        size += problem.L_max * norm(x) if problem.knows_L else 0.0
         return problem.gradient(x), ASSUMED_ULPS * max(map(_unit_of, problem.clients)) * size
     if not problem.by_client:
         return gradient(problem.whole, x)

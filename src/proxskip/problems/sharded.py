@@ -7,8 +7,9 @@ what the problem needs to know about it.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NoReturn
 
@@ -17,6 +18,7 @@ import scipy
 
 from proxskip.problems import oracles
 from proxskip.problems.clients import RemoteValues, ValuesElsewhere, checked_gradient
+from proxskip.problems.cox import Cox
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.quadratic import Quadratic
@@ -51,6 +53,7 @@ class RemoteClient:
     N: int
     """The number of rows; 1 for an oracle without rows."""
     has_rows: bool
+    L_known: bool
     L: float
     mu: float | None
     L_rows: float | None
@@ -74,15 +77,18 @@ def loaded(source: Shards, i: int) -> tuple[Oracle, RemoteClient]:
     """Client i, and what a problem needs to know about it; an error names the client."""
     try:
         f: Any = source.load(i)
-        linear = isinstance(f, LinearModel)
+        linear, L_known = isinstance(f, LinearModel), oracles.knows_L(f)
+        has_rows = linear or isinstance(f, Cox)
         digest = hashlib.sha256()
         d, mu = int(f.d), None if f.mu is None else float(f.mu)
         add_client(digest, f, d)
-        N, L_rows = (f.N, float(f.L_rows)) if linear else (1, None)
-        loss, dtype, l2 = (f.loss, f.dtype, f.l2) if linear else (type(f).__name__, np.dtype(np.float64), None)
-        classes, name = oracles.attribute(f, "classes"), source.name(i)
-        known = RemoteClient(name, d, N, linear, float(f.L), mu, L_rows, loss, dtype, l2, classes, digest.hexdigest())
-        known = replace(known, has_hessian=oracles.has_hessian(f))
+        L, L_rows = (float(f.L) if L_known else math.nan), (float(f.L_rows) if linear and L_known else None)
+        N, loss, l2 = (f.N, f.loss, f.l2) if has_rows else (1, type(f).__name__, None)
+        dtype, classes = f.dtype if linear else np.dtype(np.float64), oracles.attribute(f, "classes")
+        known = RemoteClient(
+            source.name(i), d, N, has_rows, L_known, L, mu, L_rows, loss, dtype, l2, classes, digest.hexdigest(),
+            oracles.has_hessian(f),
+        )  # fmt: skip
         return f, known
     except Exception as error:
         # an OSError repeats the path

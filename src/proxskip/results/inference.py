@@ -169,6 +169,8 @@ def _check(problem: Any, x: Array) -> None:
         raise InputError(
             f"the result has {len(x)} unknowns and the problem {problem.d}; pass the problem that was solved."
         )
+    if problem.elsewhere is not None:
+        raise InputError("the rows are in Ray's actors; load all of them with problem.here().")
     if problem.psi is not None:
         raise InputError(f"psi = {problem.psi!r} shrinks the coefficients; there are errors only without psi.")
     if problem.batch is not None:

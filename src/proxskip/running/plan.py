@@ -25,6 +25,10 @@ from proxskip.types import InputError, NoTheoremWarning, UnsafeStepWarning
 
 MOST_UNKNOWNS_OF_NEWTON = 3000
 """Beyond, one round with Hessians can take longer than all other runs together."""
+CLOSE = 1.3
+"""Where other methods take at most so many times the seconds of the fastest, luck may have decided."""
+SEEDS = 3
+"""So many runs of each decide then, by their medians."""
 CLIENTS_TIMED = 32
 """The time of a gradient is the slowest of this many of the largest clients."""
 
@@ -167,7 +171,7 @@ def plan(
         network: between the server and the clients, or the name of one; without one, exchanges cost nothing but
             their vectors.
         seconds: for all runs together, on this machine; each has an equal share of what the runs before it left.
-        seed: of the runs.
+        seed: of the runs; where methods take about as long, the medians of this and further seeds decide.
         threads: threads of the runs; by default one per core.
 
     >>> import proxskip as ps
@@ -182,25 +186,60 @@ def plan(
     if not isinstance(anything, Problem) or problem.n == 1 or problem.D is not None:
         raise InputError("plan needs a problem with several clients; for one function use minimize.")
     network = _timed(problem, network)
-    prox_seconds = _prox_seconds(problem)
+    trials = Trials(problem, network, tol, threads, _prox_seconds(problem), time.monotonic() + seconds)
     everybody = [Candidate(method) for method in candidates(problem, network)]
     asked = [*everybody, *on_cohorts(problem, network)]
-    rows, end = [], time.monotonic() + seconds
-    for k, candidate in enumerate(asked):
-        share = max(0.0, end - time.monotonic()) / (len(asked) - k)
+    rows = [trials.row(candidate, seed, len(asked) - k) for k, candidate in enumerate(asked)]
+    rows.sort(key=_order)
+    close = _close(rows)
+    for k, row in enumerate(close):
+        rows[k] = trials.median(row, seed, len(close) - k)
+    rows.sort(key=_order)
+    return Plan(tuple(rows), tol, _notes(problem, rows, tol))
+
+
+@dataclass(frozen=True)
+class Trials:
+    """Runs of candidates on this machine; ``end`` is when the last is over, on the clock of ``time.monotonic``."""
+
+    problem: Problem
+    network: Network
+    tol: float
+    threads: int | None
+    prox_seconds: float
+    end: float
+
+    def row(self, candidate: Candidate, seed: int, left: int) -> PlanRow:
+        """What a run takes, which is the first of so many that are left to be run."""
         began = time.monotonic()
+        share = max(1e-3, (self.end - began) / left)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UnsafeStepWarning)
             warnings.simplefilter("ignore", NoTheoremWarning)
             result = run(
-                candidate.method, problem, tol=tol, seconds=max(share, 1e-3), seed=seed, threads=threads,
-                cohort=candidate.cohort, network=network, progress=False,
+                candidate.method, self.problem, tol=self.tol, seconds=share, seed=seed, threads=self.threads,
+                cohort=candidate.cohort, network=self.network, progress=False,
             )  # fmt: skip
         if result.status is Status.INTERRUPTED:
             raise KeyboardInterrupt
-        rows.append(_row(candidate, result, prox_seconds, time.monotonic() - began))
-    rows.sort(key=lambda row: (row.seconds, row.reached))
-    return Plan(tuple(rows), tol, _notes(problem, rows, tol))
+        return _row(candidate, result, self.prox_seconds, time.monotonic() - began)
+
+    def median(self, row: PlanRow, seed: int, left: int) -> PlanRow:
+        """The median of a row and of the runs with further seeds."""
+        candidate, more = Candidate(row.method, row.cohort), range(1, SEEDS)
+        rows = [row, *(self.row(candidate, seed + k, len(more) * left - k + 1) for k in more)]
+        return replace(sorted(rows, key=_order)[SEEDS // 2], spent=sum(r.spent for r in rows))
+
+
+def _order(row: PlanRow) -> tuple[float, float]:
+    """The fastest first; of those that did not arrive, the one that came nearest."""
+    return row.seconds, row.reached
+
+
+def _close(rows: Sequence[PlanRow]) -> list[PlanRow]:
+    """The first rows, if they are of different methods and take about as long."""
+    close = [row for row in rows if row.seconds <= CLOSE * rows[0].seconds < math.inf]
+    return close if len({row.name for row in close}) > 1 else []
 
 
 def _row(candidate: Candidate, result: RunResult, prox_seconds: float, spent: float) -> PlanRow:
