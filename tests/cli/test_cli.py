@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -172,6 +172,21 @@ def test_exit_codes(call, argv, code, part):
     assert got == code
     assert part in out
     assert code != 4 or err.splitlines()[-1].startswith("warning: gamma = 3 ")
+
+
+def test_a_tolerance_that_proves_nothing_was_not_reached(call, tmp_path):
+    """The column x separates the classes, so the likelihood has no maximum."""
+    rows = [f"{x},{int(x > 0)}" for x in (-4, -3, -2, -1, 1, 2, 3, 4)]
+    (tmp_path / "separated.csv").write_text("x,y\n" + "\n".join(rows))
+    data = ["--data", tmp_path / "separated.csv", "--label", "y", "--clients", "2", "--split", "iid"]
+    code, out, _ = call("run", "newton", *data, "--l2", "0", "--tol", "1e-4", "--rounds", "100")
+    assert (code, "INEXACT" in out, "grows for ever" in out) == (3, True, True)
+
+
+def test_every_status_has_an_exit_code():
+    for status in ps.Status:
+        result = ps.run(ps.GD(0.1), ps.Problem(ps.random_quadratics(2, 2)), rounds=0)
+        assert commands.exit_code(replace(result, status=status), has_tolerance=True) in range(131)
 
 
 def test_the_worst_run_of_a_comparison_counts(call):

@@ -8,7 +8,7 @@ import pytest
 
 import proxskip as ps
 from proxskip import theory
-from proxskip.core.method import flags
+from proxskip.core.method import Method, flags
 from proxskip.participation import as_participation
 from support.comparing import bits
 from support.problems import difference
@@ -107,6 +107,30 @@ def test_a_decay_that_is_not_given_is_that_of_the_experiments() -> None:
     chosen = ps.Decaying(ps.LocalGD(0.1, 7)).complete(problem)
     assert chosen.decay == 7 * 0.1 / 2
     assert ps.run(ps.Decaying(ps.LocalGD(K=7)), problem, rounds=2).summary["decay"] == 7 * 0.1 / 2
+
+
+OF_A_FIXED_STEP = {
+    "claims": "no theorem covers a falling step",
+    "zeta": "of claims",
+    "lyapunov": "of claims",
+    "pace": "of the parameters, which are handed on",
+    "limits": "the method checks its first step itself",
+    "smoothness": "likewise",
+    "check_steps": "likewise",
+    "check_lengths": "likewise",
+    "check_parameters": "the method has checked its own",
+    "theory": "of complete",
+    "given": "of the fields",
+    "name": "of about",
+    "handles": "of about",
+    "remembers": "of about",
+}
+
+
+def test_decaying_hands_on_whatever_a_method_may_define() -> None:
+    """What a method overrides would otherwise be lost without a word."""
+    may_define = {name for name in vars(Method) if not name.startswith("_")} - {"gamma", "about"}
+    assert may_define - set(vars(ps.Decaying)) == set(OF_A_FIXED_STEP)
 
 
 @pytest.mark.parametrize("kind", [ps.ProxSkip, ps.ProxGD, ps.Accelerated, ps.Fista, ps.APDA, ps.SplitSkip, ps.PDHG])

@@ -196,6 +196,7 @@ def exit_code(result: RunResult, has_tolerance: bool) -> int:
         Status.DIVERGED: DIVERGED,
         Status.STALLED: STALLED,
         Status.PRECISION: NOT_REACHED,
+        Status.INEXACT: NOT_REACHED,
         Status.CORRUPTED: CORRUPTED,
         Status.INTERRUPTED: INTERRUPTED,
     }[result.status]

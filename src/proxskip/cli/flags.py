@@ -43,7 +43,7 @@ exit codes:
   0    success: the tolerance was reached, or all rounds were run
   1    unexpected error, such as a full disk or a bug
   2    bad input, explained in one sentence on stderr before any work
-  3    the tolerance was not reached within the limits, or rounding does not allow it
+  3    the tolerance was not reached within the limits, rounding does not allow it, or it proves nothing
   4    diverged
   5    stalled
   6    a claim failed (reproduce --strict)

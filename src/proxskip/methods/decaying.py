@@ -102,6 +102,12 @@ class Decaying(Method):
     def parameters(self) -> dict[str, Any]:
         return self.method.parameters() | {"decay": self.decay}
 
+    def doubt(self, problem: Problem, x: Array, is_claimed: bool = True) -> str | None:
+        return self.method.doubt(problem, x, is_claimed)
+
+    def better_than(self, f: float, server: Vectors) -> Array | None:
+        return self.method.better_than(f, server)
+
     def controls(self, server: Vectors, memory: Vectors) -> Array | None:
         return self.method.controls(server, memory)
 

@@ -141,7 +141,7 @@ def _check_kept(path: Path, now: dict[str, Any], problem: Problem, settings: Set
         "network": before == (None if network is None else network.plain()),
     }
     wanted = Stop(**_limits(settings))
-    if saved.get("stop") != wanted.rules and _went_beyond(kept.checkpoint, wanted):
+    if _rules_of(saved) != wanted.rules and _went_beyond(kept.checkpoint, wanted):
         raise InputError(
             f"{path} holds a run that went on after these limits were reached; choose another folder, or overwrite it."
         )
@@ -149,8 +149,14 @@ def _check_kept(path: Path, now: dict[str, Any], problem: Problem, settings: Set
         raise InputError(f"{path} holds a run with another {differing[0]}; choose another folder, or overwrite it.")
 
 
+def _rules_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The stopping rules of a run folder; a rule that its release did not have is None."""
+    saved = config.get("stop") or {}
+    return {name: saved.get(name) for name in RUN_RULES}
+
+
 def _went_beyond(checkpoint: Checkpoint, stop: Stop) -> bool:
-    """Whether a run with these rules would have ended before this checkpoint."""
+    """Whether a run with these rules would have ended before this checkpoint; a new rule needs its line here."""
     counts = checkpoint.meta["line"]["ledger"]
     spent = ((stop.rounds, checkpoint.meta["round"]), (stop.iterations, counts["iterations"]))
     if any(most is not None and count > most for most, count in spent):
@@ -186,7 +192,7 @@ def finished(task: RunTask, settings: Settings) -> RunResult | None:
     kept = folder.read(path)
     assert kept.checkpoint is not None
     ended = kept.checkpoint.meta["summary"]["status"] != Status.INTERRUPTED.name
-    if not ended or kept.config.get("stop") != Stop(**_limits(settings)).rules:
+    if not ended or _rules_of(kept.config) != Stop(**_limits(settings)).rules:
         return None
     result = load(path)
     assert isinstance(result, RunResult)

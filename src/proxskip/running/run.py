@@ -80,7 +80,7 @@ def run(
     """
     check_callbacks(callbacks)
     described = RunSpec.of(
-        method, problem, Stop(rounds, iterations, seconds, tol, target), seed=seed, cohort=cohort, network=network,
+        method, problem, Stop(rounds=rounds, iterations=iterations, seconds=seconds, tol=tol, target=target), seed=seed, cohort=cohort, network=network,
         engine=make_engine(engine, threads), every=every,
         allow_unsafe_step=allow_unsafe_step, source=spec, fingerprinted=out is not None or bool(callbacks),
     )  # fmt: skip

@@ -96,7 +96,8 @@ class Stop:
             raise InputError("gradients= and proxes= are only for minimize; use rounds= or iterations=.")
         rules = {k: v for k, v in self.rules.items() if v is not None}
         if not rules:
-            raise InputError("no stopping rule: pass rounds=, iterations=, seconds=, tol= or target=.")
+            names = [f"{name}=" for name in RUN_RULES]
+            raise InputError(f"no stopping rule: pass {', '.join(names[:-1])} or {names[-1]}.")
         for name, v in rules.items():
             counted = name in ("rounds", "iterations")
             kinds: Any = (int, np.integer) if counted else (int, float, np.number)

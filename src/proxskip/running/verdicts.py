@@ -3,6 +3,9 @@
 A rule is a function of the run. It returns a ``Verdict``, or None if the run may go on, and it changes nothing. To add
 one, write it here and give it a place in ``RULES``. What a rule may look at is listed in ``Standing``. Measurements
 belong to this round only if ``is_measured``; a run that ends elsewhere is measured once more, and judged again.
+
+``reached`` and ``exhausted`` are the rules that the user gives (``Stop``), and ``stopped`` is a callback's. The others
+compare the run with what its theorem promises (``watch``).
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ class Standing(Protocol):
     round: int
     """Rounds so far."""
     x: Array
+    """The communicated x; between records, where reading it is expensive, that of the last record."""
     records: Records
     watch: RunWatch
     clock: Clock | None
