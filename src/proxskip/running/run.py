@@ -79,10 +79,11 @@ def run(
     'CONVERGED'
     """
     check_callbacks(callbacks)
+    stop = Stop(rounds=rounds, iterations=iterations, seconds=seconds, tol=tol, target=target)
     described = RunSpec.of(
-        method, problem, Stop(rounds=rounds, iterations=iterations, seconds=seconds, tol=tol, target=target), seed=seed, cohort=cohort, network=network,
-        engine=make_engine(engine, threads), every=every,
-        allow_unsafe_step=allow_unsafe_step, source=spec, fingerprinted=out is not None or bool(callbacks),
+        method, problem, stop, seed=seed, cohort=cohort, network=network, engine=make_engine(engine, threads),
+        every=every, allow_unsafe_step=allow_unsafe_step, source=spec,
+        fingerprinted=out is not None or bool(callbacks),
     )  # fmt: skip
     for note in described.uncovered:
         warnings.warn(note, NoTheoremWarning, stacklevel=3)
