@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("torch-ranks")]
 
 SHORT = ("resume", "refuse", "fewer", "one_file", "starts", "without_parameters")
 LONG = ("settings", "rejoin", "scaler", "nodes", "sharded", "other_shards", "batch_norm")
-NEW = ("buckets", "conformance", "distributed_checkpoint", "rejoin_schedule")
+NEW = ("buckets", "conformance", "distributed_checkpoint", "rejoin_schedule", "rejoin_momentum")
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +91,12 @@ PLAIN, HEAVY, ADAMW = torch.optim.SGD(Q, 0.1), torch.optim.SGD(Q, 0.1, momentum=
         (PLAIN, {"p": 0.1, "chi": 2.0}, "between 0 and 1"),
         (PLAIN, {"p": 0.1, "control": "none", "chi": 0.5}, "damps"),
         (PLAIN, {"p": 0.1, "codec": "int8"}, "is not known"),
+        (PLAIN, {"p": 0.1, "control": "dual", "pull": 0.1}, 'control = "dual" is not known here'),
+        (PLAIN, {"p": 0.1, "control": "momentum"}, "mix=, the weight of the last global step"),
+        (PLAIN, {"p": 0.1, "control": "gradient", "correct": "after"}, "goes with"),
+        (PLAIN, {"p": 0.1, "pull": -1.0}, "pull"),
+        (PLAIN, {"p": 0.1, "state": "lost"}, 'state = "lost" is not known'),
+        (torch.optim.NAdam(Q), {"p": 0.1, "control": "none", "state": "reset"}, "whose memory begins at zero"),
         (PLAIN, {"p": 0.1, "seed": -1}, "a whole number from 0"),
         (PLAIN, {"p": 0.1, "outer": PLAIN}, "the local optimizer itself"),
         (PLAIN, {"p": 0.1, "outer": torch.optim.SGD(Q[:1], 0.7)}, "other parameters"),
@@ -169,6 +175,23 @@ def test_momentum_that_a_scheduler_turns_on_is_refused_at_the_step():
     with pytest.raises(ps.InputError, match="needs SGD without momentum"):
         optimizer.step()
     assert (q == 1.0).all()
+
+
+def test_saving_takes_no_local_step_and_a_step_with_lr_zero_is_one():
+    """torch.distributed.checkpoint makes the state of an optimizer that has none by a step of zero."""
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+
+    module = torch.nn.Linear(2, 1)
+    optimizer = Scaffnew(torch.optim.SGD(module.parameters(), 0.1), period=3)
+    warm_up = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: min(k, 1))
+    for steps in (1, 2):
+        optimizer.zero_grad()
+        module(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        warm_up.step()
+        optimizer.zero_grad()
+        get_state_dict(module, optimizer)
+        assert (optimizer.steps, optimizer.rounds) == (steps, 0)
 
 
 def test_parameters_keep_their_precision_and_h_has_more():

@@ -105,7 +105,7 @@ def settings(rank, n, folder):
         assert optimizer.bytes_sent == 120 * sent, name
 
 
-def made(state=None, inner=SGD, lr=0.12, outer=False, group=None, start=0.0, dtype=torch.float64, **settings):
+def made(loaded=None, inner=SGD, lr=0.12, outer=False, group=None, start=0.0, dtype=torch.float64, **settings):
     """A point and its optimizer, new or as they were saved."""
     point = Point(dtype)
     point.a.data += start
@@ -114,9 +114,9 @@ def made(state=None, inner=SGD, lr=0.12, outer=False, group=None, start=0.0, dty
     optimizer = Scaffnew(
         inner(both, lr), group=group, outer=outer_sgd, **({"p": 0.2, "seed": 1, "chi": 1.0} | settings)
     )
-    if state is not None:
-        point.load_state_dict(state[0])
-        optimizer.load_state_dict(copy.deepcopy(state[1]))  # PyTorch keeps its tensors
+    if loaded is not None:
+        point.load_state_dict(loaded[0])
+        optimizer.load_state_dict(copy.deepcopy(loaded[1]))  # PyTorch keeps its tensors
     return point, optimizer
 
 
@@ -130,6 +130,16 @@ def resume(rank, n, folder):
     for given in (
         {"lr": 0.05, "control": "step", "codec": "float32"},
         {"inner": ADAMW, "lr": 0.02, "control": "gradient", "codec": "natural", "chi": None},
+        {
+            "inner": ADAMW,
+            "lr": 0.02,
+            "control": "momentum",
+            "mix": 0.5,
+            "correct": "after",
+            "pull": 0.1,
+            "chi": None,
+            "state": "shared",
+        },
     ):
         given |= {"p": 0.15, "outer": True, "dtype": torch.float32}
         point, optimizer = made(**given)
@@ -171,6 +181,18 @@ def rejoin(rank, n, folder):
     total, size = sum_of_h(optimizer)
     assert total <= 1e-12 * (1 + size)
     lands(optimizer, point, n, rank, rounds=120)
+
+
+def rejoin_momentum(rank, n, folder):
+    """A rank that lost everything takes over the last global step of the others."""
+    given = {"control": "momentum", "mix": 0.5, "chi": None}
+    point, optimizer = made(**given)
+    descend(point, optimizer, *quadratic(rank), rounds=10)
+    last = optimizer.flat.h.clone()
+    point, optimizer = made(None if rank == 1 else saved(point, optimizer), **given)
+    meets(optimizer, said=rank == 1)
+    assert torch.equal(optimizer.flat.h, last)
+    assert last.abs().max() > 0
 
 
 def rejoin_schedule(rank, n, folder):
@@ -333,6 +355,22 @@ VIRTUAL = {
     "natural": {"optimizer": lambda q: ADAMW(q, 0.01), "period": 3, "control": "gradient", "codec": "natural", "chi": 1.0},
     "bfloat16": {"optimizer": lambda q: SGD(q, 0.1), "p": 0.5, "control": "step", "codec": "bfloat16", "chi": 1.0},
     "top-k": {"optimizer": lambda q: ADAMW(q, 0.01), "period": 3, "control": "none", "codec": "top-k", "share": 0.2},
+    "pull": {"optimizer": lambda q: ADAMW(q, 0.01), "period": 3, "control": "none", "pull": 0.3, "batch": 6},
+    "pull and h": {"optimizer": lambda q: ADAMW(q, 0.01), "period": 3, "control": "gradient", "pull": 0.3, "chi": 1.0},
+    "scaffold": {
+        "optimizer": lambda q: SGD(q, 0.05, momentum=0.9), "period": 4, "control": "step", "correct": "after",
+        "state": "reset", "chi": 0.5,
+    },
+    "fedcm": {"optimizer": lambda q: SGD(q, 0.1), "p": 0.3, "control": "momentum", "mix": 0.6, "batch": 4},
+    "fedadamw": {
+        "optimizer": lambda q: ADAMW(q, 0.01), "period": 4, "control": "momentum", "mix": 0.5, "correct": "after",
+        "state": {"exp_avg_sq": "shared"},
+    },
+    "begun anew": {"optimizer": lambda q: ADAMW(q, 0.01), "period": 3, "control": "gradient", "state": "reset", "chi": 0.5},
+    "shared": {
+        "optimizer": lambda q: ADAMW(q, 0.01), "period": 3, "control": "none", "state": "shared",
+        "outer": lambda q: SGD(q, 0.7, momentum=0.9, nesterov=True),
+    },
     "damped": {"optimizer": lambda q: ADAMW(q, 0.01), "period": 4, "control": "gradient", "batch": 4},
     "damped steps": {"optimizer": lambda q: SGD(q, 0.1), "p": 0.3, "control": "step", "batch": 4},
 }  # fmt: skip

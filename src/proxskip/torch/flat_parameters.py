@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
@@ -85,10 +84,11 @@ class FlatParameters:
         pairs = ((local(q), part) for q, part in zip(self.params, self.views(self.x), strict=True))
         return all(torch.equal(q, part.to(q.dtype)) for q, part in pairs)
 
-    def shift(self) -> None:
-        """Subtract h from the gradients, and add the raw ones to c, where there are such."""
-        h, c = (self.views(v) if len(v) else [None] * len(self.params) for v in (self.h, self.c))
-        for q, shift, total in zip(self.params, h, c, strict=True):
+    def shift(self, share: float, weight: float, pull: float) -> None:
+        """Turn the gradients into  share (g + pull (y - x)) - weight h,  and add the raw ones to c where it is kept."""
+        none: list[None] = [None] * len(self.params)
+        h, c = (self.views(v) if len(v) else none for v in (self.h, self.c))
+        for q, x, shift, total in zip(self.params, self.views(self.x), h, c, strict=True):
             if not q.requires_grad:
                 continue  # frozen later: it stays, and so does its h
             if q.grad is None:
@@ -98,8 +98,16 @@ class FlatParameters:
                 raise InputError("a gradient is sparse; create the embedding with sparse=False.")
             if total is not None:
                 total += g
-            if shift is not None:
-                g -= shift.to(g.dtype)
+            if pull:
+                g.add_((local(q) - x).to(g.dtype), alpha=pull)
+            if shift is not None and weight:
+                g.mul_(share).sub_(shift.to(g.dtype), alpha=weight)
+
+    def shift_after(self, groups: list[dict[str, Any]], weight: float) -> None:
+        """y + weight lr h."""
+        for q, g, shift in zip(self.params, self.groups, self.views(self.h), strict=True):
+            if q.requires_grad:
+                local(q).add_(shift.to(q.dtype), alpha=weight * float(groups[g]["lr"]))
 
     def count(self, groups: list[dict[str, Any]], stepped: bool) -> None:
         """Count a local step with the current learning rates."""
@@ -160,15 +168,6 @@ class FlatParameters:
                 local(v).copy_(local(states[q][name]))
         self.round, self.local_step, self.taken = (int(numbers[k]) for k in ("round", "local_step", "taken"))
         self.lr_sum = dict(zip(self.lr_sum, numbers["lr_sum"], strict=True))
-
-
-def local_steps(seed: int, round: int, p: float | None, period: int | None) -> int:
-    """The local steps of a round, drawn or fixed; the same on all ranks."""
-    if p is None:
-        assert period is not None
-        return period
-    key = np.random.Philox(key=seed, counter=[0, 0, round, 0])
-    return int(np.random.Generator(key).geometric(p))
 
 
 def complete(state: Any, *names: str) -> None:

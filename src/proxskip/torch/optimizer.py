@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import namedtuple
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
 import torch
@@ -18,15 +18,17 @@ from proxskip.torch.flat_parameters import (
     complete,
     digest,
     local,
-    local_steps,
     shard_of,
 )
-from proxskip.torch.rule import DAMPED, news
-from proxskip.torch.settings import Settings
+from proxskip.torch.rule import news
+from proxskip.torch.settings import Settings, State
 from proxskip.torch.wire import Part, SynchronizationError, Wire, slices
 from proxskip.types import InputError
 
-CONTROLS = ("step", "gradient", "none")
+VECTORS = {"step": ("h",), "gradient": ("h", "c"), "momentum": ("h",), "none": ()}
+"""The vectors that a rank needs besides x, for each way of learning h."""
+BEGIN_AT_ZERO = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
+"""Optimizers whose memory is zero when they begin."""
 Groups = list[dict[str, Any]]
 """Parameter groups of an optimizer."""
 
@@ -41,21 +43,26 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
     K. Mishchenko, G. Malinovsky, S. Stich, P. Richtarik, ProxSkip, ICML 2022, arXiv:2202.09357. With y the parameters
     of this rank, x the last common point and g the gradient that ``backward`` left:
 
-        local step   y  <- one step of ``optim`` with the gradient  g - h
+        local step   y  <- one step of ``optim`` with the gradient  g - h + pull (y - x)
         then, after K of them,
         average      x+  = x + mean (y - x),  or  ``outer`` applied to the gradient  x - mean y
         "step"       h  += chi (p/lr) (mean y - y)         one vector; for plain SGD, with p = 1/K where K is fixed
         "gradient"   h  += chi (c - mean c - h),  c the mean of g    two vectors; for any optimizer
+        "momentum"   h is the same on all ranks, see ``train``       one vector
         "none"       h   = 0                               LocalSGD or, with ``outer``, DiLoCo: for comparison
 
-    The sum of h over the ranks stays zero. Call ``step()`` once per local step, on every rank; it communicates by
-    itself. x and h are changed together, after the all-reduce has succeeded.
+    The sum of h over the ranks stays zero, except with "momentum". Call ``step()`` once per local step, on every rank;
+    it communicates by itself. x and h are changed together, after the all-reduce has succeeded.
 
     Args:
         optim: the local optimizer.
         p: communicate after each step with this probability, drawn from ``seed`` alike on all ranks.
         period: or communicate after every ``period`` steps. Give one of the two.
         control: how h is learned.
+        correct, mix, pull: as in ``train``: where h acts, the weight of the last global step with "momentum", and the
+            strength of the pull towards x.
+        state: what becomes of the local optimizer's memory after a round: "kept", "reset" (of SGD, Adam and AdamW),
+            "shared" (averaged over the ranks), or a dict of these by the names that PyTorch has; see ``train``.
         outer: an optimizer over the same parameters, for the outer step of DiLoCo (Douillard et al., 2023,
             arXiv:2311.08105).
         chi: damps the update of h: 1 is the paper's, and right with full gradients. If not given, it is 0.1, as in
@@ -80,8 +87,12 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         p: float | None = None,
         period: int | None = None,
         control: str = "step",
+        correct: str = "inside",
         outer: Optimizer | None = None,
         chi: float | None = None,
+        mix: float | None = None,
+        pull: float = 0.0,
+        state: State = "kept",
         seed: int = 0,
         group: dist.ProcessGroup | None = None,
         codec: str = "float32",
@@ -89,21 +100,27 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         buffers: Iterable[Tensor] = (),
     ) -> None:
         check_local(optim)
-        if control not in CONTROLS:
-            raise InputError(f'control = "{control}" is not known; use {", ".join(CONTROLS)}.')
-        self._given = Settings(p=p, period=period, control=control, chi=chi, seed=seed, codec=codec, share=share)
+        if control not in VECTORS:
+            raise InputError(f'control = "{control}" is not known here; use {", ".join(VECTORS)}.')
+        self._given = Settings(
+            p=p, period=period, control=control, correct=correct, chi=chi, mix=mix, pull=pull, state=state, seed=seed,
+            codec=codec, share=share,
+        )  # fmt: skip
         self._given.check_optimizers([optim])
+        damped = any(group.get("dampening") for group in optim.param_groups)
+        if self._given.resets and (damped or type(optim) not in BEGIN_AT_ZERO):
+            raise InputError('state="reset" takes Adam, AdamW and SGD without dampening, whose memory begins at zero.')
         _check_outer(optim, outer)
-        self.optim, self.outer = optim, outer
-        self.p, self.period, self.control, self.chi, self.seed = p, period, control, chi, int(seed)
+        self.optim, self.outer, self.control = optim, outer, control
         super().__init__(optim.param_groups, optim.defaults)
         self.wire = Wire(group, codec, share, seed)
-        needed = {"step": ("h",), "gradient": ("h", "c"), "none": ()}[control]
-        self.flat = FlatParameters(optim, (*needed, "error") if codec == "top-k" else needed)
+        self.flat = FlatParameters(optim, VECTORS[control] + (("error",) if codec == "top-k" else ()))
         ranks = self.wire.ranks()
         check_shards(self.flat.params, ranks, ranks[self.wire.rank])
+        self.weight = -mix if mix is not None else 1.0
+        """Of h in a step: with "momentum" it is the last global step, which is added."""
         self.buffers = [v for v in buffers if v.is_floating_point()]
-        self._settings = f"{p} {period} {control} {chi} {seed} {codec} {share}"
+        self._settings = str(self._given)
         self._met = self._loaded = False
         self._whose = (self.wire.rank, self.wire.n)
 
@@ -136,8 +153,7 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
     @property
     def steps(self) -> int:
         """Local steps so far, those of rounds before this rank joined among them: where a scheduler has to stand."""
-        before = (local_steps(self.seed, round, self.p, self.period) for round in range(self.rounds))
-        return sum(before) + self.flat.local_step
+        return sum(map(self._given.local_steps, range(self.rounds))) + self.flat.local_step
 
     @property
     def synchronized(self) -> bool:
@@ -182,24 +198,29 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        if self._is_for_show():
+            self._make_state()
+            return loss
         if not self._met:
-            if self._is_for_show():
-                self._make_state()
-                return loss
             self.meet()
-        stepped = not skip_nonfinite or self._finite()
+        stepped, given = not skip_nonfinite or self._finite(), self._given
         if stepped:
-            self.flat.shift()
+            inside = 0.0 if given.correct == "after" else self.weight
+            share = 1.0 - (given.mix or 0.0) if inside else 1.0
+            self.flat.shift(share, inside, given.pull)
             self.optim.step()
+            if given.correct == "after":
+                self.flat.shift_after(self.param_groups, self.weight)
         self.flat.count(self.param_groups, stepped)
-        if self.flat.local_step >= local_steps(self.seed, self.flat.round, self.p, self.period):
+        if self.flat.local_step >= self._given.local_steps(self.rounds):
             self._average()
         return loss
 
     def _is_for_show(self) -> bool:
         """Whether this is the step of zero with which torch.distributed.checkpoint makes an optimizer's state."""
-        begun = self._loaded or self.flat.round or self.flat.local_step
-        return not begun and all(float(g["lr"]) == 0.0 for g in self.param_groups)
+        gradients = (q.grad for q in self.flat.params if q.grad is not None)
+        empty = not self.state and all(float(g["lr"]) == 0.0 for g in self.param_groups)
+        return empty and not any(bool(local(g).any()) for g in gradients)
 
     def _make_state(self) -> None:
         """Let both optimizers make their state by a step of zero."""
@@ -233,13 +254,15 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
                 f"the average of round {f.round} is not finite, so a rank diverged; the round was not committed. Use a "
                 "smaller learning rate or chi."
             )
-        buffers = self._mean_buffers()
+        others = self._others()
+        mean_others = self._mean_of(others)
         if self.control != "none":
             self._learn(means, sents)
         if len(f.error):
             f.error.copy_(self._moved(slice(0, f.size)) - sents[0](slice(0, f.size)))
-        for v, mean in zip(self.buffers, buffers, strict=True):
+        for v, mean in zip(others, mean_others, strict=True):
             v.copy_(mean)
+        self._reset()
         self._move(means[0])
         f.round += 1
         f.restart()
@@ -255,7 +278,7 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
 
     def _over_steps(self, s: slice) -> Tensor:
         """1 / (K lr)."""
-        return self.flat.over_lr(s).mul_(self.p or 1.0 / self.flat.local_step)
+        return self.flat.over_lr(s).mul_(self._given.p or 1.0 / self.flat.local_step)
 
     def _learn(self, means: list[Tensor], sents: list[Part]) -> None:
         f = self.flat
@@ -267,16 +290,37 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
             assert change is not None
             return change
 
-        chi = DAMPED if self.chi is None else self.chi
         for s in slices(f.size):
-            f.h[s].add_(new(s), alpha=chi)
+            f.h[s].add_(new(s), alpha=self._given.damping(minibatches=True))
 
-    def _mean_buffers(self) -> list[Tensor]:
-        if not self.buffers:
+    def _others(self) -> list[Tensor]:
+        """What is averaged besides the parameters: buffers, and memory of the local optimizer that is shared."""
+        return [*self.buffers, *(v for name, v in self._memory() if self._given.rule_of(name) == "shared")]
+
+    def _memory(self) -> Iterator[tuple[str, Tensor]]:
+        """What the local optimizer remembers of each entry, by its name."""
+        for q in self.flat.params:
+            for name, v in sorted(self.state.get(q, {}).items()):
+                if isinstance(v, Tensor) and v.shape == q.shape:
+                    yield name, local(v)
+
+    def _reset(self) -> None:
+        """Forget what is not kept for the next round; with "reset" for all of it the counts of steps, too."""
+        for name, v in self._memory():
+            if self._given.rule_of(name) == "reset":
+                v.zero_()
+        if self._given.resets:
+            for state in self.state.values():
+                if "step" in state:
+                    state["step"].zero_()
+
+    def _mean_of(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Their means over the ranks, by one all-reduce."""
+        if not tensors:
             return []
-        joined = torch.cat([v.reshape(-1).to(self.flat.x.dtype) for v in self.buffers])
-        parts = self.wire.mean(joined).split([v.numel() for v in self.buffers])
-        return [part.view_as(v) for part, v in zip(parts, self.buffers, strict=True)]
+        joined = torch.cat([v.reshape(-1).to(self.flat.x.dtype) for v in tensors])
+        parts = self.wire.mean(joined).split([v.numel() for v in tensors])
+        return [part.view_as(v) for part, v in zip(parts, tensors, strict=True)]
 
     def _compare_rates(self) -> None:
         """Refuse learning rates that differ between ranks: h would not sum to zero, or x would differ."""
@@ -334,14 +378,14 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         self._take_over([2 * note.rounds + note.loaded for note in notes])
         if any(loaded) and not self._loaded:
             warnings.warn(
-                f"rank {self.wire.rank} joins at round {self.rounds} with a zero control variate; those of all ranks "
-                "were shifted to sum to zero.",
+                f"rank {self.wire.rank} joins at round {self.rounds} without a state of its own; the control variates "
+                "of all ranks were adapted.",
                 stacklevel=3,
             )
         elif all(loaded) and self.wire.rank == 0:
             warnings.warn(
-                f"the checkpoints do not match these {self.wire.n} ranks; all begin a round at the same x, with the "
-                "control variates shifted to sum to zero.",
+                f"the checkpoints do not match these {self.wire.n} ranks; all begin a round at the same x, and the "
+                "control variates of all ranks were adapted.",
                 stacklevel=3,
             )
         self._loaded, self._whose = True, (self.wire.rank, self.wire.n)
@@ -371,7 +415,9 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         return [_Note(*v.tolist()) for v in self.wire.gather(sent)]
 
     def _sums_to_zero(self) -> bool:
-        """Whether h does, up to rounding."""
+        """Whether h does, up to rounding; with "momentum" it is the same on all ranks."""
+        if self.control == "momentum":
+            return True
         h = self.flat.h
         total, size = self.wire.sum(h.clone()).norm(), self.wire.sum(h.abs()).norm()
         wrong = int(total > torch.finfo(h.dtype).eps ** 0.5 * size)
@@ -385,7 +431,10 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         leader, f = how_far.index(max(how_far)), self.flat
         f.round = int(self.wire.spread(torch.tensor([f.round], device=f.x.device), leader))
         self.wire.spread(f.x, leader)
-        f.h -= self.wire.sum(f.h.clone()) / self.wire.n
+        if self.control == "momentum":
+            self.wire.spread(f.h, leader)
+        else:
+            f.h -= self.wire.sum(f.h.clone()) / self.wire.n
         f.restart()
         f.put(f.x)
 

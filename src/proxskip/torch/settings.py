@@ -119,6 +119,14 @@ class Settings:
         """Whether the local optimizers begin anew in every round."""
         return self.state == "reset" or self.epochs is not None
 
+    def local_steps(self, round: int) -> int:
+        """Those of a round, drawn or fixed; the same for all clients."""
+        if self.p is None:
+            assert self.period is not None
+            return self.period
+        key = np.random.Philox(key=self.seed, counter=[0, 0, round, 0])
+        return int(np.random.Generator(key).geometric(self.p))
+
     def rule_of(self, name: str) -> str:
         """What becomes of the memory of this name after a round."""
         if isinstance(self.state, Mapping):

@@ -14,7 +14,6 @@ from proxskip.engines.torch.stacked_functions import Networks, Parts, Portion, p
 from proxskip.engines.torch.stacked_steps import StackedSteps
 from proxskip.problems.federated import Problem
 from proxskip.problems.torch_model import Model
-from proxskip.torch.flat_parameters import local_steps
 from proxskip.torch.rule import news, to_send
 from proxskip.torch.settings import Schedule, Settings, rate_at
 from proxskip.torch.stacked_optimizer import Make, StackedOptimizer, acts_by_entry
@@ -129,8 +128,7 @@ class Training:
         settings = self.settings
         if settings.epochs is not None:
             return np.ceil(settings.epochs * self.family.sizes[members] / self.batches[members]).astype(np.int64)
-        K = local_steps(settings.seed, self.round, settings.p, settings.period)
-        return np.full(len(members), K)
+        return np.full(len(members), settings.local_steps(self.round))
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def go_round(self, members: Indices) -> bool:
