@@ -172,7 +172,7 @@ def resumed_or_run(
     out: Path, method: Any, problem: ps.Problem, engine: Callable[[], Any], how: dict[str, Any]
 ) -> Callable[[], ps.Result]:
     """What a user does after an interruption: resume what can be resumed, else start again."""
-    if (out / "spec.toml").exists():
+    if (out / "spec.json").exists():
         made = engine()
         return lambda: ps.resume(out, problem, engine=made if not isinstance(made, str) else None)
     return lambda: ps.run(

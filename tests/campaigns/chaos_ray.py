@@ -202,7 +202,7 @@ def drivers(kills: int, first: int) -> tuple[int, int, float]:
         go(["run", *flags, "--out", str(plain)])
         began = time.monotonic()
         driver = subprocess.Popen([*command, "run", *flags, "--out", str(quiet), *ray_flags])
-        while not (quiet / "spec.toml").exists() and driver.poll() is None:
+        while not (quiet / "spec.json").exists() and driver.poll() is None:
             time.sleep(0.02)
         starting = time.monotonic() - began
         driver.wait()
@@ -218,7 +218,7 @@ def drivers(kills: int, first: int) -> tuple[int, int, float]:
                 go(words, starting + after if wanted else None)
                 if (out / "x.npy").exists():
                     break  # too late, if it was killed at all
-                if (out / "spec.toml").exists():
+                if (out / "spec.json").exists():
                     left -= after if words[0] == "run" else 0.0
                     killed, words = killed + 1, ["resume", str(out), "--actors", "2", "--quiet"]
                 else:  # too early

@@ -65,7 +65,7 @@ def test_run_writes_a_folder_and_is_the_library_run(call, tmp_path):
     out = tmp_path / "runs" / "a"
     code, text, _ = call("run", "scaffnew", *EASY, "--rounds", "12", "--seed", "3", "--out", out)
     assert code == 0
-    assert {p.name for p in out.iterdir()} >= {"spec.toml", "summary.json", "trace.csv", "x.npy", "checkpoint"}
+    assert {p.name for p in out.iterdir()} >= {"spec.json", "summary.json", "trace.csv", "x.npy", "checkpoint"}
     assert set(SUMMARY.split()) <= set(json.loads((out / "summary.json").read_text()))
     parts = ("digits", "1,797 rows", "logistic loss", "gamma L = 1 ", "p = ", "12 rounds", "f - f* =", "limit of 12")
     assert [part for part in (*parts, str(out)) if part not in text] == []

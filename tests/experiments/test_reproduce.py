@@ -202,7 +202,7 @@ def start(out: Path, data: str, *more: str, jobs: int = 1) -> subprocess.Popen[s
 def stop(out: Path, data: str, count: int, how: signal.Signals, jobs: int = 1) -> tuple[int, str]:
     """How it ends, and what it says, when it is sent this signal after it has begun so many runs."""
     process = start(out, data, jobs=jobs)
-    while process.poll() is None and len(list(out.glob("runs/*/spec.toml"))) < count:
+    while process.poll() is None and len(list(out.glob("runs/*/spec.json"))) < count:
         time.sleep(0.005)
     process.send_signal(how)
     _, err = process.communicate(timeout=120)

@@ -3,23 +3,18 @@
 import contextlib
 import errno
 import os
-import tomllib
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import proxskip as ps
 from proxskip.results import atomic, folder
 from proxskip.results.checkpoint import CheckpointError
-from proxskip.results.folder import to_toml
 from proxskip.results.lock import NAME, held
 from proxskip.types import InputError
-from support.tiers import draws
 
 PID = f"{NAME}.pid"
 PROBLEM = ps.Problem(ps.random_quadratics(4, 3, seed=1))
@@ -141,7 +136,7 @@ def test_a_full_disk_never_loses_a_result(writes: int, tmp_path: Path, monkeypat
 
     whole = run_again(None)
     monkeypatch.setattr(atomic, "open", limited, raising=False)
-    if writes < 2:  # not even the first checkpoint and spec.toml: the run does not begin
+    if writes < 2:  # not even the first checkpoint and spec.json: the run does not begin
         with pytest.raises(CheckpointError, match="No space left on device"):
             run_again(tmp_path / "a")
     elif writes == 7:
@@ -151,24 +146,6 @@ def test_a_full_disk_never_loses_a_result(writes: int, tmp_path: Path, monkeypat
             result = run_again(tmp_path / "a")
         assert np.array_equal(result.x, whole.x)
         assert "only in memory" in result.warnings[-1]
-
-
-PLAIN = st.recursive(
-    st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(max_size=8) | st.booleans(),
-    lambda some: st.lists(some, max_size=4),
-    max_leaves=8,
-)
-TABLES = st.recursive(
-    st.dictionaries(st.text(min_size=1, max_size=6), PLAIN, max_size=4),
-    lambda some: st.dictionaries(st.text(min_size=1, max_size=6), PLAIN | some, max_size=4),
-    max_leaves=6,
-)
-
-
-@settings(max_examples=draws(300))
-@given(TABLES)
-def test_what_people_read_in_spec_toml_is_the_configuration(config: dict[str, Any]) -> None:
-    assert tomllib.loads(to_toml(config)) == config
 
 
 def test_checkpoints_are_seldom_and_cost_a_small_share_of_the_time(tmp_path: Path, monkeypatch: Any) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
+import json
 import math
 import pickle
 import re
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -242,7 +242,7 @@ def test_what_users_write_is_taken() -> None:
     ):
         x, y = (ps.run(method, PROBLEM, rounds=3, cohort=cohort, seed=4).x.tolist() for cohort in (given, same))
         assert x == y
-    assert [r.rounds for r in ps.sweep("gd", PROBLEM, rounds=2, seeds=np.arange(2))] == [2, 2]
+    assert [r.rounds for r in ps.sweep("scaffnew", PROBLEM, rounds=2, seeds=np.arange(2))] == [2, 2]
     assert ps.plan(PROBLEM, tol=0.1, network="datacenter").best.seconds > 0
     labels = np.array([3, 7] * 6, dtype=object)
     assert ps.Logistic(A, labels).classes == (3, 7)
@@ -257,6 +257,6 @@ def test_a_folder_keeps_infinite_speeds_odd_names_and_the_engine(tmp_path: Path)
     settings: dict[str, Any] = {"network": network, "spec": {"my notes": 1}}
     whole = ps.run("gd", PROBLEM, rounds=8, **settings)
     ps.run("gd", PROBLEM, rounds=4, out=tmp_path / "a", **settings)
-    assert tomllib.loads((tmp_path / "a" / "spec.toml").read_text())["spec"] == {"my notes": 1}
+    assert json.loads((tmp_path / "a" / "spec.json").read_text())["spec"] == {"my notes": 1}
     resumed = ps.resume(tmp_path / "a", PROBLEM, rounds=8, engine="cpu")
     assert resumed.trace["sim_seconds"][-1] == whole.trace["sim_seconds"][-1]

@@ -8,8 +8,6 @@ belong to another moment than the checkpoint beside them.
 from __future__ import annotations
 
 import io
-import json
-import re
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -30,7 +28,7 @@ from proxskip.types import Array, InputError
 EXPORTS = ("summary.json", "trace.csv", "x.npy")
 """Files of a run that has ended, for people and other programs."""
 GENERATIONS = ("checkpoint.previous", "checkpoint")
-FILES = ("spec.toml", *EXPORTS, *GENERATIONS)
+FILES = ("spec.json", *EXPORTS, *GENERATIONS)
 """In the order in which they are removed: the newest checkpoint last."""
 SECONDS_BETWEEN_CHECKPOINTS = 30.0
 SHARE_OF_CHECKPOINTS = 0.1
@@ -98,10 +96,10 @@ class Folder:
         self.took = self.last - began
 
     def begin(self, state: State) -> None:
-        """Write a checkpoint, and spec.toml, the configuration."""
+        """Write a checkpoint, and spec.json, the configuration."""
         self.save(state)
         with in_words(self.path):
-            atomic.atomic_write_text(self.path / "spec.toml", to_toml(self.config))
+            atomic.atomic_write_json(self.path / "spec.json", self.config)
 
     def finish(self, trace: Trace, state: State) -> None:
         """Write the last checkpoint, with which the run has ended, and then the files for people."""
@@ -219,28 +217,3 @@ def same_run(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     changes = checkpoint.differences({k: saved.get(k) for k in kept}, {k: now.get(k) for k in kept})
     if changes:
         raise InputError("this checkpoint belongs to another run: " + "; ".join(changes) + ".")
-
-
-def to_toml(config: Mapping[str, Any], section: str = "") -> str:
-    """Plain data as TOML: numbers, text, lists and nested tables; null entries are left out."""
-    lines, tables = [], []
-    for key, v in config.items():
-        if isinstance(v, Mapping):
-            name = f"{section}.{_key(key)}" if section else _key(key)
-            tables.append(f"\n[{name}]\n" + to_toml(v, name))
-        elif v is not None:
-            lines.append(f"{_key(key)} = {_value(v)}\n")
-    return "".join(lines) + "".join(tables)
-
-
-def _key(name: Any) -> str:
-    return str(name) if re.fullmatch(r"[A-Za-z0-9_-]+", str(name)) else _value(str(name))
-
-
-def _value(v: Any) -> str:
-    if isinstance(v, (list, tuple)):
-        return "[" + ", ".join(map(_value, v)) + "]"
-    if isinstance(v, float) and not np.isfinite(v):
-        return repr(float(v))  # nan, inf and -inf, as TOML writes them
-    text = json.dumps(v if isinstance(v, (int, float)) else str(v), ensure_ascii=False)
-    return text.replace("\x7f", "\\u007f")  # which JSON leaves as it is

@@ -38,7 +38,7 @@ class Callback:
     """
 
     def on_run_start(self, config: dict[str, Any]) -> None:
-        """The run begins; ``config`` is the content of its spec.toml."""
+        """The run begins; ``config`` is the content of its spec.json."""
 
     def on_record(self, step: int, metrics: Record) -> None:
         """A record after ``step`` rounds; ``metrics.x`` is x."""

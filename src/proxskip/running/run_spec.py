@@ -100,7 +100,7 @@ class RunSpec:
         return Clock(self.network, self.problem, self.method, self.seed, self.cohort)
 
     def plain(self) -> dict[str, Any]:
-        """Plain data, as in spec.toml."""
+        """Plain data, as in spec.json."""
         engine = "" if self.engine is None else self.engine.name
         config = description.config(
             self.method, self.problem, self.stop.rules, self.seed, engine, self.cohort, self.source, self.fingerprinted
