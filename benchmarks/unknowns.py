@@ -204,7 +204,7 @@ def of_plan(seed: int, quick: bool, right: list[bool]) -> Iterator[Sequence[str]
 
 # -- the picture -------------------------------------------------------------------------------------------------------
 def picture(found: Found, path: Path) -> None:
-    """Seconds against unknowns, a panel for each network, its background in the color of the fastest method."""
+    """Seconds against unknowns, a panel for each network; the strip below has the color of the fastest method."""
     from matplotlib.figure import Figure
 
     looks: dict[str, Any] = {name: named(name).about.style for name in METHODS}
@@ -215,7 +215,7 @@ def picture(found: Found, path: Path) -> None:
         sizes = [d for d, _, _ in line]
         ends = [sizes[0] / 1.5, *(math.sqrt(a * b) for a, b in itertools.pairwise(sizes)), sizes[-1] * 1.5]
         for k, (_, _, seconds) in enumerate(line):
-            axes.axvspan(ends[k], ends[k + 1], color=looks[fastest(seconds)].color, alpha=0.13, lw=0)
+            axes.axvspan(ends[k], ends[k + 1], ymax=0.04, color=looks[fastest(seconds)].color, lw=0)
         for name in METHODS:
             style = looks[name]
             points = [(d, s[name]) for d, _, s in line if s[name] is not None and s[name] < math.inf]
@@ -224,7 +224,8 @@ def picture(found: Found, path: Path) -> None:
             axes.loglog(*zip(*real, strict=True), style.marker, color=style.color, mfc="white", ms=9)
         for d, data, _ in rows:
             if data:
-                axes.annotate(data, (d, 0.02), xycoords=("data", "axes fraction"), ha="center", fontsize=8)
+                axes.annotate(data, (d, 0.06), xycoords=("data", "axes fraction"), ha="center", fontsize=8)
+        axes.margins(y=0.15)
         axes.set_title(network, fontsize=11)
         axes.set_xlim(ends[0], ends[-1])
     for axes in panels[2:]:

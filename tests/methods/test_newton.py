@@ -52,6 +52,23 @@ def test_large_counts_take_twelve_rounds_from_zero(mean: float, seed: int) -> No
     assert np.allclose(ps.run("newton", problem, rounds=30).x, result.x, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("kind", ["logistic", "poisson", "cox"])
+def test_it_gets_there_from_far_away(kind: str, seed: int) -> None:
+    """Where full steps overshoot, or the first curvature is almost zero."""
+    rng = np.random.Generator(np.random.Philox([seed, 7]))
+    A = rng.standard_normal((200, 4))
+    model: Any = ps.Logistic(A, labels(A, seed))
+    if kind == "poisson":
+        model = ps.Poisson(A, rng.poisson(3.0, 200))
+    elif kind == "cox":
+        model = ps.Cox(A, rng.integers(1, 30, 200), rng.random(200) < 0.7)
+    problem = ps.split(model, 4, by="iid")
+    found = ps.run("newton", problem, x0=8.0 * rng.standard_normal(4), tol=1e-10, rounds=100)
+    assert found.success
+    assert np.allclose(found.x, ps.run("newton", problem, tol=1e-10, rounds=100).x, rtol=0, atol=1e-7)
+
+
 def test_what_is_kept_never_rises() -> None:
     problem = counts(1, 50_000.0)
     kept: list[float] = []

@@ -1,6 +1,7 @@
 """Poisson regression and Cox's model: values, gradients and Hessians against a plain loop, splits, and refusals."""
 
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -164,6 +165,28 @@ def test_the_sites_of_cox_add_up_to_the_stratified_fit(weights: Any) -> None:
     assert np.allclose(problem.whole.gradient(x), problem.gradient(x), rtol=0, atol=1e-14)
     assert problem.solution is not None
     assert problem.solution.certificate < 1e-12
+
+
+@pytest.mark.parametrize("kind", ["poisson", "cox"])
+def test_a_model_of_each_file_is_the_split_by_site(kind: str, tmp_path: Path) -> None:
+    """Files of different lengths, read with pandas where columns go by name."""
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.Generator(np.random.Philox(7))
+    frame = pandas.DataFrame(covariates(), columns=["age", "dose", "sex", "bmi"])
+    frame = frame.assign(weeks=rng.integers(1, 9, N), died=(rng.random(N) < 0.5).astype(int))
+    site = np.repeat([0, 1, 2], [30, 20, 10])
+
+    def model(rows: Any) -> Any:
+        return ps.Cox(rows, time="weeks", event="died") if kind == "cox" else ps.Poisson(rows, "weeks", intercept=True)
+
+    for k in range(3):
+        frame[site == k].to_csv(tmp_path / f"{k}.csv", index=False)
+    clients = [model(pandas.read_csv(tmp_path / f"{k}.csv")) for k in range(3)]
+    apart = ps.Problem(clients, weights=[f.N for f in clients])
+    together = ps.split(model(frame), by="group", groups=site)
+    one, two = (ps.run("newton", p, tol=1e-11, rounds=30) for p in (apart, together))
+    assert one.inference(apart).names == two.inference(together).names == clients[0].columns
+    np.testing.assert_allclose(one.inference(apart).covariance, two.inference(together).covariance, rtol=1e-9)
 
 
 def test_strata_within_a_client_stay_apart() -> None:
