@@ -12,7 +12,7 @@ import scipy.sparse
 
 import proxskip as ps
 from proxskip.problems import spectrum
-from proxskip.problems.glm import LinearModel
+from proxskip.problems.linear_model import LinearModel
 
 
 class Case:

@@ -83,7 +83,7 @@ MUTANTS = (
            ("running/ledger.py", 'arrays["owed"].copy()', '0 * arrays["owed"]')),
     Mutant("weights-not-sampled", "a minibatch of weighted rows forgets the weights",
            "methods/test_features.py::test_row_weights_and_minibatches_meet",
-           ("problems/glm.py", "return 1.0 if np.ptp(self.s) == 0 else self.N * self.s\n", "return 1.0\n")),
+           ("problems/linear_model.py", "return 1.0 if np.ptp(self.s) == 0 else self.N * self.s\n", "return 1.0\n")),
     Mutant("blind-audit", "the audit finds nothing", "running/test_audit.py::test_one_broken_update_is_reported[scaffnew-lost]",
            ("running/audit.py", "math.inf if round == 0 else", "math.inf if round >= 0 else")),
     Mutant("sleeps-with-old-h", "a client of GradSkip that falls asleep keeps its old shift", f"{CONTRACTS}[gradskip]",

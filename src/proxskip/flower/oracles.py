@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from proxskip.datasets.files import read_svmlight
-from proxskip.problems.glm import LeastSquares, LinearModel, Logistic, Softmax
+from proxskip.problems.glm import LeastSquares, Logistic, Softmax
+from proxskip.problems.linear_model import LinearModel
 from proxskip.problems.poisson import Poisson
 from proxskip.types import InputError
 

@@ -14,7 +14,7 @@ from proxskip.core.parameters import check_probability
 from proxskip.methods import steps
 from proxskip.participation import EVERYONE, Participation
 from proxskip.problems.federated import Problem
-from proxskip.problems.glm import LinearModel
+from proxskip.problems.linear_model import LinearModel
 from proxskip.problems.solve import Solution
 from proxskip.theory.step_sizes import Setting, StepLimits, check_limits
 from proxskip.types import Array, Vectors

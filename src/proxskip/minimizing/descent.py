@@ -17,7 +17,7 @@ from proxskip.minimizing.exchange import LimitReached, Overflow, SoloExchange, T
 from proxskip.minimizing.functions import CURVATURE_SLACK, Linear, Smooth
 from proxskip.problems import accuracy, gradient_check
 from proxskip.problems.federated import Problem
-from proxskip.problems.glm import LinearModel
+from proxskip.problems.linear_model import LinearModel
 from proxskip.problems.quadratic import Quadratic
 from proxskip.prox.parts import is_ours
 from proxskip.results.trace import Trace

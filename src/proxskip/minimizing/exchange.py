@@ -32,7 +32,7 @@ from proxskip.core.exchange import Anchor, ClientHalf, Pull, SettleHalf
 from proxskip.core.gossip import Links
 from proxskip.minimizing.functions import CURVATURE_SLACK, Smooth, curvature
 from proxskip.problems.federated import Problem
-from proxskip.problems.glm import LinearModel
+from proxskip.problems.linear_model import LinearModel
 from proxskip.problems.oracles import dtype_of
 from proxskip.randomness import minibatch, stream
 from proxskip.types import Array, Column, Indices, InputError, Prox, Vectors, is_sparse

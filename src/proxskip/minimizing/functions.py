@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from proxskip import theory
 from proxskip.problems import operators, oracles, spectrum
-from proxskip.problems.glm import LeastSquares, LinearModel
+from proxskip.problems.glm import LeastSquares
+from proxskip.problems.linear_model import LinearModel
 from proxskip.problems.spectrum import EPS, is_matrix
 from proxskip.types import Array, Indices, InputError, Matrix
 

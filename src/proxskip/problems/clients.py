@@ -14,7 +14,7 @@ import numpy as np
 
 from proxskip.problems import oracles
 from proxskip.problems.cox import Cox, are_alike, stratified
-from proxskip.problems.glm import LinearModel
+from proxskip.problems.linear_model import LinearModel
 from proxskip.problems.quadratic import Quadratic
 from proxskip.problems.spectrum import NUMBERS_AT_ONCE
 from proxskip.support.display import short

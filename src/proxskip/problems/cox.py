@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from proxskip.problems.frames import names_of, numbers_per_row, separated
-from proxskip.problems.glm import _matrix, check_l2
+from proxskip.problems.model_inputs import check_l2, matrix_of
 from proxskip.types import Array, Indices, InputError, Matrix, is_sparse
 
 Flags = npt.NDArray[np.bool_]
@@ -62,7 +62,7 @@ class Cox:
             raise InputError(f'ties = "{ties}" is not known; use "efron" or "breslow".')
         check_l2(l2)
         X, names, given = separated(X, {"time": time, "event": event, "strata": strata})
-        matrix = _matrix(X.toarray() if is_sparse(X) else X, False, np.dtype(np.float64))
+        matrix = matrix_of(X.toarray() if is_sparse(X) else X, False, np.dtype(np.float64))
         if not isinstance(matrix, np.ndarray):
             raise InputError("X is an operator without rows; Cox needs a matrix.")
         self.A: Array = matrix

@@ -14,7 +14,8 @@ from proxskip import theory
 from proxskip.problems import oracles, solve
 from proxskip.problems.clients import Clients, RemoteValues, ValuesElsewhere, checked_dimension, checked_value
 from proxskip.problems.cox import Cox
-from proxskip.problems.glm import LinearModel, shares
+from proxskip.problems.linear_model import LinearModel
+from proxskip.problems.model_inputs import shares
 from proxskip.problems.operators import as_operator
 from proxskip.problems.packed import as_clients
 from proxskip.prox import as_prox

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from proxskip.problems.cox import Cox
-from proxskip.problems.glm import LinearModel
+from proxskip.problems.linear_model import LinearModel
 from proxskip.problems.quadratic import Quadratic
 from proxskip.problems.spectrum import norm
 from proxskip.types import Array, Oracle

@@ -17,7 +17,8 @@ import scipy
 
 from proxskip.problems import oracles
 from proxskip.problems.clients import Clients, Listed
-from proxskip.problems.glm import LeastSquares, LinearModel, Softmax, times
+from proxskip.problems.glm import LeastSquares, Softmax
+from proxskip.problems.linear_model import LinearModel, times
 from proxskip.problems.spectrum import NUMBERS_AT_ONCE, apart, by_size, largest_each, rows_of, smallest_each
 from proxskip.types import Array, Digest, Flags, Indices, Oracle, is_sparse
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from proxskip.problems.frames import numbers_per_row, separated
-from proxskip.problems.glm import LinearModel
+from proxskip.problems.linear_model import LinearModel
 from proxskip.types import AnyArray, Array, Indices, InputError, Matrix
 
 LARGEST = 300.0

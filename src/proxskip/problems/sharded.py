@@ -20,7 +20,7 @@ from proxskip.problems import oracles
 from proxskip.problems.clients import RemoteValues, ValuesElsewhere, checked_gradient
 from proxskip.problems.cox import Cox
 from proxskip.problems.federated import Problem
-from proxskip.problems.glm import LinearModel
+from proxskip.problems.linear_model import LinearModel
 from proxskip.problems.quadratic import Quadratic
 from proxskip.types import AnyArray, Array, Digest, InputError, Label, Matrix, Oracle, is_sparse
 

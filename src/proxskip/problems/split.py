@@ -10,7 +10,7 @@ import numpy.typing as npt
 from proxskip import theory
 from proxskip.problems.cox import Cox
 from proxskip.problems.federated import Problem, Smoothness
-from proxskip.problems.glm import LinearModel
+from proxskip.problems.linear_model import LinearModel
 from proxskip.problems.packed import Packed, sums
 from proxskip.randomness import generator
 from proxskip.types import Array, Indices, InputError

@@ -16,7 +16,8 @@ import scipy
 
 from proxskip.problems import oracles
 from proxskip.problems.federated import Problem, Smoothness
-from proxskip.problems.glm import LinearModel, Logistic
+from proxskip.problems.glm import Logistic
+from proxskip.problems.linear_model import LinearModel
 from proxskip.problems.packed import Packed
 from proxskip.types import AnyArray, Array, Digest, Indices, InputError, Matrix, is_sparse
 

@@ -21,7 +21,7 @@ from proxskip.graphs import Graph
 from proxskip.methods import Decaying, registry
 from proxskip.participation import Bernoulli, Everyone, Given, Participation, Uniform
 from proxskip.problems.federated import Problem
-from proxskip.problems.glm import LinearModel
+from proxskip.problems.linear_model import LinearModel
 from proxskip.problems.oracles import dtype_of
 from proxskip.problems.packed import Packed
 from proxskip.problems.sharded import RemoteClient, add_client, matrix_parts

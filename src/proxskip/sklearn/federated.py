@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from proxskip.problems.glm import Logistic, Softmax, with_ones
+from proxskip.problems.glm import Logistic, Softmax
+from proxskip.problems.model_inputs import with_ones
 from proxskip.sklearn.clients import FederatedEstimator
 from proxskip.sklearn.conventions import Engines, LinearClassifier, Networks, Seeds, Solver, classified
 from proxskip.types import Array

@@ -11,7 +11,8 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from proxskip.minimizing.minimize import Minimum, minimize
-from proxskip.problems.glm import LeastSquares, LinearModel, Logistic, Softmax
+from proxskip.problems.glm import LeastSquares, Logistic, Softmax
+from proxskip.problems.linear_model import LinearModel
 from proxskip.prox import Blocks, Zero, as_prox
 from proxskip.sklearn.conventions import (
     LinearClassifier,

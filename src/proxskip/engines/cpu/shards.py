@@ -35,7 +35,8 @@ from proxskip.engines.cpu.kernels import (
 )  # fmt: skip
 from proxskip.engines.sparse_rows import merged_rows, offsets, ranges
 from proxskip.problems.federated import Problem
-from proxskip.problems.glm import LinearModel, Softmax
+from proxskip.problems.glm import Softmax
+from proxskip.problems.linear_model import LinearModel
 from proxskip.problems.packed import Packed
 from proxskip.support.compiling import compiling
 from proxskip.types import AnyArray, Array, Indices, Matrix, is_sparse

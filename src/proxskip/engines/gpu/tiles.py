@@ -16,7 +16,7 @@ import numpy.typing as npt
 import scipy.sparse
 
 from proxskip.engines.sparse_rows import merged_rows, offsets, ranges
-from proxskip.problems.glm import LinearModel
+from proxskip.problems.linear_model import LinearModel
 from proxskip.types import AnyArray, Array, Flags, Indices, Matrix
 
 PACK = 4

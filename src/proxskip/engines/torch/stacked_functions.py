@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.func import vmap
 
 from proxskip.problems.federated import Problem
-from proxskip.problems.glm import LinearModel, Softmax
+from proxskip.problems.glm import Softmax
+from proxskip.problems.linear_model import LinearModel
 from proxskip.problems.oracles import rows_of
 from proxskip.problems.quadratic import Quadratic
 from proxskip.problems.torch_model import Model, Rows, Tensors, masks_of, picked, same_bytes
