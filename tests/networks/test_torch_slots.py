@@ -56,10 +56,11 @@ PROBLEMS = {"quadratics": (Quadratic, squares), "network": (network, errors)}
 
 def plain_loop(module, loss, clients, make, rounds, *, control="none", after=False, chi=1.0, mix=0.0, pull=0.0,
                state="kept", rate=lambda r: 1.0, outer=None, share=None, w=None, shared=(), reset=(), epochs=None,
-               batch=None, normalize=None, cohorts=None):  # fmt: skip
+               batch=None, normalize=None, cohorts=None, rounded=False):  # fmt: skip
     """Client after client, in vectors; ``state`` for all of an optimizer's memory, or names of what is shared, reset.
 
-    ``normalize`` is the momentum whose steps FedNova weighs, and ``cohorts`` are the clients of each round.
+    ``normalize`` is the momentum whose steps FedNova weighs, ``cohorts`` are the clients of each round, and ``rounded``
+    says whether messages are in bfloat16.
     """
     weights = torch.full((N,), 1 / N, dtype=torch.float64) if w is None else w
     flat = torch.nn.utils.parameters_to_vector
@@ -113,6 +114,8 @@ def plain_loop(module, loss, clients, make, rounds, *, control="none", after=Fal
                 moved[place] = torch.zeros_like(due)
                 moved[place][kept] = due[kept]
                 left[i] = due - moved[place]
+        if rounded:
+            moved = [v.to(torch.bfloat16).double() for v in moved]
         if normalize is not None:  # momentum repeats each gradient in all steps that follow
             a = [sum(sum(normalize**j for j in range(k + 1)) for k in range(steps[i])) for i in members]
             whole = sum(u * v for u, v in zip(w, a, strict=True))
@@ -124,6 +127,7 @@ def plain_loop(module, loss, clients, make, rounds, *, control="none", after=Fal
             slopes = [-a * m for a, m in zip(scales, moved, strict=True)]
             if control == "gradient":
                 slopes = [raw - h[i] for i, raw in zip(members, raws, strict=True)]
+                slopes = [v.to(torch.bfloat16).double() if rounded else v for v in slopes]
             middle = sum(a * v for a, v in zip(w, slopes, strict=True))
             for i, g in zip(members, slopes, strict=True):
                 h[i] = h[i] + chi * (g - middle)
@@ -248,7 +252,7 @@ COHORTS = [[0, 2], [1, 2, 3], [3], [0, 1]]
 CHOICES = {
     "optimizer": list(MAKERS), "control": ["none", "gradient", "step", "dual", "momentum"],
     "correct": ["inside", "after"], "chi": [None, 0.3], "pull": [0.0, 0.3], "state": [None, "kept", "reset", "shared", {"exp_avg_sq": "shared"}],
-    "schedule": [None, halving], "outer": [None, nesterov], "codec": ["float32", "top-k"],
+    "schedule": [None, halving], "outer": [None, nesterov], "codec": ["float32", "bfloat16", "top-k"],
     "weights": ["equal", "rows"], "epochs": [None, 2], "normalize": [False, True], "cohort": [None, COHORTS],
 }  # fmt: skip
 
@@ -265,6 +269,7 @@ def plain_words(chosen):
         "state": "reset" if begins_anew or (away and chosen["state"] is None) else "kept",
         "shared": shared, "reset": [name for name in memory if some and name not in shared], "rate": chosen["schedule"] or (lambda r: 1.0),
         "w": ROWS if chosen["weights"] == "rows" else None, "batch": chosen["batch"], "cohorts": chosen["cohort"],
+        "rounded": chosen["codec"] == "bfloat16",
         "normalize": {"sgd": 0.0, "heavy": 0.9}[chosen["optimizer"]] if chosen["normalize"] else None,
     }  # fmt: skip
 
@@ -297,26 +302,42 @@ def normalized():
 
 
 @pytest.mark.parametrize("buffers", ["mean", "local"])
-@pytest.mark.parametrize("given", [{}, {"clients_at_once": 2}, {"batch": 4}, {"together": False}])
+@pytest.mark.parametrize("given", [
+    {}, {"clients_at_once": 2}, {"batch": 4}, {"together": False}, {"epochs": 2, "batch": 4}, {"cohort": COHORTS},
+    {"codec": "bfloat16"},
+])  # fmt: skip
 @pytest.mark.filterwarnings("ignore:the optimizer is not known")
 def test_batch_normalization_is_its_plain_loop(buffers, given):
     """Running means and counts of batches are averaged with the parameters, or stay with each client."""
-    clients = quadratics()
-    result = train(normalized(), errors, clients, heavy, control="none", state="kept", period=K, rounds=3, device="cpu",
-                   buffers=buffers, **given)  # fmt: skip
+    clients, epochs = quadratics(), given.get("epochs")
+    settings = {"period": None if epochs else K, "state": "reset" if epochs or "cohort" in given else "kept", **given}
+    if "cohort" in given:
+        settings["cohort"] = ps.participation.Given(COHORTS)
+    result = train(normalized(), errors, clients, heavy, control="none", rounds=3, device="cpu", buffers=buffers,
+                   **settings)  # fmt: skip
     nets = [normalized() for _ in range(N)]
     optimizers = [heavy(net.parameters()) for net in nets]
     for r in range(3):
-        for i, (net, o, (inputs, targets)) in enumerate(zip(nets, optimizers, clients, strict=True)):
-            for k in range(K):
+        members = given["cohort"][r] if "cohort" in given else range(N)
+        x = {name: v.clone() for name, v in nets[0].state_dict().items()}
+        for i in members:
+            net, (inputs, targets) = nets[i], clients[i]
+            if settings["state"] == "reset":
+                optimizers[i] = heavy(net.parameters())
+            for k in range(-(-epochs * len(inputs) // min(4, len(inputs))) if epochs else K):
                 rows = minibatch(0, i, r, k, len(inputs), min(given.get("batch", 9), len(inputs)))
                 rows = sorted(rows) if "batch" not in given else rows
                 net.zero_grad()
                 errors(net(inputs[rows]), targets[rows]).backward()
-                o.step()
-        states = [net.state_dict() for net in nets]
-        own = [name for name, _ in nets[0].named_buffers()] if buffers == "local" else []
-        mean = {name: sum(s[name] for s in states) / N for name in states[0]}
+                optimizers[i].step()
+        states, names = [net.state_dict() for net in nets], [name for name, _ in nets[0].named_buffers()]
+        mean = {name: sum(states[i][name].double() for i in members) / len(members) for name in names}
+        for name in dict(nets[0].named_parameters()):
+            moved = [states[i][name] - x[name] for i in members]
+            moved = [v.to(torch.bfloat16).double() if "codec" in given else v for v in moved]
+            mean[name] = x[name] + sum(moved) / len(members)
+        mean["1.num_batches_tracked"] = mean["1.num_batches_tracked"].round()
+        own = names if buffers == "local" else []
         for net, state in zip(nets, states, strict=True):
             net.load_state_dict({name: state[name] if name in own else v for name, v in mean.items()})
     for name, v in nets[0].named_parameters():
@@ -325,9 +346,12 @@ def test_batch_normalization_is_its_plain_loop(buffers, given):
         expected = torch.stack([net.get_buffer(name) for net in nets])
         assert (v - expected).abs().max() <= 1e-10
         assert len(v) == (1 if buffers == "mean" else N)
-        assert (result.module.get_buffer(name) - expected.double().mean(0)).abs().max() <= 1e-10
+        common = expected.double().mean(0)
+        common = common if v.is_floating_point() else common.round()
+        assert (result.module.get_buffer(name) - common).abs().max() <= 1e-10
     assert set(result.buffers) == {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
-    sent = N * 3 * (result.x.size + (9 if buffers == "mean" else 0))
+    senders = sum(len(members) for members in COHORTS[:3]) if "cohort" in given else 3 * N
+    sent = senders * (result.x.size + (9 if buffers == "mean" else 0))
     assert result.trace["floats_up"][-1] == sent
     for net in nets:
         net.eval()

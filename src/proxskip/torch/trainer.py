@@ -247,7 +247,7 @@ class Training:
             return
         for v, own in zip(self.buffers, self.own_buffers, strict=True):
             mean = torch.tensordot(self._shares(), own.to(self.x.dtype), dims=1)
-            v.copy_(mean if v.is_floating_point() else mean.round())
+            v.copy_(_whole_where(v, mean))
 
     def _sent(self, vectors: list[Tensor]) -> list[Tensor]:
         """What the server reads of each member's vectors."""
@@ -328,7 +328,7 @@ class Training:
 
     def common_buffers(self) -> Parts:
         """The moving buffers, averaged over the clients where each has its own."""
-        return [v.to(self.x.dtype).mean(0).to(v.dtype) for v in self.buffers]
+        return [_whole_where(v, v.to(self.x.dtype).mean(0)).to(v.dtype) for v in self.buffers]
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def measured(self) -> tuple[dict[str, float], dict[str, Array]]:
@@ -386,6 +386,11 @@ class Training:
 
 
 COUNTS = ("round", "local_steps", "grad_evals", "floats_up", "floats_down", "bytes_up")
+
+
+def _whole_where(buffer: Tensor, mean: Tensor) -> Tensor:
+    """The mean of a buffer; rounded where it holds whole numbers, such as a count of batches."""
+    return mean if buffer.is_floating_point() else mean.round()
 
 
 def _set(parts: Parts, values: Parts) -> None:
