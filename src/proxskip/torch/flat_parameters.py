@@ -15,7 +15,9 @@ from proxskip.types import InputError
 try:
     from torch.distributed.tensor import DTensor, Shard
 except ImportError:  # a build without torch.distributed has no sharded parameters
-    DTensor = None
+
+    class DTensor:  # type: ignore[no-redef]
+        """A stand-in, of which nothing is an instance."""
 
 
 VECTORS = ("x", "h", "c", "error")
@@ -147,7 +149,7 @@ class FlatParameters:
     def of_this_rank(self, numbers: list[int]) -> Tensor:
         """Numbers of this rank as a vector, of which torch.distributed.checkpoint saves that of every shard."""
         v, q = torch.tensor(numbers, dtype=torch.float64), self.params[0]
-        if DTensor is None or not isinstance(q, DTensor):
+        if not isinstance(q, DTensor):
             return v
         return DTensor.from_local(v.to(self.x.device), q.device_mesh, [Shard(0)] * q.device_mesh.ndim, run_check=False)
 
@@ -187,7 +189,7 @@ def digest(*parts: Tensor | str) -> int:
 
 def shard_of(v: Tensor) -> list[tuple[int, int]]:
     """Which part of a parameter this rank has: place and count for each dimension of the mesh that cuts it."""
-    if DTensor is None or not isinstance(v, DTensor):
+    if not isinstance(v, DTensor):
         return []
     place = v.device_mesh.get_coordinate()
     cut = [k for k, kind in enumerate(v.placements) if not kind.is_replicate()]
@@ -196,9 +198,7 @@ def shard_of(v: Tensor) -> list[tuple[int, int]]:
 
 def check_shards(params: list[Tensor], ranks: list[int], me: int) -> None:
     """Refuse to average one part of a parameter with another part of it, which would destroy both."""
-    for v in params:
-        if DTensor is None or not isinstance(v, DTensor):
-            continue
+    for v in (v for v in params if isinstance(v, DTensor)):
         for k, kind in enumerate(v.placements):
             others = {*torch.distributed.get_process_group_ranks(v.device_mesh.get_group(k))} - {me}
             shared = sorted(others & {*ranks})
@@ -211,11 +211,11 @@ def check_shards(params: list[Tensor], ranks: list[int], me: int) -> None:
 
 def like(q: Tensor, v: Tensor) -> Tensor:
     """A vector's part of a parameter, sharded as the parameter is."""
-    if DTensor is None or not isinstance(q, DTensor):
+    if not isinstance(q, DTensor):
         return v
     return DTensor.from_local(v, q.device_mesh, q.placements, run_check=False, shape=q.shape, stride=q.stride())
 
 
 def local(v: Tensor) -> Tensor:
     """This rank's part of a tensor: all of it, unless FSDP has sharded it."""
-    return v.to_local() if DTensor is not None and isinstance(v, DTensor) else v
+    return v.to_local() if isinstance(v, DTensor) else v

@@ -281,17 +281,11 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         return self.flat.over_lr(s).mul_(self._given.p or 1.0 / self.flat.local_step)
 
     def _learn(self, means: list[Tensor], sents: list[Part]) -> None:
-        f = self.flat
-
-        def new(s: slice) -> Tensor:
+        h, chi = self.flat.h, self._given.damping(minibatches=True)
+        for s in slices(self.flat.size):
             # a copy, since ``news`` uses up what was sent
             sent, mean = [part(s).clone() for part in sents], [m[s] for m in means]
-            change = news(self.control, f.h[s], sent, mean, self._over_steps(s), 0.0)
-            assert change is not None
-            return change
-
-        for s in slices(f.size):
-            f.h[s].add_(new(s), alpha=self._given.damping(minibatches=True))
+            h[s].add_(news(self.control, h[s], sent, mean, self._over_steps(s), 0.0), alpha=chi)
 
     def _others(self) -> list[Tensor]:
         """What is averaged besides the parameters: buffers, and memory of the local optimizer that is shared."""

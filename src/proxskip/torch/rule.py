@@ -30,8 +30,8 @@ def to_send(
 
 def news(
     control: str, h: Tensor, sent: list[Tensor], mean: list[Tensor], over_steps: Tensor | float, pull: float
-) -> Tensor | None:
-    """What the undamped rule would add to h after a round, in place of ``sent``; None where nothing is learned.
+) -> Tensor:
+    """What the undamped rule would add to h after a round, in place of ``sent``.
 
     Args:
         sent, mean: the vectors of ``to_send`` as the others read them, and their means over the clients.
@@ -44,6 +44,5 @@ def news(
         return sent[0].sub_(mean[0]).mul_(-over_steps)
     if control == "dual":
         return sent[0].mul_(-pull)
-    if control == "momentum":  # h is the one vector of all clients: the last step of the server, as a gradient
-        return -(h + mean[0] * over_steps)
-    return None
+    # with "momentum" h is the one vector of all clients: the last step of the server, as a gradient
+    return -(h + mean[0] * over_steps)

@@ -152,8 +152,8 @@ class Training:
         means = [self._mean(v) for v in sent]
         if not self._is_finite(means):
             return False
-        new = news(self.control, h, sent, [self._spread(v) for v in means], over_steps, settings.pull)
-        if new is not None:
+        if self.control != "none":
+            new = news(self.control, h, sent, [self._spread(v) for v in means], over_steps, settings.pull)
             self.h[self.h_rows] = h.add_(new, alpha=self.chi)
         self._move(means[0])
         self._keep_buffers()
