@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import proxskip as ps
-from proxskip.results import checkpoint, description, folder
+from proxskip.results import checkpoint, description, folder, sealed
 from proxskip.running.stop import Stop, Unproved
 from proxskip.types import InputError
 from support.comparing import same
@@ -228,8 +228,22 @@ def test_a_state_that_no_run_of_this_problem_has_is_refused(change: str, tmp_pat
     name = "memory.v" if change == "more" else "memory.h"
     arrays = {k: v for k, v in (saved.arrays | {name: other}).items() if v is not None}
     checkpoint.save(tmp_path, arrays, saved.meta)
-    with pytest.raises(InputError, match=f"no run of this problem wrote it: {name} is"):
+    with pytest.raises(InputError, match=f"another version of proxskip wrote it: {name} is"):
         ps.resume(tmp_path, problem, rounds=6)
+
+
+def test_whoever_changes_a_checkpoint_raises_its_version(tmp_path: Path) -> None:
+    problem = quadratic()
+    ps.run("scaffnew", problem, rounds=3, out=tmp_path)
+    saved = checkpoint.load(tmp_path)
+    arrays = {name for name in saved.arrays if not name.startswith("trace.")}
+    assert (sealed.VERSION, arrays, set(saved.meta)) == (
+        2,
+        {
+            "h0", "line.outcome0", "line.owed", "line.participated", "memory.h", "memory.xhat", "server.x", "x", "x0",
+        },
+        {"best", "config", "line", "psi0", "round", "scale", "summary", "unproved"},
+    )  # fmt: skip
 
 
 def test_folders_of_older_releases_are_refused_in_a_sentence(tmp_path: Path) -> None:
