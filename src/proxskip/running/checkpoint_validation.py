@@ -25,8 +25,8 @@ def check(saved: Checkpoint, method: Method, problem: Problem, columns: Sequence
         has, needs = held.get(name, "missing"), expected.get(name, "nothing")
         if has != needs:
             raise CheckpointError(
-                f"the checkpoint is intact, but another problem or another version of proxskip wrote it: {name} is {has} "
-                f"where this run has {needs}."
+                "the checkpoint is intact, but another problem or another version of proxskip wrote it: "
+                f"{name} is {has} where this run has {needs}."
             )
 
 
