@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from proxskip import __version__
-from proxskip.cli.flags import parser
+from proxskip.cli.parser import parser
 from proxskip.methods.built_in import BUILT_IN
 
 HEAD = """# Flags

@@ -19,7 +19,7 @@ import pytest
 
 import proxskip as ps
 from proxskip.cli import commands, demo_command, reproduce_command
-from proxskip.cli import flags as cli_flags
+from proxskip.cli import parser as cli_parser
 from proxskip.core.method import flags as parameters_of
 from proxskip.experiments import flags as run_flags
 from proxskip.experiments import settings as cli_build
@@ -425,7 +425,7 @@ def test_bare_proxskip_prints_help_and_its_version(call):
         code, out, err = call(*argv)
         assert (code, err) == (0, "")
         assert out.startswith("usage: proxskip")
-        assert [line for line in cli_flags.EXIT_CODES.splitlines() if line not in out] == []
+        assert [line for line in cli_parser.EXIT_CODES.splitlines() if line not in out] == []
     assert call("--version")[:2] == (0, f"proxskip {ps.__version__}\n")
 
 
@@ -473,7 +473,7 @@ def test_tune_prints_the_grid_and_keeps_its_heat_map(call, refused, tmp_path):
 
 def test_every_flag_of_the_documentation_is_a_flag():
     page = Path(__file__).parents[2] / "docs" / "command-line.md"
-    _, subcommands = cli_flags.parser(ps.__version__)
+    _, subcommands = cli_parser.parser(ps.__version__)
     known = {flag for parser in subcommands.values() for flag in parser.flags()}
     told = set(re.findall(r"`(--[\w-]+)", page.read_text("utf-8")))
     assert told - known - {"--help"} == set()

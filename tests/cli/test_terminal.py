@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import proxskip as ps
-from proxskip.cli.flags import parser
+from proxskip.cli.parser import parser
 from proxskip.prox import parse as prox_text
 from proxskip.types import InputError
 

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import pytest
 
 import proxskip as ps
-from proxskip.cli import flags as cli_flags
 from proxskip.cli import main
+from proxskip.cli import parser as cli_parser
 from proxskip.results import folder, result
 from support.pages import code_of
 from support.tiers import module_or_skip, needs
@@ -204,7 +204,7 @@ def commands(code: str) -> list[str]:
 @pytest.mark.parametrize("page", [page for page in PAGES if "```console" in page.read_text("utf-8")], ids=name_of)
 def test_commands_exist(page: Path) -> None:
     """Those that no test runs too."""
-    parser, _ = cli_flags.parser(ps.__version__)
+    parser, _ = cli_parser.parser(ps.__version__)
     for block in parts(page.read_text("utf-8")):
         for command in commands(block.code) if block.language == "console" else []:
             program, *words = shlex.split(command)
@@ -261,12 +261,12 @@ def test_the_figure_of_the_page_is_drawn(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_every_command_flag_exit_code_file_and_status_is_documented() -> None:
     text, flags_text = ((ROOT / "docs" / name).read_text("utf-8") for name in ("command-line.md", "flags.md"))
-    _, subcommands = cli_flags.parser(ps.__version__)
+    _, subcommands = cli_parser.parser(ps.__version__)
     for name, parser in subcommands.items():
         assert re.search(rf"^\$ proxskip {name}\b", text, re.MULTILINE), name
         flags = {flag for flag in parser._option_string_actions if flag.startswith("--")} - {"--help"}
         assert [flag for flag in flags if f"`{flag}" not in flags_text] == [], name
-    helped = re.findall(r"^  (\d+) ", cli_flags.EXIT_CODES, re.MULTILINE)
+    helped = re.findall(r"^  (\d+) ", cli_parser.EXIT_CODES, re.MULTILINE)
     told = [row[0] for row in rows_of("command-line.md") if row[0].isdigit()]
     assert told == helped == ["0", "1", "2", "3", "4", "5", "6", "7", "130"]
     names = [*(f"`{name}`" for name in folder.FILES), *(status.name for status in result.Status)]

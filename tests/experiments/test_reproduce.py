@@ -19,10 +19,10 @@ import numpy as np
 import pytest
 
 import proxskip as ps
-from proxskip.cli import flags as cli_flags
+from proxskip.cli import parser as cli_parser
 from proxskip.cli import reproduce_command
 from proxskip.experiments import bench as bench_module
-from proxskip.experiments import claims, curves, figure, reproduce, search
+from proxskip.experiments import claims, curves, figure, panel, reproduce, search
 from proxskip.experiments import settings as build
 from proxskip.experiments.bench import Bench
 from proxskip.experiments.curves import Curves, curve
@@ -345,7 +345,7 @@ def test_a_gap_far_below_zero_has_not_arrived() -> None:
 
 
 def test_flags_default_as_on_the_command_line() -> None:
-    top, _ = cli_flags.parser("0")
+    top, _ = cli_parser.parser("0")
     parsed = build.with_lambda(top.parse_args(["run", "gd", "--data", "digits", "--rounds", "1"]))
     flags = build.flags(data="digits", rounds=1)
     assert vars(flags) == {k: vars(parsed)[k] for k in vars(flags)}
@@ -673,6 +673,9 @@ def test_a_figure_is_a_function(data: str, tmp_path: Path, call: Any) -> None:
     assert (e["parameters"]["rounds"], e["parameters"]["lambda"]) == (40, pytest.approx(problem.l2))
     assert found["claims"][0]["text"] == "Scaffnew reaches 0.2 within 40 rounds."
     assert e["command"].startswith(f"proxskip reproduce {mine} --data")
+    # the page is of this figure alone, which chooses its own problem
+    assert found["about"]["command"] == e["command"]
+    assert "lambda" not in found["about"]
     assert ps.reproduce(str(mine), data=data, out=tmp_path / "q", quick=True).experiments[0].parameters["rounds"] == 10
 
 
@@ -730,6 +733,12 @@ def test_methods_of_ones_own_run_in_several_processes(data: str, tmp_path: Path)
         ("target=1e-8", "K_=3", "line 8: scaffnew takes no K_=; it may have "),
         ("target=1e-8", "seeds=3", "line 8: all curves of a call share seeds=; give it to bench.run."),
         ("K=4, **", "speed=4, **", "line 8: no curve takes speed=."),
+        ("K=4, **", "l2_relativ=4, **", "line 8: no curve takes l2_relativ=; did you mean l2_relative=?"),
+        ("[as_long]", "as_long", "line 17: a bench takes a list of curves"),
+        ('"mine-never"', '"mine-reaches"', 'two claims of mine have the id "mine-reaches"; give each its own.'),
+        ("mine(bench, ", "mine(", "line 4: the first parameter of mine is the bench, and has no default"),
+        ('{rounds} rounds", runs)', '{rounds} rounds")', "line 18: TypeError: panel() missing"),
+        ('"theory", f"steps', '"theory", runs, f"steps', "line 18: panel theory takes its title first, then its"),
         ("Scaffold, K = {K}", "Scaffold", 'line 8: two curves have the label "Scaffold"; give each its own.'),
         ("p=0.25", "p=25", "line 8: p = 25 must lie in (0, 1]"),
         ('runs["Scaffnew"]', 'runs["scaffnow"]', 'line 21: there is no curve "scaffnow"; there are gradient descent,'),
@@ -750,6 +759,14 @@ def test_a_mistake_in_a_figure_is_a_sentence_before_any_work(
     assert said in err
     assert "mine.py" in err
     assert not (tmp_path / "r").exists()
+
+
+def test_a_figure_that_yields_nothing_is_refused() -> None:
+    with pytest.raises(ps.InputError, match="mine yields nothing; write yield before each of its panels"):
+
+        @figure("Local steps")
+        def mine(bench: Bench) -> Any:
+            return panel("p", "steps", bench.run(["gd"], rounds=2))
 
 
 def test_a_file_without_a_figure_is_refused(tmp_path: Path, call: Any) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from proxskip import datasets, theory
 from proxskip.cli import output
-from proxskip.cli.flags import OF_METHODS, Parser, parser, plugins
+from proxskip.cli.parser import OF_METHODS, Parser, parser, plugins
 from proxskip.core.engine import Engine
 from proxskip.core.method import Method
 from proxskip.experiments import flags, settings

@@ -8,7 +8,7 @@ from typing import Any
 import shtab
 
 from proxskip import datasets
-from proxskip.cli.flags import parser
+from proxskip.cli.parser import parser
 from proxskip.experiments.figures import PAPER
 from proxskip.methods.registry import METHODS
 from proxskip.support.version import __version__

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from proxskip import datasets
 from proxskip.cli import reproduce_command
-from proxskip.cli.flags import parser
+from proxskip.cli.parser import parser
 from proxskip.core.method import Method
 from proxskip.methods import GD, FedLin, LocalGD, Scaffnew
 from proxskip.problems.glm import Logistic

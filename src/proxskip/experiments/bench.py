@@ -18,7 +18,7 @@ from proxskip import theory
 from proxskip.core.method import Method
 from proxskip.experiments import search, settings
 from proxskip.experiments.curves import AXES, Curve, Curves, Values, curve, flags_of, of_runs
-from proxskip.methods.registry import METHODS, register, title
+from proxskip.methods.registry import METHODS, closest, register, title
 from proxskip.participation import as_participation
 from proxskip.problems.federated import Problem
 from proxskip.report.figures import Series, Table
@@ -100,6 +100,8 @@ class Bench:
 
     def complete(self, curves: Sequence[str | Curve], common: Values) -> list[Curve]:
         """The curves with the common flags that their methods take; of p and K, the one that sets the local steps."""
+        if isinstance(curves, str | Curve):
+            raise InputError('a bench takes a list of curves, such as ["gd", curve("scaffnew", p=0.1)].')
         done = []
         for asked in curves:
             c = curve(asked) if isinstance(asked, str) else asked
@@ -112,7 +114,9 @@ class Bench:
             taken = {k: v for k, v in common.items() if k in known and k not in idle}
             done.append(replace(c, flags={**taken, **c.flags}))
         if unused := [flag for flag in common if not any(flag in c.flags for c in done)]:
-            raise InputError(f"no curve takes {unused[0]}=.")
+            near = closest(unused[0], {flag for c in done for flag in flags_of(c.method)})
+            hint = f"; did you mean {near[0]}=?" if near else "."
+            raise InputError(f"no curve takes {unused[0]}={hint}")
         return done
 
     def tune(

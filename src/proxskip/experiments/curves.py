@@ -172,6 +172,8 @@ def common_rounds(traces: Sequence[Trace], arrived: Sequence[bool]) -> Array:
 # -- what is shown -----------------------------------------------------------------------------------------------------
 def panel(id: str, title: str, curves: Sequence[Series], x: str = "rounds") -> Panel:
     """A panel of f - f*, against ``x`` at first; a reader can switch between the axes of the curves."""
+    if not isinstance(title, str):
+        raise InputError(f"panel {id} takes its title first, then its curves.")
     label, floor = Y_AXES["gap"]
     xs = {axis: X_AXES[axis][1] for axis in curves[0].x}
     if x not in xs:

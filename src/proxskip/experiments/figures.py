@@ -109,6 +109,9 @@ class Figure:
                 constants.update(part)
             else:
                 raise InputError(f"{self.id} yields {type(part).__name__}; yield panels, tables and claims.")
+        ids = [claim.id for claim in asserted]
+        if repeated := [id for k, id in enumerate(ids) if id in ids[:k]]:
+            raise InputError(f'two claims of {self.id} have the id "{repeated[0]}"; give each its own.')
         experiment = Experiment(
             self.id, self.title, self.shows, {**constants, **values}, "", panels, tables, list(self.notes)
         )
@@ -133,15 +136,19 @@ def figure(
     """
 
     def made(function: Callable[..., Parts]) -> Figure:
+        name = function.__name__
+        bench, *_ = [*inspect.signature(function).parameters.values(), None]
+        if bench is None or bench.default is not inspect.Parameter.empty:
+            raise InputError(f"the first parameter of {name} is the bench, and has no default: def {name}(bench, ...).")
+        if not inspect.isgeneratorfunction(function):
+            raise InputError(f"{name} yields nothing; write yield before each of its panels, tables and claims.")
         remarks = [one_line(paragraph) for paragraph in notes.split("\n\n")]
         new = Figure(function, title, one_line(shows), tuple(filter(None, remarks)), quick or {}, share)
         known = new.values(quick=False)
-        if unknown := [name for name in new.quick if name not in known]:
-            raise InputError(
-                f"{unknown[0]} of quick is no parameter of {function.__name__}, which has {', '.join(known)}."
-            )
-        if missing := [name for name, value in known.items() if value is inspect.Parameter.empty]:
-            raise InputError(f"the parameter {missing[0]} of {function.__name__} has no value; give it a default.")
+        if unknown := [key for key in new.quick if key not in known]:
+            raise InputError(f"{unknown[0]} of quick is no parameter of {name}, which has {', '.join(known)}.")
+        if missing := [key for key, value in known.items() if value is inspect.Parameter.empty]:
+            raise InputError(f"the parameter {missing[0]} of {name} has no value; give it a default.")
         return new
 
     return made

@@ -19,6 +19,7 @@ from proxskip.experiments.bench import VERSION, Bench
 from proxskip.experiments.figures import ALL, FAMILY, PAPER, Figure, experiment, figures_in
 from proxskip.experiments.settings import check_folder
 from proxskip.methods import registry
+from proxskip.problems.federated import Problem
 from proxskip.report import figures, plots
 from proxskip.report.document import page
 from proxskip.report.figures import Claim, Experiment, ReproductionReport
@@ -256,7 +257,7 @@ def add_results(options: ReproductionOptions, bench: Bench, new: Results, second
         kept = {**earlier(options), **new}
         chosen = [kept[name] for name in dict.fromkeys([*ALL, *kept]) if name in kept]
         title = _title([e for e, _ in chosen], os.path.basename(options.data))
-        facts = about(options, bench)
+        facts = about(options, bench, [e for e, _ in chosen])
         spent = {"seconds": seconds + before["about"].get("seconds", 0.0), "jobs": options.jobs}
         claims = [claim for _, claims in chosen for claim in claims]
         results = ReproductionReport(title, facts | spent, claims, [e for e, _ in chosen])
@@ -274,11 +275,10 @@ def _title(shown: Sequence[Experiment], data: str) -> str:
     return f"The family on {data}" if {e.id for e in shown} <= set(FAMILY) else f"ProxSkip on {data}"
 
 
-def about(options: ReproductionOptions, bench: Bench) -> dict[str, Any]:
+def about(options: ReproductionOptions, bench: Bench, shown: Sequence[Experiment]) -> dict[str, Any]:
     """Data, constants, versions and command."""
     problem = bench.problem()
-    solution = problem.solution
-    return {
+    facts = {
         "data": problem.info.get("data"),
         "data_sha256": problem.info.get("data_sha256"),
         "rows": problem.N,
@@ -286,15 +286,25 @@ def about(options: ReproductionOptions, bench: Bench) -> dict[str, Any]:
         "clients": problem.n,
         "split": problem.info.get("split"),
         "weights": problem.info.get("weights"),
+        "quick": options.quick,
+        "engine": options.engine,
+        "versions": description.versions(),
+    }
+    if shown and not any(e.id in ALL for e in shown):
+        # a figure of one's own chooses its problem, and commands of several files stand beside their figures
+        commands = {e.command for e in shown}
+        return facts | {"command": commands.pop() if len(commands) == 1 else ""}
+    return facts | _constants(problem) | {"command": options.command()}
+
+
+def _constants(problem: Problem) -> dict[str, Any]:
+    solution = problem.solution
+    return {
         "lambda": problem.l2,
         "L_average": problem.L_average,
         "L_max": problem.L_max,
         "mu": problem.mu,
         "f_star": None if solution is None else solution.f,
-        "quick": options.quick,
-        "engine": options.engine,
-        "command": options.command(),
-        "versions": description.versions(),
     }
 
 

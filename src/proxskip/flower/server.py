@@ -27,8 +27,8 @@ from proxskip.participation import Everyone, Participation, Uniform
 from proxskip.problems.federated import Problem
 from proxskip.results.result import Status
 from proxskip.running.audit import rounded_scale
-from proxskip.running.closing import LEAST, PATIENCE, asked_in, commits, fewest, way_to_close
 from proxskip.running.ledger import Ledger
+from proxskip.running.missing_clients import LEAST, PATIENCE, asked_in, commits, fewest, way_to_close
 from proxskip.running.run import checked_x0
 from proxskip.running.run_spec import RunSpec
 from proxskip.running.stop import Stop

@@ -27,7 +27,7 @@ from proxskip.participation import Everyone, Participation, Uniform
 from proxskip.problems.federated import Problem
 from proxskip.randomness import client_uniforms
 from proxskip.results.result import Status
-from proxskip.running.closing import LEAST, commits, fewest, way_to_close
+from proxskip.running.missing_clients import LEAST, commits, fewest, way_to_close
 from proxskip.running.stop import Verdict
 from proxskip.types import Array, Counts, Flags, Indices, InputError, Stack
 
