@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from proxskip.randomness import python_generator
+from proxskip.support.randomness import python_generator
 from proxskip.types import Array, Indices, InputError, Matrix
 
 if TYPE_CHECKING:

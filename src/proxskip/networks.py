@@ -37,7 +37,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from proxskip.randomness import client_uniforms
+from proxskip.support.randomness import client_uniforms
 from proxskip.theory.numbers import nonnegative, positive, whole
 from proxskip.types import Array, Indices, InputError
 

@@ -13,7 +13,7 @@ import numpy as np
 import scipy
 
 from proxskip import theory
-from proxskip.randomness import FEW_CLIENTS, subset
+from proxskip.support.randomness import FEW_CLIENTS, subset
 from proxskip.types import Array, Indices, InputError
 
 __all__ = ["Bernoulli", "Given", "Uniform"]

@@ -25,7 +25,7 @@ import numpy as np
 
 from proxskip.problems.federated import Problem
 from proxskip.problems.quadratic import random_quadratics
-from proxskip.randomness import generator
+from proxskip.support.randomness import generator
 from proxskip.types import Array, Indices, InputError
 
 __all__ = ["ConformanceReport", "Law", "check", "scaffold"]

@@ -13,8 +13,8 @@ import pytest
 
 import proxskip as ps
 from proxskip.networks import NAMED
-from proxskip.randomness import STREAMS, client_uniforms, philox4x32, stream
 from proxskip.running.simulated_time import Clock
+from proxskip.support.randomness import STREAMS, client_uniforms, philox4x32, stream
 from proxskip.types import InputError
 from support.lockstep import Wires
 from support.methods import METHODS, Row

@@ -13,12 +13,12 @@ import scipy.sparse
 import scipy.stats
 
 import proxskip as ps
-from proxskip import randomness
 from proxskip.engines.cpu import engine as cpu
 from proxskip.engines.cpu import kernels, shards
 from proxskip.engines.cpu.engine import CpuEngine
-from proxskip.randomness import minibatch
 from proxskip.results import description
+from proxskip.support import randomness
+from proxskip.support.randomness import minibatch
 from support.comparing import bits, close, near
 from support.elsewhere import Elsewhere
 from support.methods import METHODS, NAMED, Row

@@ -17,16 +17,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import proxskip as ps
-from proxskip import randomness
 from proxskip.core.engine import BrokenOff, Request
 from proxskip.engines.gpu import cuda, launch
 from proxskip.engines.gpu import engine as gpu
 from proxskip.engines.gpu.device import Card
 from proxskip.engines.gpu.launch import LocalSteps
 from proxskip.engines.gpu.tiles import PACK, ClientRows, Layout
-from proxskip.randomness import minibatch
 from proxskip.running.run import make_engine
 from proxskip.running.sweep import sweep
+from proxskip.support import randomness
+from proxskip.support.randomness import minibatch
 from proxskip.support.sums import weighted_sum
 from proxskip.types import InputError
 from support import methods

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import proxskip
-from proxskip import randomness
 from proxskip.engines.cpu import kernels
+from proxskip.support import randomness
 from support.tiers import draws
 
 ONES = 0xFFFFFFFF

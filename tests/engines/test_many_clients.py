@@ -16,10 +16,10 @@ import scipy.stats
 import proxskip as ps
 from proxskip.engines.in_process import NearEngine
 from proxskip.participation import Bernoulli, Uniform
-from proxskip.randomness import FEW_CLIENTS, stream, subset
 from proxskip.results import folder, journal, sealed
 from proxskip.results.checkpoint import CheckpointError
 from proxskip.running import sparse_memory
+from proxskip.support.randomness import FEW_CLIENTS, stream, subset
 from proxskip.support.rows import Journal, Rows, zero_rows
 from proxskip.support.sums import largest, weighted_sum
 from support.methods import METHODS, Row

@@ -18,7 +18,7 @@ from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.reference import ReferenceEngine
 from proxskip.flower import messages
 from proxskip.participation import as_participation
-from proxskip.randomness import anchor_coin, stream
+from proxskip.support.randomness import anchor_coin, stream
 from support import family
 from support.comparing import close
 from support.family import Float32, Halved, LocalSolver, Masks, Mixture, RandK, Signs

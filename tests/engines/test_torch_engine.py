@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import proxskip as ps
-from proxskip.randomness import minibatch
+from proxskip.support.randomness import minibatch
 from support import methods
 from support.comparing import bits, close, near
 from support.methods import NAMED, Row

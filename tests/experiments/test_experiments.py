@@ -20,9 +20,9 @@ from proxskip.experiments.closed_form_quadratics import AffineMap, ClosedFormEng
 from proxskip.experiments.figures import experiment
 from proxskip.methods.registry import METHODS
 from proxskip.methods.steps import geometric
-from proxskip.randomness import stream
 from proxskip.report.figures import Claim, Experiment, Series
 from proxskip.running.ledger import Ledger
+from proxskip.support.randomness import stream
 from proxskip.types import Array
 from support.comparing import close
 from support.methods import NAMED

@@ -10,7 +10,7 @@ import pytest
 
 import proxskip as ps
 from proxskip.methods.steps import geometric
-from proxskip.randomness import stream
+from proxskip.support.randomness import stream
 from support.comparing import close
 
 pytestmark = pytest.mark.long

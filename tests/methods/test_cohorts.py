@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import proxskip as ps
 from proxskip.engines.reference import ReferenceEngine
 from proxskip.participation import Bernoulli, Uniform, as_participation
-from proxskip.randomness import stream
+from proxskip.support.randomness import stream
 from proxskip.types import InputError
 from support.comparing import close
 from support.machine import Machine, cohorts_of

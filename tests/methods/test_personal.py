@@ -5,7 +5,7 @@ import pytest
 
 import proxskip as ps
 from proxskip.methods.steps import geometric
-from proxskip.randomness import stream
+from proxskip.support.randomness import stream
 from support.comparing import close
 from support.error_maps import ErrorMaps
 from support.machine import Machine

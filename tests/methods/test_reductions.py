@@ -12,7 +12,7 @@ import proxskip as ps
 from proxskip import theory
 from proxskip.methods.registry import step_limits
 from proxskip.methods.steps import geometric
-from proxskip.randomness import stream
+from proxskip.support.randomness import stream
 from proxskip.types import Array
 from support.comparing import close
 from support.machine import Machine

@@ -5,7 +5,7 @@ import random
 import pytest
 
 import proxskip as ps
-from proxskip.randomness import minibatch
+from proxskip.support.randomness import minibatch
 
 torch = pytest.importorskip("torch")
 from proxskip.torch import train  # noqa: E402

@@ -33,9 +33,9 @@ from proxskip.methods import FedLin, FiveGCS, LocalGD, Scaffnew, Scaffold, SLoca
 from proxskip.participation import Everyone, Participation, Uniform
 from proxskip.problems.federated import Problem
 from proxskip.problems.quadratic import Quadratic
-from proxskip.randomness import generator, python_generator
 from proxskip.results.result import Status
 from proxskip.running.audit import allowed, rounded_scale
+from proxskip.support.randomness import generator, python_generator
 from proxskip.types import Array
 from support.lockstep import drive, forked
 

@@ -382,7 +382,7 @@ FEW = ("drawn", "adamw")
 
 def virtual(rank, n, folder):
     """What ``train`` does for n clients, on n ranks: x after 20 rounds of each setting, also in single precision."""
-    from proxskip.randomness import minibatch
+    from proxskip.support.randomness import minibatch
 
     settings = VIRTUAL if n == 4 else {name: VIRTUAL[name] for name in FEW}
     both = [(name, dtype) for name in settings for dtype in (torch.float64, torch.float32)]

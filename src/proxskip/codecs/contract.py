@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from proxskip import randomness
+from proxskip.support import randomness
 from proxskip.types import Array
 
 Encoded = bytes | memoryview

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from proxskip.codecs.contract import Encoded
-from proxskip.randomness import Words
+from proxskip.support.randomness import Words
 from proxskip.types import AnyArray, Array, Indices, InputError
 
 Bits = npt.NDArray[np.uint8]

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 
 from proxskip.graphs import Graph
-from proxskip.randomness import stream
+from proxskip.support.randomness import stream
 from proxskip.types import Array, Flags, Indices, InputError
 
 

@@ -13,7 +13,7 @@ from proxskip.core.exchange import Anchor, Pull, Sent
 from proxskip.problems.clients import checked_gradient, expansion
 from proxskip.problems.federated import Problem
 from proxskip.problems.oracles import is_random
-from proxskip.randomness import anchor_coin, minibatch
+from proxskip.support.randomness import anchor_coin, minibatch
 from proxskip.types import Array, Column, Counts, Indices, InputError, Stack
 
 

@@ -16,7 +16,7 @@ from proxskip.codecs import Key
 from proxskip.core.engine import Request, look
 from proxskip.core.exchange import Anchor, Pull
 from proxskip.engines.local import Sender, check_descent, key_of, pull_to_zero
-from proxskip.randomness import anchor_coin
+from proxskip.support.randomness import anchor_coin
 from proxskip.types import AnyArray, Array, Column, Counts, Flags, Indices, Stack
 
 

@@ -24,8 +24,8 @@ from proxskip.methods.steps import geometric
 from proxskip.participation import Everyone
 from proxskip.problems.federated import Problem
 from proxskip.problems.quadratic import Quadratic
-from proxskip.randomness import generator, stream
 from proxskip.running.metered_exchange import MeteredExchange
+from proxskip.support.randomness import generator, stream
 from proxskip.types import Array, Indices, Vectors
 
 

@@ -24,8 +24,8 @@ from proxskip.methods.registry import title
 from proxskip.methods.steps import geometric
 from proxskip.problems.federated import Problem
 from proxskip.problems.quadratic import random_quadratics
-from proxskip.randomness import stream
 from proxskip.report.figures import Panel, Series
+from proxskip.support.randomness import stream
 from proxskip.types import Array
 
 SEEDS_PER_FILE = 10

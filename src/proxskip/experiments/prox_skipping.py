@@ -20,8 +20,8 @@ from proxskip.methods import Accelerated, ProxGD, ProxSkip
 from proxskip.methods.registry import title
 from proxskip.problems.federated import Problem
 from proxskip.problems.quadratic import Quadratic
-from proxskip.randomness import generator
 from proxskip.report.figures import Panel, Series, Table
+from proxskip.support.randomness import generator
 
 SLOPE_TOLERANCE = 0.1
 MAX_ROUNDS = 5_000_000

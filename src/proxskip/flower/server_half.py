@@ -13,7 +13,7 @@ from proxskip.core.gossip import Links
 from proxskip.core.method import Method
 from proxskip.problems.federated import Problem
 from proxskip.prox import conjugate_prox
-from proxskip.randomness import stream
+from proxskip.support.randomness import stream
 from proxskip.types import Array, Indices, InputError, Vectors
 
 Steps = int | Sequence[int]

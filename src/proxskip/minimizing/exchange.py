@@ -34,7 +34,7 @@ from proxskip.minimizing.functions import CURVATURE_SLACK, Smooth, curvature
 from proxskip.problems.federated import Problem
 from proxskip.problems.linear_model import LinearModel
 from proxskip.problems.oracles import dtype_of
-from proxskip.randomness import minibatch, stream
+from proxskip.support.randomness import minibatch, stream
 from proxskip.types import Array, Column, Indices, InputError, Prox, Vectors, is_sparse
 
 INNER_ERROR_SHARE = 0.25

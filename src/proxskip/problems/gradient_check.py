@@ -20,7 +20,7 @@ import numpy as np
 
 from proxskip.problems import oracles
 from proxskip.problems.clients import Clients, checked_gradient, checked_value
-from proxskip.randomness import generator
+from proxskip.support.randomness import generator
 from proxskip.types import Array, Oracle
 
 DOUBLE, SINGLE = float(np.finfo(np.float64).eps), float(np.finfo(np.float32).eps)

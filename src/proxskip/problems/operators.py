@@ -7,7 +7,7 @@ import numpy.typing as npt
 import scipy
 
 from proxskip.problems import spectrum
-from proxskip.randomness import generator
+from proxskip.support.randomness import generator
 from proxskip.types import Array, InputError, Matrix
 
 EXACT_NORM_UP_TO = 1024

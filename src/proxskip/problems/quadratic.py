@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from proxskip import theory
 from proxskip.problems.spectrum import norm, smallest_eigenvalue, top_eigenvalue
-from proxskip.randomness import generator
+from proxskip.support.randomness import generator
 from proxskip.types import Array, InputError
 
 

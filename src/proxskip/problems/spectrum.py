@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from proxskip.randomness import generator
 from proxskip.support.compiling import compiling
 from proxskip.support.cores import available_cores
+from proxskip.support.randomness import generator
 from proxskip.types import Array, Indices, InputError, Matrix, is_sparse
 
 EPS = float(np.finfo(np.float64).eps)

@@ -12,7 +12,7 @@ from proxskip.problems.cox import Cox
 from proxskip.problems.federated import Problem, Smoothness
 from proxskip.problems.linear_model import LinearModel
 from proxskip.problems.packed import Packed, sums
-from proxskip.randomness import generator
+from proxskip.support.randomness import generator
 from proxskip.types import Array, Indices, InputError
 
 By = Literal["label", "iid", "dirichlet", "contiguous", "group"]

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from proxskip import theory
-from proxskip.randomness import dropout_word
+from proxskip.support.randomness import dropout_word
 from proxskip.types import Array, Indices, InputError
 
 Rows = dict[str, Tensor]

@@ -20,10 +20,10 @@ from proxskip.core.gossip import Links, RandomLinks
 from proxskip.participation import Everyone, Participation
 from proxskip.problems.federated import Problem
 from proxskip.prox import conjugate_prox
-from proxskip.randomness import stream
 from proxskip.running.ledger import Ledger, Meter, Whom
 from proxskip.running.missing_clients import asked_in
 from proxskip.running.simulated_time import Clock
+from proxskip.support.randomness import stream
 from proxskip.types import AnyArray, Array, Counts, Indices, InputError, Stack, Vectors
 
 

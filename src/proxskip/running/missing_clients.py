@@ -10,7 +10,7 @@ from __future__ import annotations
 from proxskip.core.method import Method
 from proxskip.participation import Everyone, Participation
 from proxskip.problems.federated import Problem
-from proxskip.randomness import stream
+from proxskip.support.randomness import stream
 from proxskip.types import Indices, InputError
 
 LEAST = 2

@@ -25,10 +25,10 @@ from proxskip.core.method import Method
 from proxskip.networks import HOUR, Network, Traits
 from proxskip.participation import Everyone, Participation, Uniform
 from proxskip.problems.federated import Problem
-from proxskip.randomness import client_uniforms
 from proxskip.results.result import Status
 from proxskip.running.missing_clients import LEAST, commits, fewest, way_to_close
 from proxskip.running.stop import Verdict
+from proxskip.support.randomness import client_uniforms
 from proxskip.types import Array, Counts, Flags, Indices, InputError, Stack
 
 SIM_COLUMNS = ("sim_seconds", "sim_computing", "slowest_seconds", "slowest_client", "late", "lost", "void")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from proxskip import theory
 from proxskip.problems.split import arrangement
-from proxskip.randomness import generator
+from proxskip.support.randomness import generator
 from proxskip.types import Array, Indices, InputError
 
 OF_LABELS = ("label", "labels", "dirichlet")

@@ -27,7 +27,6 @@ from proxskip.networks import Network
 from proxskip.participation import Participation, as_participation
 from proxskip.problems.federated import Problem
 from proxskip.problems.torch_model import Function, Model, tensors_of
-from proxskip.randomness import stream
 from proxskip.results import folder as folders
 from proxskip.results.atomic import atomic_write
 from proxskip.results.checkpoint import differences, in_words
@@ -36,6 +35,7 @@ from proxskip.results.trace import Trace
 from proxskip.running.interrupts import signals_caught
 from proxskip.running.listen import Record, check_callbacks, listening, tell_end, tell_record
 from proxskip.running.progress import shown
+from proxskip.support.randomness import stream
 from proxskip.torch.optimizer import check_local
 from proxskip.torch.settings import Schedule, Settings, State, rate_at
 from proxskip.torch.stacked_optimizer import Make, optimizers_of

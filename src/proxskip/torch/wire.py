@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from proxskip import theory
-from proxskip.randomness import codec_words
+from proxskip.support.randomness import codec_words
 from proxskip.types import InputError
 
 CODECS = ("float32", "bfloat16", "natural", "top-k")

@@ -26,7 +26,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numba import njit
 
-from proxskip.randomness import REDRAW, STREAMS
+from proxskip.support.randomness import REDRAW, STREAMS
 from proxskip.types import AnyArray, Indices
 
 ROWS_PER_TILE, ENTRIES_PER_TILE = 8, 4

@@ -21,7 +21,7 @@ from proxskip.engines.torch.network_objective import WholeNetwork
 from proxskip.engines.torch.stacked_functions import Networks, family_of
 from proxskip.engines.torch.stacked_steps import StackedSteps
 from proxskip.problems.federated import Problem
-from proxskip.randomness import dropout_word
+from proxskip.support.randomness import dropout_word
 from proxskip.support.sums import weighted_sum
 from proxskip.types import Array, Counts, Indices, InputError, Vectors
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from proxskip.core.engine import look
 from proxskip.engines.cpu.kernels import draw_rows, room_for, subset
 from proxskip.engines.torch.stacked_functions import Parts
-from proxskip.randomness import dropout_word
+from proxskip.support.randomness import dropout_word
 from proxskip.types import Counts, Indices
 
 STEPS_AT_ONCE = 32
