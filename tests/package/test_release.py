@@ -33,7 +33,7 @@ def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
     assert {name.split("/")[0].split("-")[0] for name in names} == {"proxskip"}
     for data in ("report/page.css", "report/page.js", "py.typed", ".agents/skills/proxskip/SKILL.md"):
         assert f"proxskip/{data}" in names
-    assert not [name for name in names if "test" in name or name.endswith(".pyc")]
+    assert not [name for name in names if "/test_" in name or "tests/" in name or name.endswith(".pyc")]
 
 
 @pytest.mark.slow

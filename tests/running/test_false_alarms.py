@@ -39,7 +39,7 @@ def check(result: ps.Result, what: Any) -> None:
 def drawn(row: Row, rng: np.random.Generator) -> tuple[ps.Problem, Any, dict[str, Any], str]:
     """A random problem for this row, its method and further arguments of ``run``."""
     n, d = row.clients, 4
-    L, kappa = 10.0 ** rng.integers(-3, 5), float(rng.choice([2.0, 30.0, 1000.0]))
+    L, kappa = 10.0 ** rng.integers(-3, 5), float(rng.choice([2.0, 20.0, 100.0]))
     parts = ps.random_quadratics(n, d, L=L, mu=L / kappa, seed=int(rng.integers(2**31)))
     weights = row.weights
     if row.name in WEIGHTED and rng.random() < 0.5:
@@ -68,11 +68,11 @@ def test_500_sound_runs_are_not_accused(part: int) -> None:
         row = METHODS[(20 * part + k) % len(METHODS)]
         problem, method, given, what = drawn(row, rng)
         engine = "reference" if k % 4 == 0 else "cpu"
-        rounds = 300 if engine == "reference" else 1500
+        rounds = 300 if engine == "reference" else 800
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ps.NoTheoremWarning)
             warnings.simplefilter("ignore", ps.UnsafeStepWarning)
-            limits = {"rounds": rounds, "iterations": 20_000}
+            limits = {"rounds": rounds, "iterations": 8_000}
             result = ps.run(method, problem, engine=engine, allow_unsafe_step=True, **limits, **given)
         if row.name in BIASED and result.status is ps.Status.STALLED:
             continue

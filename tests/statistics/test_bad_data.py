@@ -203,6 +203,7 @@ def test_sites_without_events_or_counts_are_right_data() -> None:
         (ps.Cox(beside(-TIME), TIME, EVENT), "x4"),
         (ps.Cox(beside(NEVER), TIME, EVENT), "x4"),
         (ps.Poisson(A, 0 * COUNT, intercept=True), "intercept"),
+        (ps.Softmax(beside(TAIL), CLASS), "x4 of class 0"),
     ],
 )
 def test_a_run_on_its_way_to_infinity_does_not_say_that_it_converged(model: Any, named: str, tol: float) -> None:

@@ -155,6 +155,12 @@ class Softmax(LinearModel):
         """The number of unknowns: classes times features."""
         return int(self.A.shape[1]) * self.C
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the coefficients, class by class."""
+        features = super().columns
+        return tuple(f"{feature} of class {label}" for label in self.classes for feature in features)
+
     def margins(self, x: Array, A: Matrix = None) -> Array:
         """The margins a_j' x_c, one row per sample and one column per class."""
         return super().margins(x.reshape(self.C, -1).T, A)

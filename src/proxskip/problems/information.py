@@ -93,7 +93,7 @@ def collinear(H: Array, names: Sequence[str]) -> str | None:
             "at risk at every event"
         )
     C = H / np.outer(scale, scale)
-    rounding = 100 * len(H) * np.finfo(np.float64).eps
+    rounding = _rounding(len(H))
     if _least(C) > rounding:
         return None
     # the fewest of the first columns that depend on each other: the least eigenvalue only falls with more columns
@@ -146,12 +146,21 @@ def endless(problem: Any, x: Array, is_claimed: bool = True) -> str | None:
 def newton_step(told: Information) -> Array:
     """The way from x to the minimizer of the quadratic model, also where the Hessian is singular."""
     scale = 1.0 / np.sqrt(np.diag(told.first_hessian))
-    scaled: Array = told.hessian * np.outer(scale, scale)
+    units = np.outer(scale, scale)
+    seen = _seen(told.first_hessian * units)
+    hessian = seen.T @ (told.hessian * units) @ seen
     try:
-        solved = scipy.linalg.cho_solve(scipy.linalg.cho_factor(scaled), scale * told.gradient)
+        solved = scipy.linalg.cho_solve(scipy.linalg.cho_factor(hessian), seen.T @ (scale * told.gradient))
     except np.linalg.LinAlgError:  # along the flattest direction, at the length that columns in these units have
-        solved = scipy.linalg.eigh(scaled)[1][:, 0]
-    return np.asarray(-scale * solved)
+        solved = scipy.linalg.eigh(hessian)[1][:, 0]
+    return np.asarray(-scale * (seen @ solved))
+
+
+def _seen(H: Array) -> Array:
+    """Directions that span those along which the likelihood changes: the columns, unless they depend on each other."""
+    values, directions = scipy.linalg.eigh(H)
+    is_seen = values > _rounding(len(H))
+    return np.eye(len(H)) if is_seen.all() else np.asarray(directions[:, is_seen])
 
 
 def listed(names: Sequence[str]) -> str:
@@ -162,3 +171,8 @@ def listed(names: Sequence[str]) -> str:
 
 def _least(C: Array) -> float:
     return float(scipy.linalg.eigvalsh(C, subset_by_index=[0, 0])[0])
+
+
+def _rounding(d: int) -> float:
+    """Eigenvalues of a matrix with ones on its diagonal that may be zero."""
+    return 100 * d * float(np.finfo(np.float64).eps)
