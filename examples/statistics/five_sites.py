@@ -1,6 +1,7 @@
 """Five sites, a Flower SuperNode each on this machine, fit Cox's model; beside it the fit of all rows together.
 
     python examples/statistics/five_sites.py
+    python examples/statistics/five_sites.py 3      with three sites
 
 It needs  pip install "proxskip[flower,frames]" lifelines.  The data are the Rossi recidivism data, which come with
 lifelines: 432 men were observed for a year after their release. Every site is a stratum of its own.
@@ -23,7 +24,7 @@ from lifelines import CoxPHFitter
 from lifelines.datasets import load_rossi
 
 HERE = Path(__file__).resolve().parent
-SITES = 5
+SITES = int(sys.argv[1]) if len(sys.argv) > 1 else 5
 TO_THE_END = {"precision": 1e-20, "r_precision": 1e-20}
 """lifelines stops earlier unless it is told to go on."""
 HEAD = ("estimate", "standard_error", "z", "p", "low", "high")
@@ -85,7 +86,7 @@ def main() -> int:
         found = federated(Path(home))
     ours = [[record["name"], *(f"{record[name]:.5g}" for name in HEAD)] for record in found["records"]]
     print(found["title"], f"; {found['rounds']} rounds", sep="")
-    for who, rows in (("five sites", ours), ("all rows, by lifelines", pooled())):
+    for who, rows in ((f"{SITES} sites", ours), ("all rows, by lifelines", pooled())):
         print(f"\n{who:<24}" + "".join(f"{name:>15}" for name in HEAD))
         for name, *cells in rows:
             print(f"{name:<24}" + "".join(f"{cell:>15}" for cell in cells))

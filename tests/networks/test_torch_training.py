@@ -22,7 +22,7 @@ from support import torch_ranks  # noqa: E402
 from support.torch_ranks import RANKS, on_ranks  # noqa: E402
 from support.torch_training import Stopping, accuracy, plain, trained  # noqa: E402
 
-pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("torch-ranks")]
+pytestmark = pytest.mark.torch
 cross_entropy = torch.nn.functional.cross_entropy
 
 
@@ -35,6 +35,7 @@ def ranks(tmp_path_factory):
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("torch-ranks")
 @pytest.mark.parametrize(
     ("name", "n"),
     [*((name, RANKS) for name in torch_ranks.VIRTUAL), *((k, n) for k in torch_ranks.FEW for n in (2, 3))],

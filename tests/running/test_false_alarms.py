@@ -72,7 +72,7 @@ def test_500_sound_runs_are_not_accused(part: int) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ps.NoTheoremWarning)
             warnings.simplefilter("ignore", ps.UnsafeStepWarning)
-            limits = {"rounds": rounds, "iterations": 8_000}
+            limits = {"rounds": rounds, "iterations": 4_000}
             result = ps.run(method, problem, engine=engine, allow_unsafe_step=True, **limits, **given)
         if row.name in BIASED and result.status is ps.Status.STALLED:
             continue
