@@ -64,7 +64,8 @@ def federated(home: Path) -> Any:
     script, result = federation(home), home / "table.json"
     try:
         script.up("127.0.0.1", SITES, plain=True, insecure=False)
-        words = [script.BIN / "flwr", "run", HERE, script.NAME, "--stream", "--run-config", f'out="{result}"']
+        settings = f'out="{result}" clients={SITES}'
+        words = [script.BIN / "flwr", "run", HERE, script.NAME, "--stream", "--run-config", settings]
         done = subprocess.run([str(w) for w in words], env=script.environment(), capture_output=True, text=True)
     finally:
         script.down()
