@@ -51,7 +51,8 @@ def duration(seconds: float | None) -> str:
     for unit, size, most in (("s", 1.0, 120), ("min", 60.0, 120), ("h", 3600.0, 48)):
         if seconds < most * size:
             return f"{seconds / size:.3g} {unit}"
-    return f"{seconds / 86400:.3g} days"
+    days = seconds / 86400
+    return f"{days:.3g} days" if days < 1000 else f"{days:,.0f} days"
 
 
 def gap(value: float | None) -> str:
