@@ -28,9 +28,9 @@ from proxskip.support.cores import available_cores
 from proxskip.support.sums import SUM_BLOCK, sum_in_order
 from proxskip.types import Array, Counts, Flags, Indices, Oracle, Vectors
 
-LARGE = 1 << 18
+LARGE = 1 << 19
 """Numbers in a cohort's stack from which a half runs on ranges of the members, each on one thread."""
-NUMBERS_PER_RANGE = 1 << 16
+NUMBERS_PER_RANGE = 1 << 17
 """Numbers in the stack of a range: the vectors of a half stay in the cache."""
 ENTRIES_PER_RANGE = 5e6
 """Entries of the local steps of a range: many threads find work, and Python takes little of the time."""
