@@ -38,7 +38,7 @@ PEAK = np.where(CLASS == 1, 5.0 + A[:, 2], 5.0 - 1e-3)
 def test_classes_that_can_be_separated_have_no_table(column: Array, named: str, intercept: bool, solver: str) -> None:
     problem = sites(ps.Logistic(beside(column), CLASS, intercept=intercept))
     steps = 60 if solver == "newton" else 12  # the coefficients are then moderate, and still grow
-    with pytest.raises(InputError, match=f"grows for ever along ({named}).*, which predict the outcomes"):
+    with pytest.raises(InputError, match=f"grows for ever along ({named}).*, by which the outcomes"):
         inference(problem, minimizer(problem, steps))
 
 
@@ -127,7 +127,7 @@ NOTHING = ((np.arange(120) % 5 == 0) & (COUNT == 0)).astype(float)
 )
 def test_times_and_counts_that_are_fitted_without_error_have_no_table(model: Any, named: str, steps: int) -> None:
     problem = sites(model)
-    with pytest.raises(InputError, match=f"grows for ever along {named}.*, which predict the outcomes"):
+    with pytest.raises(InputError, match=f"grows for ever along {named}.*, by which the outcomes"):
         inference(problem, minimizer(problem, steps))
 
 
@@ -204,6 +204,7 @@ def test_sites_without_events_or_counts_are_right_data() -> None:
         (ps.Cox(beside(NEVER), TIME, EVENT), "x4"),
         (ps.Poisson(A, 0 * COUNT, intercept=True), "intercept"),
         (ps.Softmax(beside(TAIL), CLASS), "x4 of class 0"),
+        (ps.Logistic(beside(np.column_stack([TAIL, A[:, 0], np.zeros(len(A))])), CLASS), "x4"),
     ],
 )
 def test_a_run_on_its_way_to_infinity_does_not_say_that_it_converged(model: Any, named: str, tol: float) -> None:
@@ -247,6 +248,7 @@ FEW = RNG.poisson(1e-6 * EXPOSURE * np.exp(A @ [0.3, 0.2, 0.0]))
         ps.Poisson(A, RARE, intercept=True),
         ps.Poisson(A, FEW, offset=np.log(EXPOSURE), intercept=True),
         ps.Logistic(beside(A[:, 0]), CLASS),  # collinear: there are many minimizers, and this is one
+        ps.Logistic(beside(np.zeros(len(A))), CLASS),
         ps.Poisson(A, np.round(1e5 * np.exp(2 * A[:, 0])), intercept=True),
         ps.Cox(A, TIME, EVENT),
         ps.LeastSquares(1e-4 * A, Y),

@@ -114,7 +114,8 @@ def separated(told: Information, step: Array) -> str | None:
         return None
     parts = np.abs(step) * np.sqrt(np.diag(told.first_hessian))
     found = [told.names[j] for j in np.argsort(-parts) if parts[j] > 0.1 * parts.max()]
-    return f"the likelihood grows for ever along {listed(found)}, which predict the outcomes of some rows without error"
+    without_error = "by which the outcomes of some rows are predicted without error"
+    return f"the likelihood grows for ever along {listed(found)}, {without_error}"
 
 
 def endless(problem: Any, x: Array, is_claimed: bool = True) -> str | None:
@@ -145,7 +146,8 @@ def endless(problem: Any, x: Array, is_claimed: bool = True) -> str | None:
 
 def newton_step(told: Information) -> Array:
     """The way from x to the minimizer of the quadratic model, also where the Hessian is singular."""
-    scale = 1.0 / np.sqrt(np.diag(told.first_hessian))
+    curvature = np.diag(told.first_hessian)
+    scale = np.divide(1.0, np.sqrt(curvature), out=np.zeros(len(curvature)), where=curvature > 0)
     units = np.outer(scale, scale)
     seen = _seen(told.first_hessian * units)
     hessian = seen.T @ (told.hessian * units) @ seen

@@ -45,7 +45,11 @@ def number(value: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """A time with two or three digits: 0.53 s, 12 min, 3.4 h, 2.1 days."""
+    """A time with two or three digits: 0.53 s, 12 min, 3.4 h, 2.1 days.
+
+    >>> duration(5e8)
+    '5,787 days'
+    """
     if seconds is None or not math.isfinite(seconds):
         return "-"
     for unit, size, most in (("s", 1.0, 120), ("min", 60.0, 120), ("h", 3600.0, 48)):
