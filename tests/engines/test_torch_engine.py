@@ -13,6 +13,7 @@ from proxskip.support.randomness import minibatch
 from support import methods
 from support.comparing import bits, close, near
 from support.methods import NAMED, Row
+from support.problems import quadratics
 from support.tiers import thinned
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -236,6 +237,18 @@ def test_what_is_no_network_and_no_device_gets_a_sentence() -> None:
         TorchEngine("nonsense")
     with pytest.raises(ps.InputError, match="unknowns"):
         ps.Problem([Model(torch.nn.Linear(k, 2), MSE, torch.ones(2, k), torch.ones(2, 2)) for k in (3, 2)])
+
+
+def test_a_rule_that_reads_x_in_every_round_is_refused_with_advice_that_helps() -> None:
+    problem = ps.Problem(quadratics(1))
+    for method, instead, advised in [
+        (ps.Fista.theory(problem), "take accelerated if mu is known", ps.Accelerated.theory(problem)),
+        (ps.APDA(2.0), "give balance=False", ps.APDA(2.0, balance=False)),
+    ]:
+        with pytest.raises(ps.InputError, match=f'has to read x in every round; {instead}, or use engine="cpu"'):
+            ps.run(method, problem, rounds=9, engine="torch")
+        check(advised, problem, "torch", 1e-12, 9)
+        check(method, problem, "cpu", 1e-12, 9)
 
 
 def imitate_graphs(monkeypatch: pytest.MonkeyPatch) -> None:

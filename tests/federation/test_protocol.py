@@ -460,6 +460,22 @@ class Masked(Plain):
 
 
 @dataclass(frozen=True)
+class Wrong(Plain):
+    """A half with a mistake of its author's."""
+
+    def local(self, client: Any, memory: Any, K: int, x: Any) -> Any:
+        raise TypeError("a mistake of the author's")
+
+
+@dataclass(frozen=True)
+class Later(Plain):
+    """The same method in a later version, whose half takes one vector more."""
+
+    def local(self, client: Any, memory: Any, K: int, x: Any, v: Any) -> Any:  # type: ignore[override]
+        raise AssertionError
+
+
+@dataclass(frozen=True)
 class Borrowed(Plain):
     def round(self, server: Any, exchange: Any) -> Any:
         return {"x": exchange(ps.Scaffnew(0.1, 0.5).local_in_cohort, server["x"], K=1)[0]}
@@ -469,6 +485,16 @@ def test_an_h_that_is_no_control_variate_is_not_audited() -> None:
     w = Wires(rounds=4, method=Plain(), audit=1)
     w.finish()
     assert (w.state.round, w.state.counts.audits, w.state.verdict[0]) == (4, 0, ps.Status.LIMIT)
+
+
+def test_two_versions_of_a_method_get_a_sentence_and_a_mistake_in_a_half_stays_what_it_is() -> None:
+    w = Wires(method=Plain())
+    ask = messages.encode(w.asks[0])
+    client = w.clients[w.asks[0].client]
+    with pytest.raises(ps.InputError, match=r'half "local" does not take 1 vectors: .*; install the same method on both'):
+        replace(client, method=Later()).step(ClientState(RUN), ask)
+    with pytest.raises(TypeError, match="^a mistake of the author's$"):
+        replace(client, method=Wrong()).step(ClientState(RUN), ask)
 
 
 @pytest.mark.parametrize("cohort", [None, 3])

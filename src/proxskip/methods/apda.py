@@ -109,7 +109,8 @@ class APDA(Method):
         return {"x": x0, "step": np.array([self.gamma, 0.0, 0.0, 0.0])}
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        x, gamma = server["x"], steps.first_of(server["step"])
+        x = server["x"]
+        gamma = steps.first_of(server["step"]) if self.balance else self.gamma
         K = enough_steps(gamma, exchange.problem.L_average) if self.K is None else self.K
         y, m = exchange(partial(self.local, gamma=gamma, smoothness=exchange.problem.L_average), x, K=K)
         new = m if exchange.problem.psi is None else exchange.prox(m, gamma)

@@ -106,7 +106,7 @@ def local_steps(problem: Problem) -> int:
     return max(1, round(math.sqrt(theory.kappa(problem.L, known_mu(problem, "K")))))
 
 
-def first_of(kept: object, what: str = "a step size that adapts", instead: str = "give gamma") -> float:
+def first_of(kept: object, what: str = "a step size that is balanced", instead: str = "give balance=False") -> float:
     """The adaptive number that a server keeps, if its vectors can be read."""
     if not isinstance(kept, np.ndarray):
         raise InputError(f'{what} has to read x in every round; {instead}, or use engine="cpu".')
