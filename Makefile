@@ -26,7 +26,8 @@ docs: $(VENV)/.core
 	$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[docs]'
 	$(BIN)/python docs/site/build.py --out site
 
-# Which tier is for what: see CONTRIBUTING.md
+# Which tier is for what: see CONTRIBUTING.md. LESS="and not release" leaves out what is run before a release alone
+LESS ?=
 PYTEST := -m pytest -n 2 --dist loadgroup
 QUICK := not (slow or long or ray or flower or browser or torch or stats)
 
@@ -37,7 +38,7 @@ test: setup
 	HYPOTHESIS_PROFILE=ci $(BIN)/python $(PYTEST) -m "not slow"
 
 test-slow: setup
-	HYPOTHESIS_PROFILE=thorough $(BIN)/python $(PYTEST) -m "(slow or fuzz) and not (browser or shells)"
+	HYPOTHESIS_PROFILE=thorough $(BIN)/python $(PYTEST) -m "(slow or fuzz) and not (browser or shells) $(LESS)"
 
 # Below, tests that need more than `make setup` installs, or less; each in an environment of its own
 
@@ -59,7 +60,7 @@ TORCH ?= 2.13.0
 	touch $@
 
 test-torch: .venv-torch/.stamp
-	HYPOTHESIS_PROFILE=ci .venv-torch/bin/python $(PYTEST) -m torch
+	HYPOTHESIS_PROFILE=ci .venv-torch/bin/python $(PYTEST) -m "torch $(LESS)"
 
 .venv-trainers/.stamp: pyproject.toml
 	$(PYTHON) -m venv .venv-trainers

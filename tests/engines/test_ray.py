@@ -56,7 +56,7 @@ def engines(ray_here: None) -> Iterator[Engines]:
 run = partial(run_each, every=3)
 
 
-@pytest.mark.parametrize("row", thinned(METHODS, 24))
+@pytest.mark.parametrize("row", thinned(METHODS, 24, 6))
 def test_every_method_takes_the_cpu_engines_way(row: Row, engines: Engines) -> None:
     """On one, two or three actors, by turns."""
     actors = 1 + METHODS.index(row) % 3

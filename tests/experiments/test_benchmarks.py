@@ -134,6 +134,7 @@ def test_a_damaged_download_is_one_sentence(content: bytes, tmp_path: Path, read
 
 @pytest.mark.torch
 @pytest.mark.slow
+@pytest.mark.release
 def test_the_table_of_niid_bench_in_its_quick_form(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     pytest.importorskip("torch")
     monkeypatch.syspath_prepend(str(BENCHMARKS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -183,14 +184,19 @@ def verdicts_of(name: str, made: Experiment) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Experiment, list[Claim], Path]]:
-    folders = {name: tmp_path_factory.mktemp(name) for name in SMALL}
-    return {name: (*made_in(name, folder), folder) for name, folder in folders.items()}
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Experiment, list[Claim], Path]]:
+    """An experiment by name with its claims and its folder, made when it is first asked for."""
+
+    def make(name: str) -> tuple[Experiment, list[Claim], Path]:
+        folder = tmp_path_factory.mktemp(name)
+        return (*made_in(name, folder), folder)
+
+    return functools.cache(make)
 
 
 @pytest.mark.parametrize("name", thinned(SMALL, 2))
 def test_the_claims_hold(name: str, made: Any) -> None:
-    experiment, found, _ = made[name]
+    experiment, found, _ = made(name)
     assert {c.id: c.verdict for c in found if c.verdict not in ("PASS", "REPORTED")} == {}
     assert sum(c.verdict == "PASS" for c in found) >= 2
     assert all(c.experiment == name and c.measured for c in found)
@@ -200,7 +206,7 @@ def test_the_claims_hold(name: str, made: Any) -> None:
 
 @pytest.mark.parametrize("name", SMALL)
 def test_an_experiment_goes_on_where_it_was(name: str, made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    experiment, found, folder = made[name]
+    experiment, found, folder = made(name)
     monkeypatch.setattr(Stepper, "step", None)
     monkeypatch.setattr("proxskip.running.many_runs.run", None)
     other, verdicts = made_in(name, folder)
@@ -264,7 +270,7 @@ OTHERS: list[tuple[str, str, str, Any]] = [
 )
 def test_a_doctored_curve_fails(claim: str, panel: str, method: str, change: Any, made: Any) -> None:
     name = claim.partition("-")[0]
-    experiment = made[name][0]
+    experiment = made(name)[0]
     before = verdicts_of(name, experiment)
     after = verdicts_of(name, doctored(experiment, panel, method, change))
     assert (before[claim], after[claim]) == ("PASS", "FAIL")
@@ -273,7 +279,7 @@ def test_a_doctored_curve_fails(claim: str, panel: str, method: str, change: Any
 
 
 def test_a_slow_contraction_fails(made: Any) -> None:
-    experiment = made["skipping"][0]
+    experiment = made("skipping")[0]
     (table,) = experiment.tables
     at = table.columns.index("measured")
     for by in (0.4, float("nan"), float("inf")):

@@ -28,6 +28,7 @@ def test_constants(problem: ps.Problem) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.slow
+@pytest.mark.release
 def test_scaffnew_goes_on_to_the_end_of_double_precision(problem: ps.Problem) -> None:
     with pytest.warns(ps.UnsafeStepWarning, match=r"\(1\.81/L\)"):
         result = ps.run(ps.Scaffnew(gamma=1 / problem.L, p=0.01), problem, target=2e-13, rounds=2000)

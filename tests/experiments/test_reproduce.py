@@ -32,6 +32,7 @@ from proxskip.report import figures
 from proxskip.report.figures import Claim, Experiment, Series
 from proxskip.results import description
 from proxskip.running.tune import Candidate, grid
+from support.tiers import thinned
 
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("reproduce")]
 
@@ -175,6 +176,7 @@ def test_a_seed_that_arrived_stays_there() -> None:
     assert curves.of_runs(curve("scaffnew"), stopped, axes=("rounds",)).x["rounds"] == list(range(7))
 
 
+@pytest.mark.slow
 def test_two_calls_keep_each_others_experiments(data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_small_figures(monkeypatch)
     monkeypatch.setattr(reproduce, "draw", lambda *about: None)
@@ -210,7 +212,7 @@ def stop(out: Path, data: str, count: int, how: signal.Signals, jobs: int = 1) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", thinned([2, 1], 1, 2))
 def test_stopped_and_killed_and_continued_it_gives_the_same_results(data: str, tmp_path: Path, jobs: int) -> None:
     whole = tmp_path / "whole"
     for attempt in range(10):  # on a busy machine it may be over before the signal comes

@@ -70,6 +70,7 @@ def test_settings_become_toml(word: str, said: str) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not TOOLS, reason="openssl or ssh-keygen is missing")
 @pytest.mark.slow
+@pytest.mark.release
 def test_a_deployment_with_tls_and_keys_on_loopback(tmp_path: Path) -> None:
     """Real processes: two nodes, three rounds, the cpu engine's answer; a node that is not registered stays outside."""
     home = tmp_path / "fed"
@@ -118,6 +119,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_a_simulation_is_the_cpu_engine_bit_for_bit(tmp_path: Path) -> None:
     """Ray workers, state in the Context and on disk, messages through Flower's simulation engine."""
     pytest.importorskip("ray", reason="ray is not installed; the simulation needs it")

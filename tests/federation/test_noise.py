@@ -66,6 +66,7 @@ def test_noise_at_the_clients_leaves_the_sum_at_zero_and_the_error_at_a_floor(cl
     ],
 )
 @pytest.mark.slow
+@pytest.mark.release
 def test_a_clip_does_not_move_the_solution(make: Any, closing: str) -> None:
     """There every xhat_i is x itself. Plain local steps have no such x."""
     problem = ps.Problem(quadratics(4), WEIGHTS)

@@ -16,6 +16,7 @@ import pytest
 import proxskip as ps
 from proxskip.types import InputError
 from support.comparing import bits
+from support.tiers import thinned
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 PROBLEM = ps.Problem(ps.random_quadratics(4, 3, L=1.0, mu=0.01, seed=1))
@@ -131,7 +132,7 @@ def test_a_kill_before_every_change_to_a_file(kind: str, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["run", "resume", "sweep"])
+@pytest.mark.parametrize("kind", thinned(["run", "resume", "sweep"], 1, 3))
 def test_a_kill_at_random_moments(kind: str, tmp_path: Path) -> None:
     draw, known, killed = random.Random(kind), {}, 0
     seconds = []

@@ -34,7 +34,7 @@ def together(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [*SHORT, *LONG, *NEW])
+@pytest.mark.parametrize("case", [*SHORT, *(pytest.param(case, marks=pytest.mark.release) for case in LONG), *NEW])
 def test_what_holds_on_four_ranks(case, together):
     """Each case is a function of torch_ranks.py, which says what holds."""
     (cases,) = (cases for cases in (SHORT, LONG, NEW) if case in cases)

@@ -38,7 +38,10 @@ def ranks(tmp_path_factory):
 @pytest.mark.xdist_group("torch-ranks")
 @pytest.mark.parametrize(
     ("name", "n"),
-    [*((name, RANKS) for name in torch_ranks.VIRTUAL), *((k, n) for k in torch_ranks.FEW for n in (2, 3))],
+    [
+        *(pytest.param(name, RANKS, marks=pytest.mark.release) for name in torch_ranks.VIRTUAL),
+        *((name, n) for name in torch_ranks.FEW for n in (2, 3)),
+    ],
 )
 def test_it_is_the_optimizer_on_as_many_ranks(name, n, ranks):
     setting = torch_ranks.VIRTUAL[name]

@@ -107,7 +107,7 @@ def calm(result: ps.Result) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("row", thinned([row for row in METHODS if row.claims("converges")], 40))
+@pytest.mark.parametrize("row", thinned([row for row in METHODS if row.claims("converges")], 40, 8))
 def test_no_alarm_at_machine_precision(row: Row) -> None:
     """Many rounds after the end of convergence, where the residual wanders on the last digits."""
     problem = row.quadratic()

@@ -28,11 +28,18 @@ def row_name(value: Any) -> str | None:
     return getattr(about, "name", None)
 
 
-def thinned(values: Iterable[Any], every: int = 4) -> list[Any]:
-    """All values of a parameter; one of every so many stays out of the slow tier, the first among them."""
-    return [
-        pytest.param(v, marks=[pytest.mark.slow] if k % every else [], id=row_name(v)) for k, v in enumerate(values)
-    ]
+def thinned(values: Iterable[Any], every: int = 4, landing: int = 1) -> list[Any]:
+    """All values of a parameter, as rows of which only some run often; the first always does.
+
+    One of ``every`` so many stays out of the slow tier, and one of ``landing`` so many is not left for a release.
+    """
+    rows = []
+    for k, value in enumerate(values):
+        marks = [pytest.mark.slow] if k % every else []
+        if k % landing:
+            marks.append(pytest.mark.release)
+        rows.append(pytest.param(value, marks=marks, id=row_name(value)))
+    return rows
 
 
 def needs(package: str) -> pytest.MarkDecorator:
