@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +209,22 @@ def test_a_resumed_run_goes_on_in_simulated_time(problem: ps.Problem, tmp_path: 
     for name in ("sim_seconds", "sim_computing", "late", "lost", "void", "slowest_client"):
         assert found.trace[name].tobytes() == whole.trace[name].tobytes()
     assert ps.load(tmp_path / "a").summary["sim_seconds"] == whole.summary["sim_seconds"]  # type: ignore[union-attr]
+
+
+def test_a_run_that_gave_up_tries_other_attempts_when_it_is_resumed(problem: ps.Problem, tmp_path: Path) -> None:
+    """As often as it takes, it ends like a run with more patience."""
+    given: dict[str, Any] = {"rounds": 10, "seed": 2}
+    unlucky = ps.Network(0.1, math.inf, gradient=0.0, lost_before=0.2, deadline=1.0, patience=0)
+    whole = ps.run("gd", problem, network=replace(unlucky, patience=1000), **given)
+    found = ps.run("gd", problem, network=unlucky, out=tmp_path / "run", **given)
+    assert (found.status, whole.status) == (ps.Status.STALLED, ps.Status.LIMIT)
+    for _ in range(1000):
+        if found.rounds == whole.rounds:
+            break
+        found = ps.resume(tmp_path / "run", problem, rounds=10)
+    assert found.x.tobytes() == whole.x.tobytes()
+    for name in ("sim_seconds", "lost", "void"):
+        assert found.trace[name][-1] == whole.trace[name][-1] > 0
 
 
 # -- networks ----------------------------------------------------------------------------------------------------------

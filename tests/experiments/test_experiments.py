@@ -201,6 +201,7 @@ def test_the_claims_hold(name: str, made: Any) -> None:
     assert sum(c.verdict == "PASS" for c in found) >= 2
     assert all(c.experiment == name and c.measured for c in found)
     assert [c.measured in experiment.sentence for c in found] == [True] + [False] * (len(found) - 1)
+    assert len(experiment.panels) >= 2
     assert all(np.all(np.isfinite(s.y)) for panel in experiment.panels for s in panel.series)
 
 

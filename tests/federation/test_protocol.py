@@ -495,7 +495,7 @@ def test_two_versions_of_a_method_get_a_sentence_and_a_mistake_in_a_half_stays_w
         ps.InputError, match=r'half "local" does not take 1 vectors: .*; install the same method on both'
     ):
         replace(client, method=Later()).step(ClientState(RUN), ask)
-    with pytest.raises(TypeError, match="^a mistake of the author's$"):
+    with pytest.raises(TypeError, match=r"^a mistake of the author's$"):
         replace(client, method=Wrong()).step(ClientState(RUN), ask)
 
 

@@ -249,6 +249,12 @@ def test_a_finite_sum_of_ones_own_is_sampled_like_ours_and_sees_the_shape_of_x0_
         ps.minimize(own, l1, np.zeros((3, 4)), **given)
 
 
+def test_a_long_run_keeps_a_record_of_every_hundredth_part() -> None:
+    rounds = ps.minimize(quadratic(1e5), L1, method="proxgd", tol=1e-9, max_prox=3000).trace["nprox"]
+    assert 300 < len(rounds) < 1000
+    assert np.all(np.diff(rounds) <= 2 + rounds[1:] / 100)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_the_returned_x_is_the_best_certified_one(seed: int) -> None:
     f = ps.LeastSquares(*regression(200, 10), l2=0.1)

@@ -387,6 +387,17 @@ def test_the_certificate_of_an_inexact_prox_is_not_far_from_the_truth(steps: int
         assert any("inexact, by about" in note for note in res.warnings)
 
 
+def test_a_rounded_prox_is_doubted_where_its_errors_count() -> None:
+    """Values on a grid are wrong by up to half of its width, here 1e-5."""
+    psi = OwnProx(lambda x, t: 1e-5 * np.round(prox.L1(0.1).prox(x, t) / 1e-5), prox.L1(0.1))
+    f = quadratic(100.0, 20)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert ps.minimize(f, psi, np.zeros(20), method="fista", tol=1e-3).success
+    with pytest.warns(ProxWarning, match="is not firmly nonexpansive as a prox must be"):
+        assert not ps.minimize(f, psi, np.zeros(20), method="fista", tol=1e-8, max_prox=2000).success
+
+
 def test_an_own_dykstra_that_is_exact_enough_for_tol_is_not_doubted() -> None:
     """Of a box and a half-space; its error of some 1e-13 is no matter at tol = 1e-7, and is one at 1e-12."""
     rng = np.random.default_rng(0)

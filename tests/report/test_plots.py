@@ -178,6 +178,7 @@ def test_a_panel_is_drawn_as_it_says():
     ax = figure.axes[0]
     assert [ax.get_xlabel(), ax.get_ylabel(), ax.get_yscale(), ax.get_xscale()] == ["rounds", "error", "log", "linear"]
     assert ax.lines[0].get_ydata().tolist() == [1.0, 0.1, 0.05]
+    assert ax.get_xlim()[0] == 0.0
     assert len(ax.collections) == 1
     assert "A note." in figure.get_supxlabel()
     assert "Values below 0.05 are drawn at 0.05." in figure.get_supxlabel()
