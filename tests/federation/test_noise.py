@@ -162,3 +162,11 @@ def test_noise_that_is_none_is_refused(words: Any) -> None:
         with pytest.raises(ps.InputError):
             Noise(*words)
     assert Noise.of([2, 1], "client-0") == Noise(2.0, 1.0)
+
+
+def test_a_client_that_adds_noise_reports_no_gradients() -> None:
+    problem = ps.Problem(quadratics())
+    with pytest.raises(
+        ps.InputError, match="this client adds noise, so it does not report gradients; set measure=None"
+    ):
+        federate(scaffnew(problem), problem, 6, lambda i: seeded(1.0, STD, i), measure=2)

@@ -3,6 +3,7 @@
 import itertools
 import sys
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from scipy.sparse.linalg import aslinearoperator
 
 import proxskip as ps
-from proxskip.problems import operators, solve, spectrum
+from proxskip.problems import accuracy, operators, solve, spectrum
 from proxskip.problems.operators import smallest_positive
 from proxskip.problems.split import arrangement
 from proxskip.support import display
@@ -511,3 +512,17 @@ def test_the_smallest_positive_eigenvalue_is_above_rounding_and_no_other(scale):
         for values in ([smallest, 4.0, 9.0, 0.0, 0.0, 0.0], [smallest] * 2 + [9.0] * 4, [smallest] * 6):
             found = smallest_positive(scale * Q * np.array(values) @ Q.T)
             assert found == pytest.approx((scale * smallest) ** 2, rel=1e-4)
+
+
+def test_the_gap_is_bounded_also_by_a_rough_minimum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """f* is known to |grad f|^2/(2 mu) at most."""
+    problem = ps.Problem([ps.Quadratic(np.array([1.0, 0.01]), np.zeros(2))])
+    rough = np.array([0.0, 0.1])
+    certificate = float(np.linalg.norm(problem.gradient(rough)))
+    assert problem.solution is not None
+    solution = replace(problem.solution, x=rough, f=problem.value(rough), certificate=certificate)
+    monkeypatch.setitem(vars(problem), "solution", solution)
+    for x in (rough, np.array([0.1, 0.2]), np.zeros(2)):
+        found = accuracy.gap(problem, x)
+        assert found.most >= problem.value(x)  # f* is 0
+        assert found.value == pytest.approx(problem.value(x) - problem.value(rough))
