@@ -25,6 +25,7 @@ from proxskip.experiments import flags as run_flags
 from proxskip.experiments import settings as cli_build
 from proxskip.experiments.paper_table import table1
 from proxskip.methods.registry import METHODS
+from proxskip.results.run_text import STATUS_WORDS
 from proxskip.running import progress as cli_progress
 from support.comparing import bits
 from support.pages import Terminal
@@ -582,3 +583,7 @@ def test_after_the_race_comes_the_quick_report(monkeypatch, tmp_path):
     assert commands.main(["demo", "--out", str(tmp_path / "d")]) == 130
     assert asked[0].quick
     assert asked[0].out == tmp_path / "d"
+
+
+def test_only_a_run_that_a_callback_ended_is_called_stopped() -> None:
+    assert [status for status, word in STATUS_WORDS.items() if "stopped" in word] == ["STOPPED"]

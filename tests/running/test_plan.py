@@ -85,6 +85,11 @@ def test_where_methods_take_about_as_long_medians_decide(problem: ps.Problem, mo
     assert {seed for name, seed in seeds if name not in ("gd", "accelerated")} == {5}
 
 
+def test_the_margin_has_no_power_of_ten() -> None:
+    rows = [SimpleNamespace(name=n, label=n, seconds=t, rounds=9) for n, t in (("a", 2.0), ("b", 31_046.0))]
+    assert ps.Plan(tuple(rows), 1e-6).sentence == "Take a; b takes 15,500 times as long."  # type: ignore[arg-type]
+
+
 def test_newton_wins_where_a_round_is_dear_and_loses_where_the_way_up_is_thin() -> None:
     rows = ps.Logistic(*ps.datasets.load("breast-cancer"), l2_relative=1e-2)
     problem = ps.split(rows, clients=5, by="iid")

@@ -128,7 +128,7 @@ class Plan(display.Tabled):
         other = next((row for row in self.rows if row.name != best.name and row.seconds < math.inf), None)
         if other is None:
             return f"Take {best.label}; no other method got there."
-        return f"Take {best.label}; {other.label} takes {other.seconds / best.seconds:.3g} times as long."
+        return f"Take {best.label}; {other.label} takes {display.ratio(other.seconds / best.seconds)} times as long."
 
     def _repr_html_(self) -> str:
         return display.table(*self._shown(), self.sentence)
