@@ -76,10 +76,10 @@ def count(value: float | None) -> str:
     return f"{value:.2e}"
 
 
-def ratio(value: float) -> str:
-    """How many times as much: three digits, without a power of ten.
+def rounded(value: float) -> str:
+    """Three digits of a large or a moderate number, never with a power of ten.
 
-    >>> ratio(15_523.0)
+    >>> rounded(15_523.0)
     '15,500'
     """
     return f"{value:.3g}" if value < 999.5 else f"{float(f'{value:.3g}'):,.0f}"
