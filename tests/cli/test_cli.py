@@ -430,12 +430,22 @@ def test_bare_proxskip_prints_help_and_its_version(call):
     assert call("--version")[:2] == (0, f"proxskip {ps.__version__}\n")
 
 
+@pytest.mark.parametrize("columns", [80, 100])
 @pytest.mark.parametrize("name", list(METHODS))
-def test_the_help_of_a_method_is_short_and_has_its_flags_alone(call, monkeypatch, name):
-    monkeypatch.setenv("COLUMNS", "100")
+def test_the_help_of_a_method_fits_on_sixty_lines(call, monkeypatch, name, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    code, out, _ = call("run", name, "--help")
+    usage, *lines = out.splitlines()
+    assert code == 0
+    assert usage.startswith("usage: ")
+    assert len(lines) < 60
+    assert max(map(len, lines)) <= columns
+
+
+@pytest.mark.parametrize("name", list(METHODS))
+def test_the_help_of_a_method_has_its_flags_alone(call, name):
     code, out, _ = call("run", name, "--help")
     assert code == 0
-    assert len(out.splitlines()) <= 60
     shown = set(re.findall(r"^  (--[\w-]+)", out, re.MULTILINE))
     kind = METHODS[name]
     parameters = {flag.flag for flag in run_flags.all_parameters()}
