@@ -49,8 +49,6 @@ from proxskip.problems.poisson import Poisson as Poisson
 from proxskip.problems.quadratic import Quadratic as Quadratic
 from proxskip.problems.quadratic import random_quadratics as random_quadratics
 from proxskip.problems.split import split as split
-from proxskip.problems.stored import open_clients as open_clients
-from proxskip.problems.stored import write_clients as write_clients
 from proxskip.report.plotting import plot as plot
 from proxskip.results.load import load as load
 from proxskip.results.result import Result as Result

@@ -313,8 +313,8 @@ def test_clients_in_a_folder_take_the_cpu_engines_way(
     tmp_path: Path, batch: int | None, engines: Engines, monkeypatch: Any
 ) -> None:
     A, b = data(rows=640, features=40)
-    ps.write_clients(tmp_path / "store", [(scipy.sparse.csr_matrix(A), b, np.arange(640) % 80)])
-    problem = ps.open_clients(tmp_path / "store", l2=0.1, batch=batch)
+    ps.datasets.write_clients(tmp_path / "store", [(scipy.sparse.csr_matrix(A), b, np.arange(640) % 80)])
+    problem = ps.datasets.open_clients(tmp_path / "store", l2=0.1, batch=batch)
     engine, row = engines(3), NAMED["scaffnew-cohort"]
     near(run(row, problem, engine), run(row, problem), 1e-12)
     kill(engine, 1)  # the one that takes its place opens the folder again

@@ -18,6 +18,7 @@ import scipy.sparse
 
 import proxskip as ps
 from proxskip.cli import main
+from proxskip.datasets import open_clients, write_clients
 from proxskip.engines.cpu.engine import CpuEngine
 
 PACKAGE = Path(ps.__file__).parent
@@ -125,7 +126,7 @@ def table(folder: Path, text: str) -> str:
         (lambda d: ps.run("gd", PROBLEM, rounds=1, callbacks=ps.callbacks.Callback()), "callbacks must be a list"),
         (lambda d: PROBLEM.with_batch(2.5), "batch = 2.5 must be a whole number of at least 1."),
         (lambda d: ps.Problem(MODEL), "clients must be a list; for one function write Problem([f])."),
-        (lambda d: (ps.write_clients(d / "c", [PIECE]), ps.open_clients(d / "c", "logistic")), "model must be a class"),
+        (lambda d: (write_clients(d / "c", [PIECE]), open_clients(d / "c", "logistic")), "model must be a class"),
         (lambda d: ps.Decaying("gd", 0.1), "Decaying takes a method object"),
         (lambda d: ps.tune(ps.Decaying(ps.GD(0.5), 0.1), PROBLEM), "tune cannot search with a falling step size"),
         (lambda d: ps.Decaying(ps.Decaying(ps.GD(0.5), 0.1), 0.1), "already decays"),

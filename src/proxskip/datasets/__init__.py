@@ -17,9 +17,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from proxskip.datasets.files import Dataset, read_file, read_svmlight
+from proxskip.datasets.stored import open_clients, write_clients
 from proxskip.types import InputError, printable
 
-__all__ = ["AvailableDataset", "Dataset", "available", "fetch", "load"]
+__all__ = ["AvailableDataset", "Dataset", "available", "fetch", "load", "open_clients", "write_clients"]
 BASE_URL = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
 PAGE = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary.html"
 """Where LIBSVM says what each of its data sets is, and where it is from."""

@@ -21,10 +21,10 @@ import numpy as np
 
 from proxskip.core.engine import BrokenOff, Engine, EngineLost, Request, Size, Work
 from proxskip.core.exchange import ClientHalf, SettleHalf
+from proxskip.datasets.stored import Stored
 from proxskip.engines.sparse_rows import balanced
 from proxskip.problems.federated import Problem, Smoothness
 from proxskip.problems.sharded import RemoteClient, Sharded, Shards
-from proxskip.problems.stored import Stored
 from proxskip.types import Array, EngineError, Indices, InputError, Oracle, Prox, Vectors
 
 if TYPE_CHECKING:  # Ray is imported with them

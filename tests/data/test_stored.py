@@ -9,8 +9,8 @@ import pytest
 import scipy.sparse
 
 import proxskip as ps
+from proxskip.datasets.stored import Stored
 from proxskip.engines.cpu.shards import Rows, pack
-from proxskip.problems.stored import Stored
 from proxskip.results.description import fingerprint
 
 N, D, CLIENTS = 160, 9, 20
@@ -37,8 +37,8 @@ def same(a: Any, b: Any) -> bool:
     ("names", "weights", "batch"), [(False, "rows", None), (True, "equal", None), (True, "rows", 5)]
 )
 def test_a_folder_of_clients_is_the_problem_of_its_rows(tmp_path: Path, names: bool, weights: Any, batch: Any) -> None:
-    ps.write_clients(tmp_path / "store", pieces(names=names))
-    stored = ps.open_clients(tmp_path / "store", l2=0.1, weights=weights, batch=batch)
+    ps.datasets.write_clients(tmp_path / "store", pieces(names=names))
+    stored = ps.datasets.open_clients(tmp_path / "store", l2=0.1, weights=weights, batch=batch)
     A, b, g = rows()
     here = ps.split(ps.Logistic(A, b, l2=0.1), by="group", groups=g, weights=weights, batch=batch)
     assert isinstance(stored.clients, Stored)
@@ -58,8 +58,8 @@ def test_a_folder_of_clients_is_the_problem_of_its_rows(tmp_path: Path, names: b
 
 @pytest.mark.parametrize("batch", [None, 2])
 def test_nothing_is_copied_into_memory(tmp_path: Path, batch: int | None) -> None:
-    ps.write_clients(tmp_path / "store", pieces())
-    problem = ps.open_clients(tmp_path / "store", l2=0.1, batch=batch)
+    ps.datasets.write_clients(tmp_path / "store", pieces())
+    problem = ps.datasets.open_clients(tmp_path / "store", l2=0.1, batch=batch)
     packed = pack(problem)
     assert isinstance(packed, Rows)
     clients: Any = problem.clients
@@ -72,23 +72,23 @@ def test_nothing_is_copied_into_memory(tmp_path: Path, batch: int | None) -> Non
 
 
 def test_pieces_and_places_do_not_matter(tmp_path: Path) -> None:
-    ps.write_clients(tmp_path / "one", lambda: iter(pieces()))
-    ps.write_clients(tmp_path / "two", pieces()[::-1])
-    one, two = (ps.open_clients(tmp_path / name, l2=0.1) for name in ("one", "two"))
+    ps.datasets.write_clients(tmp_path / "one", lambda: iter(pieces()))
+    ps.datasets.write_clients(tmp_path / "two", pieces()[::-1])
+    one, two = (ps.datasets.open_clients(tmp_path / name, l2=0.1) for name in ("one", "two"))
     assert same(one.weights, two.weights)
     x = np.ones(one.d)
     assert np.allclose(one.client_gradients(x), two.client_gradients(x), rtol=1e-12, atol=1e-15)
     assert fingerprint(one) != fingerprint(two)  # the rows of a client are in another order
-    assert fingerprint(one) == fingerprint(ps.open_clients(tmp_path / "one", l2=0.1))
-    assert fingerprint(one) != fingerprint(ps.open_clients(tmp_path / "one", l2=0.2))
+    assert fingerprint(one) == fingerprint(ps.datasets.open_clients(tmp_path / "one", l2=0.1))
+    assert fingerprint(one) != fingerprint(ps.datasets.open_clients(tmp_path / "one", l2=0.2))
 
 
 def test_softmax_and_least_squares_read_the_same_folder(tmp_path: Path) -> None:
-    ps.write_clients(tmp_path / "store", pieces(labels=3))
-    assert ps.open_clients(tmp_path / "store", ps.Softmax, l2=0.1).d == 3 * D
-    assert ps.open_clients(tmp_path / "store", ps.LeastSquares, l2=0.1, batch=2).batch == 2
+    ps.datasets.write_clients(tmp_path / "store", pieces(labels=3))
+    assert ps.datasets.open_clients(tmp_path / "store", ps.Softmax, l2=0.1).d == 3 * D
+    assert ps.datasets.open_clients(tmp_path / "store", ps.LeastSquares, l2=0.1, batch=2).batch == 2
     with pytest.raises(ps.InputError, match="two classes"):
-        ps.open_clients(tmp_path / "store", l2=0.1)
+        ps.datasets.open_clients(tmp_path / "store", l2=0.1)
 
 
 def test_pieces_that_change_between_their_two_readings_are_refused(tmp_path: Path) -> None:
@@ -102,9 +102,9 @@ def test_pieces_that_change_between_their_two_readings_are_refused(tmp_path: Pat
     )):  # fmt: skip
         readings = iter([[(A, b, g)], [second]])
         with pytest.raises(ps.InputError, match="differ when they are read again"):
-            ps.write_clients(tmp_path / str(k), lambda readings=readings: next(readings))
+            ps.datasets.write_clients(tmp_path / str(k), lambda readings=readings: next(readings))
         with pytest.raises(ps.InputError, match="holds no clients"):
-            ps.open_clients(tmp_path / str(k))
+            ps.datasets.open_clients(tmp_path / str(k))
 
 
 def test_what_cannot_be_written_or_read_is_one_sentence(tmp_path: Path) -> None:
@@ -121,21 +121,21 @@ def test_what_cannot_be_written_or_read_is_one_sentence(tmp_path: Path) -> None:
         ([(twice, b, g)], "two entries with the same index"),
     ):
         with pytest.raises(ps.InputError, match=match):
-            ps.write_clients(tmp_path / "a", wrong)  # type: ignore[arg-type]
+            ps.datasets.write_clients(tmp_path / "a", wrong)  # type: ignore[arg-type]
         assert not (tmp_path / "a").exists()
     with pytest.raises(ps.InputError, match="differ when they are read again"):
-        ps.write_clients(tmp_path / "a", iter(pieces()))  # type: ignore[arg-type]
+        ps.datasets.write_clients(tmp_path / "a", iter(pieces()))  # type: ignore[arg-type]
     with pytest.raises(ps.InputError, match="holds no clients"):
-        ps.open_clients(tmp_path / "a")  # not finished
-    ps.write_clients(tmp_path / "f", pieces())
+        ps.datasets.open_clients(tmp_path / "a")  # not finished
+    ps.datasets.write_clients(tmp_path / "f", pieces())
     with pytest.raises(ps.InputError, match="already"):
-        ps.write_clients(tmp_path / "f", pieces())
+        ps.datasets.write_clients(tmp_path / "f", pieces())
     about = tmp_path / "f" / "store.json"
     wrong_count = json.dumps(json.loads(about.read_text()) | {"rows": "160"})
     for text, match in ((wrong_count, r"is damaged \(store.json lacks rows"), ("[]", "another version")):
         about.write_text(text)
         with pytest.raises(ps.InputError, match=match):
-            ps.open_clients(tmp_path / "f")
+            ps.datasets.open_clients(tmp_path / "f")
 
 
 def with_entry(name: str, at: int, value: int) -> Any:
@@ -165,21 +165,21 @@ DAMAGE = {
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_folder_is_refused(damage: str, tmp_path: Path) -> None:
     """Products check no indices: one out of range would read or write other memory."""
-    ps.write_clients(tmp_path / "store", pieces())
+    ps.datasets.write_clients(tmp_path / "store", pieces())
     name, change = DAMAGE[damage]
     path = tmp_path / "store" / f"{name}.npy"
     np.save(path, change(np.load(path)))
     with pytest.raises(ps.InputError, match=r"store is damaged \(.*\.npy .*\); write it again"):
-        ps.open_clients(tmp_path / "store", l2=0.1)
+        ps.datasets.open_clients(tmp_path / "store", l2=0.1)
     for content in (b"", b"no array", b"\x93NUMPY\x01\x00\x76\x00{"):
         path.write_bytes(content)
         with pytest.raises(ps.InputError, match="store is damaged"):
-            ps.open_clients(tmp_path / "store")
+            ps.datasets.open_clients(tmp_path / "store")
 
 
 def test_a_part_of_a_folder_is_checked_for_itself(tmp_path: Path) -> None:
-    ps.write_clients(tmp_path / "store", pieces())
-    clients: Any = ps.open_clients(tmp_path / "store", l2=0.1).clients
+    ps.datasets.write_clients(tmp_path / "store", pieces())
+    clients: Any = ps.datasets.open_clients(tmp_path / "store", l2=0.1).clients
     path = tmp_path / "store" / "indices.npy"
     np.save(path, with_entry("indices", -1, -1)[1](np.load(path)))
     assert len(clients.part(0, 3)()) == 3
