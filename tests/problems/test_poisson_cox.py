@@ -10,6 +10,8 @@ import scipy.sparse
 from scipy.special import logsumexp
 
 import proxskip as ps
+from proxskip.methods.built_in import BUILT_IN
+from proxskip.methods.registry import named
 from proxskip.problems import oracles
 from proxskip.problems.poisson import LARGEST
 from proxskip.results import description
@@ -223,13 +225,67 @@ def test_every_engine_has_the_poisson_of_reference() -> None:
         assert np.allclose(one.x, two.x, rtol=1e-12, atol=0)
 
 
-def test_gradient_methods_ask_for_a_step_and_run_with_it() -> None:
-    problem = ps.split(poisson(), 4, by="iid")
+EVERYWHERE = [m.about.name for m in BUILT_IN if {"clients"} <= m.about.handles and m is not ps.Newton]
+
+
+@pytest.mark.parametrize("l2", [0.0, 0.1])
+@pytest.mark.parametrize("method", EVERYWHERE)
+def test_methods_that_need_L_say_that_counts_have_none(method: str, l2: float) -> None:
+    for batch in (None, 3):
+        problem = ps.split(poisson(l2=l2), 4, by="iid", batch=batch)
+        if batch is None or "batch" in named(method).about.handles:
+            with pytest.raises(InputError, match="no smoothness constant L: use newton, which needs none, or give g"):
+                ps.run(method, problem, rounds=3)
+    with pytest.raises(InputError, match="no smoothness constant L"):
+        _ = problem.L
+
+
+class Unknown:
+    """A function whose L nobody knows."""
+
+    L_known, mu, d = False, None, 2
+
+    def value(self, x: Array) -> float:
+        return 0.5 * float(x @ x)
+
+    def gradient(self, x: Array) -> Array:
+        return x
+
+
+class Unwilling(Unknown):
+    @property
+    def L(self) -> float:
+        raise ValueError("L unknown")
+
+
+class Wrong(Unknown):
+    L = 1.0
+
+
+@pytest.mark.parametrize("kind", [Unknown, Unwilling, Wrong])
+def test_no_step_follows_from_an_L_that_an_oracle_does_not_know(kind: Any) -> None:
+    problem = ps.Problem([kind(), kind()])
+    for method in ("gd", "scaffnew", "local-gd"):
+        with pytest.raises(InputError, match=f"the L of a {kind.__name__} is unknown, so no step .* give gamma"):
+            ps.run(method, problem, rounds=3)
+    assert ps.run(ps.GD(0.5), problem, tol=1e-6, x0=np.ones(2)).success
+
+
+def test_gradient_methods_run_with_a_step_that_is_given() -> None:
+    problem, curved = (ps.split(poisson(l2=l2), 4, by="iid") for l2 in (0.0, 0.1))
     assert not problem.knows_L
-    with pytest.raises(InputError, match="no smoothness constant L: use newton, which needs none, or give gamma"):
-        ps.run("gd", problem, rounds=3)
     assert ps.run(ps.GD(gamma=0.05), problem, tol=1e-6).success
+    for method in (ps.Accelerated(0.05, beta=0.5), ps.FedLin(0.05, K=3), ps.Scaffnew(0.05)):
+        result = ps.run(method, curved, tol=1e-6)
+        assert result.success
+        assert result.summary["lyapunov_bound"] is None  # no theorem covers the step
     assert ps.run("scaffnew", ps.split(cox(l2=0.1), 3, by="iid"), tol=1e-6).success
+
+
+def test_a_run_of_counts_with_l2_says_what_is_known_of_the_constants() -> None:
+    result = ps.run("newton", ps.split(poisson(l2=0.1), 4, by="iid"), tol=1e-9)
+    assert "Poisson loss + lambda/2 |x|^2, lambda = 0.1; L unknown, mu = 0.1\n" in repr(result)
+    assert "mu = 0.1" in result._repr_html_()
 
 
 def test_columns_go_by_their_names() -> None:

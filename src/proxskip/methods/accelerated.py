@@ -69,7 +69,7 @@ class Accelerated(GD):
 
     def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """gamma <= 1/L; beyond (2 + 2 beta)/((1 + 2 beta) L) it diverges."""
-        limit = nesterov_limit(problem.L_average, self.beta)
+        limit = nesterov_limit(problem.L_average, self.beta) if problem.knows_L else math.inf
         if self.gamma >= limit and not (insist or problem.smoothness == "average"):
             raise InputError(f"gamma = {self.gamma:g} is too large: momentum {self.beta:g} diverges from {limit:g}.")
         return self.check_steps(problem, insist, mu=problem.mu)

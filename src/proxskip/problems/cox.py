@@ -7,7 +7,7 @@ Censored Data, 1977, or N. Breslow, Covariance Analysis of Censored Survival Dat
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import ClassVar, Literal, Self
 
@@ -190,6 +190,12 @@ def are_alike(clients: Sequence[object]) -> bool:
     return isinstance(first, Cox) and all(
         isinstance(f, Cox) and (f.ties, f.l2, f.d) == (first.ties, first.l2, first.d) for f in clients
     )
+
+
+def check_order(clients: Iterable[object]) -> None:
+    """Refuse Cox models in none of which a row is compared with another."""
+    if all(isinstance(f, Cox) and not f.has_order for f in clients):
+        raise InputError("no client has an event while another of its rows was still at risk: nobody is compared.")
 
 
 class _Stratum:

@@ -232,7 +232,9 @@ class Problem:
     # -- constants -----------------------------------------------------------------------------------------------------
     @cached_property
     def L_i(self) -> Array:
-        """Smoothness of each client."""
+        """Smoothness of each client; refused where one has none."""
+        for f in self._clients.distinct():
+            oracles.check_L(f)
         return self._clients.L_i()
 
     @cached_property

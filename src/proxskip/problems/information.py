@@ -110,7 +110,8 @@ def collinear(H: Array, names: Sequence[str]) -> str | None:
 
 def separated(told: Information, step: Array) -> str | None:
     """Which columns fit some rows completely, in a sentence; None if the curvature along the step does not say so."""
-    if step @ told.hessian @ step > TINY_CURVATURE * (step @ told.first_hessian @ step):
+    length = step @ told.first_hessian @ step
+    if not length > 0 or step @ told.hessian @ step > TINY_CURVATURE * length:
         return None
     parts = np.abs(step) * np.sqrt(np.diag(told.first_hessian))
     found = [told.names[j] for j in np.argsort(-parts) if parts[j] > 0.1 * parts.max()]

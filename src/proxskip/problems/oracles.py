@@ -34,7 +34,7 @@ from proxskip.problems.cox import Cox
 from proxskip.problems.linear_model import LinearModel
 from proxskip.problems.quadratic import Quadratic
 from proxskip.problems.spectrum import norm
-from proxskip.types import Array, Oracle
+from proxskip.types import Array, InputError, Oracle
 
 BUILT_IN = (LinearModel, Quadratic, Cox)
 
@@ -53,6 +53,19 @@ def is_oracle(f: object) -> bool:
 def knows_L(f: object) -> bool:
     """False for an oracle that says so by ``L_known = False``."""
     return bool(attribute(f, "L_known", True))
+
+
+def check_L(f: Any) -> None:
+    """Refuse an oracle that has no L, in words of its own if it has some."""
+    if knows_L(f):
+        return
+    try:
+        _ = f.L
+    except InputError:
+        raise
+    except Exception:
+        pass
+    raise InputError(f"the L of a {type(f).__name__} is unknown, so no step size follows from it; give gamma.")
 
 
 def start_of(f: object) -> Array | None:

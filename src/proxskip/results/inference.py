@@ -11,6 +11,7 @@ import numpy as np
 import scipy
 
 from proxskip.problems import information, oracles
+from proxskip.problems.cox import check_order
 from proxskip.problems.information import Information
 from proxskip.results.plain_table import PlainTable
 from proxskip.types import Array, InputError
@@ -183,8 +184,7 @@ def _check(problem: Any, x: Array) -> None:
         )
     if not oracles.has_rows(problem.clients[0]):
         raise InputError("A is an operator, which has no Hessian; give a matrix.")
-    if kinds == {"cox"} and not any(f.has_order for f in problem.clients):
-        raise InputError("no client has an event while another of its rows was still at risk: nobody is compared.")
+    check_order(problem.clients)
     weights = [oracles.row_weights_of(f) for f in problem.clients]
     if any((s == 0).any() for s in weights):
         raise InputError("some rows have the weight zero but would be counted; leave them out.")

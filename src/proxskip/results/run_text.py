@@ -67,8 +67,7 @@ def _function(s: Mapping[str, Any]) -> str:
     regularizer = f" + lambda/2 |x|^2, lambda = {s['lambda']:.4g}" if s["lambda"] else ""
     psi = f" + {s['psi']}" if s["psi"] else ""
     constants = "L unknown" if s["L"] is None else f"L = {s['L']:.4g} ({s['smoothness']})"
-    if s["mu"]:
-        constants += f", mu = {s['mu']:.4g}, kappa = {s['kappa']:.4g}"
+    constants += "".join(f", {name} = {s[name]:.4g}" for name in ("mu", "kappa") if s[name])
     return f"{_LOSSES.get(s['loss'], s['loss'])}{regularizer}{psi}; {constants}"
 
 

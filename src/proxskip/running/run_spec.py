@@ -15,6 +15,7 @@ from proxskip.core.method import Method, made
 from proxskip.methods import registry
 from proxskip.networks import Network
 from proxskip.participation import CohortLike, Everyone, Given, Participation, as_participation
+from proxskip.problems.cox import check_order
 from proxskip.problems.federated import Problem
 from proxskip.problems.oracles import is_oracle
 from proxskip.results import description
@@ -76,6 +77,7 @@ class RunSpec:
         # where everybody is wanted but some may be missing, the constants are those of whom the server asks
         cohorts = asked if isinstance(participation, Everyone) else participation
         cohorts.check(problem.n)
+        check_order(problem.clients)
         check_fit(method, problem, isinstance(asked, Everyone))
         method, unsafe = prepare(method, problem, cohorts, allow_unsafe_step)
         stop.check(problem)
