@@ -40,7 +40,7 @@ def ranks(tmp_path_factory):
     ("name", "n"),
     [
         *(pytest.param(name, RANKS, marks=pytest.mark.release) for name in torch_ranks.VIRTUAL),
-        *((name, n) for name in torch_ranks.FEW for n in (2, 3)),
+        *((name, n) for n, names in torch_ranks.FEW.items() for name in names),
     ],
 )
 def test_it_is_the_optimizer_on_as_many_ranks(name, n, ranks):
@@ -281,7 +281,7 @@ def test_what_cannot_be_trained_gets_a_sentence(given, words):
         (torch.nn.Linear(6, 3), functools.partial(cross_entropy, reduction="none"), "the loss gives 2 numbers"),
         (torch.nn.Linear(6, 3), functools.partial(cross_entropy, reduction="sum"), "a mean over the rows"),
         (torch.nn.Linear(6, 3), lambda o, t: 1.0, "the loss gives a float"),
-        (torch.nn.Linear(5, 3), cross_entropy, "the loss of two rows cannot be computed"),
+        (torch.nn.Linear(5, 3), cross_entropy, "the loss of a few rows cannot be computed"),
     ],
 )
 def test_modules_and_losses_that_cannot_be_trained_get_a_sentence(module, loss, words):
@@ -323,6 +323,53 @@ def test_only_optimizers_that_are_known_step_for_all_clients_unless_asked():
         apart = trained({"optimizer": make, **setting}, 3, 2, together=False)
     assert np.abs(found.x - apart.x).max() <= 1e-12
     assert not trained({"optimizer": make, **setting}, 3, 2, together=True).warnings
+
+
+def clip(optimizer, *given):
+    torch.nn.utils.clip_grad_norm_([q for group in optimizer.param_groups for q in group["params"]], 0.1)
+
+
+def hooked(q):
+    optimizer = plain(q)
+    optimizer.register_step_pre_hook(clip)
+    return optimizer
+
+
+def bounded_after(q):
+    """The norm of a client's parameters is at most one."""
+
+    def shorten(optimizer, *given):
+        length = torch.cat([v.detach().reshape(-1) for v in q]).norm()
+        with torch.no_grad():
+            for v in q:
+                v.mul_(min(1.0, 1.0 / float(length)))
+
+    optimizer = plain(q)
+    optimizer.register_step_post_hook(shorten)
+    return optimizer
+
+
+def replaced(q):
+    optimizer = plain(q)
+    step = optimizer.step
+
+    def clipped(closure=None):
+        clip(optimizer)
+        step()
+
+    optimizer.step = clipped
+    return optimizer
+
+
+@pytest.mark.parametrize("make", [hooked, bounded_after, replaced])
+def test_an_optimizer_with_hooks_or_a_step_of_its_own_steps_client_by_client(make):
+    setting = {"optimizer": make, "period": 3, "batch": 4}
+    with pytest.warns(UserWarning, match="client by client"):
+        found = trained(setting, 3, 2)
+    with pytest.warns(UserWarning, match="client by client"):
+        apart = trained(setting, 3, 2, together=False)
+    assert np.abs(found.x - apart.x).max() <= 1e-12
+    assert np.abs(found.x - trained({**setting, "optimizer": plain}, 3, 2).x).max() > 1e-3
 
 
 def test_optimizers_of_a_cohort_begin_anew_even_if_it_is_drawn_twice():
@@ -391,6 +438,8 @@ def test_a_resumed_training_is_the_whole_one_bit_by_bit(name, tmp_path):
     assert whole.h is None or last.h.tobytes() == whole.h.tobytes()
     for column in ("round", "f", "bytes_up", "grad_evals"):
         assert last.trace[column].tolist() == whole.trace[column].tolist()
+    assert last.of_clients["f"].shape == (10, 3)
+    assert last.of_clients["f"].tolist() == whole.of_clients["f"].tolist()
     assert ps.load(tmp_path / "a").x.tobytes() == whole.x.tobytes()
 
 
@@ -543,10 +592,10 @@ RAGGED = [(torch.ones(2), 0), (torch.ones(3), 0)]
         (torch.utils.data.Subset(RAGGED, []), "client 1: a client has an empty data set"),
         ((torch.ones(3, 6), torch.zeros(2, dtype=torch.long)), "client 1: there are 3 inputs and 2 targets"),
         ((torch.ones(0, 6), torch.zeros(0, dtype=torch.long)), "client 1: there are 0 inputs and 0 targets"),
-        ((torch.ones(3, 7).double(), torch.zeros(3, dtype=torch.long)), "the loss of two rows cannot be computed"),
+        ((torch.ones(3, 7).double(), torch.zeros(3, dtype=torch.long)), "the loss of a few rows cannot be computed"),
         (
             (torch.ones(3, 6).double(), torch.full((3,), 3)),
-            "client 1: the loss of two rows cannot be computed .*Target 3",
+            "client 1: the loss of a few rows cannot be computed .*Target 3",
         ),
         ((torch.ones(3, 6).double(), "abc"), "client 1: a client's data must be tensors"),
         (
@@ -559,6 +608,28 @@ def test_a_client_that_cannot_be_used_gets_a_sentence(client, words):
     clients = [torch_ranks.virtual_data(1)[0], client]
     with pytest.raises(ps.InputError, match=words):
         train(torch_ranks.virtual_module(), cross_entropy, clients, plain, period=2, rounds=1, device="cpu")
+
+
+def of_words(module, batch):
+    return cross_entropy(module(batch["words"]), batch["labels"])
+
+
+@pytest.mark.parametrize("where", ["words", "labels", "test"])
+def test_labels_and_words_out_of_range_get_a_sentence_before_any_work(where, tmp_path):
+    """In any row of any integer tensor, also of a client whose module was tried with another one's rows."""
+    torch.manual_seed(0)
+    rows = [
+        {"weights": torch.ones(9, 1), "words": torch.arange(54).reshape(9, 6) % 5, "labels": torch.arange(9) % 5}
+        for _ in range(3)
+    ]
+    test = {name: v.clone() for name, v in rows[0].items()}
+    wrong = test if where == "test" else rows[1]
+    wrong["words" if where == "test" else where][7] = 5
+    sentence = "^client 0: the metrics cannot" if where == "test" else "^client 1: the loss of a few rows cannot"
+    with pytest.raises(ps.InputError, match=sentence):
+        train(Words(torch.nn.Tanh()), of_words, rows, plain, period=2, rounds=1, device="cpu", test=test,
+              metrics={"m": of_words}, out=tmp_path / "a")  # fmt: skip
+    assert not (tmp_path / "a").exists()
 
 
 def test_batch_normalization_is_refused_without_buffers_and_resumes_with_them(tmp_path):

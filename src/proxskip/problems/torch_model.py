@@ -26,6 +26,7 @@ Tensors = dict[str, Tensor]
 """Parameters and buffers by their names in the module."""
 Function = Callable[..., Any]
 """A loss or a metric: of outputs and targets, or of a module and a batch."""
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 ROWS_AT_ONCE = 4096
 """Rows that a full loss or gradient passes through the module in one go."""
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64
@@ -188,11 +189,11 @@ class Model:
         Returns:
             Whether it has dropout, and the names of the buffers that it changes.
         """
-        few = self._extreme_rows()
+        few = _extreme_rows(self.rows)
         modes = tuple((layer.training, layer.extra_repr()) for layer in self.module.modules())
-        labels = tuple(v.flatten().tolist() for v in few.values() if v.dtype == torch.long and v.ndim == 1)
+        ranges = tuple((int(v.min()), int(v.max())) for v in few.values() if v.dtype in INTEGERS)
         about = (
-            self.loss, modes, labels, self.may_move, *((k, v.dtype, v.shape, v.device) for k, v in few.items()),
+            self.loss, modes, ranges, self.may_move, *((k, v.dtype, v.shape, v.device) for k, v in few.items()),
             tuple(self.metrics.items()), id(self.test),
         )  # fmt: skip
         if self.module in _TRIED and _TRIED[self.module][0] == about:
@@ -203,7 +204,7 @@ class Model:
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices), dropout:
             before = _generator_state(self.device)
-            with in_a_sentence(f"the loss of two rows cannot be computed{self._other_precision()}"):
+            with in_a_sentence(f"the loss of a few rows cannot be computed{self._other_precision()}"):
                 (loss,) = self._answers([self.loss], tensors, few)
             drew = not torch.equal(before, _generator_state(self.device))
         _check_loss(loss)
@@ -223,19 +224,9 @@ class Model:
             )
         self._check_scale(tensors, few)
         with in_a_sentence("the metrics cannot be computed"):
-            self.measured(tensors, self.module, slice(0, 2))
+            self.measured(tensors, self.module, _extreme_rows(self.test_rows))
         _TRIED[self.module] = about, (dropout.layer > 0, moving)
         return _TRIED[self.module][1]
-
-    def _extreme_rows(self) -> Rows:
-        """Two rows to try a loss on, with the smallest and the largest label, since a loss may refuse labels."""
-        labels = self.rows.get("targets", next(iter(self.rows.values())))
-        if labels.dtype != torch.long or len(labels) < 2:
-            picks = torch.arange(min(2, len(labels)), device=labels.device)
-        else:
-            of_rows = labels.reshape(len(labels), -1)
-            picks = torch.stack([of_rows.amin(1).argmin(), of_rows.amax(1).argmax()])
-        return picked(self.rows, picks)
 
     def _other_precision(self) -> str:
         """What to say of inputs in another precision than the parameters, such as those of numpy."""
@@ -332,8 +323,8 @@ class Model:
         """The metrics at x, without dropout."""
         return self.measured(self.parameters_at(self._flat(x)), self.module)
 
-    def measured(self, parameters: Tensors, module: torch.nn.Module, rows: slice = slice(None)) -> dict[str, float]:
-        """The metrics of a module with these parameters on these rows, without dropout."""
+    def measured(self, parameters: Tensors, module: torch.nn.Module, rows: Rows | None = None) -> dict[str, float]:
+        """The metrics of a module with these parameters without dropout, on all test rows if none are given."""
         if not self.metrics:
             return {}
 
@@ -342,7 +333,7 @@ class Model:
             return np.array([_number(name, v) for name, v in zip(self.metrics, answers, strict=True)])
 
         with torch.no_grad(), KeyedDropout(None):
-            means = _mean(values, picked(self.test_rows, rows))
+            means = _mean(values, self.test_rows if rows is None else rows)
         return dict(zip(self.metrics, means.tolist(), strict=True))
 
     def fingerprint(self) -> bytes:
@@ -369,6 +360,16 @@ class Model:
 def picked(rows: Rows, which: Tensor | slice | int) -> Rows:
     """Some of the rows."""
     return {name: v[which] for name, v in rows.items()}
+
+
+def _extreme_rows(rows: Rows) -> Rows:
+    """A few rows to try functions on, with the smallest and largest integers, since labels and words may be refused."""
+    N = len(next(iter(rows.values())))
+    picks = {*range(min(2, N))}
+    for v in (v.reshape(N, -1) for v in rows.values() if v.dtype in INTEGERS and v.numel()):
+        picks |= {int(v.amin(1).argmin()), int(v.amax(1).argmax())}
+    device = next(iter(rows.values())).device
+    return picked(rows, torch.tensor(sorted(picks), device=device))
 
 
 def _mean(part: Callable[[Rows], Any], rows: Rows) -> Any:

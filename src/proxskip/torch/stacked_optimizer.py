@@ -179,5 +179,11 @@ def _resized(v: Tensor, old: torch.Size, q: Parameter) -> Tensor:
 
 
 def acts_by_entry(make: Make, params: list[Parameter]) -> bool:
-    """Whether all optimizers are of a class of which this is known."""
-    return all(type(o) in BY_ENTRY for o in optimizers_of(make, params))
+    """Whether all optimizers are of a class of which this is known, with nothing added to their steps."""
+    return all(type(o) in BY_ENTRY and not _has_more(o) for o in optimizers_of(make, params))
+
+
+def _has_more(optimizer: Optimizer) -> bool:
+    """Whether ``make`` gave its step a hook, which may join entries as a subclass may, or replaced the step."""
+    hooks = (*optimizer._optimizer_step_pre_hooks, *optimizer._optimizer_step_post_hooks)
+    return bool(hooks) or "step" in vars(optimizer)

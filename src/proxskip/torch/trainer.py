@@ -328,7 +328,10 @@ class Training:
 
     def common_buffers(self) -> Parts:
         """The moving buffers, averaged over the clients where each has its own."""
-        return [_whole_where(v, v.to(self.x.dtype).mean(0)).to(v.dtype) for v in self.buffers]
+        if self.settings.buffers != "local":
+            return [v[0].clone() for v in self.buffers]
+        means = [torch.tensordot(self.weights, v.to(self.x.dtype), dims=1) for v in self.buffers]
+        return [_whole_where(v, mean).to(v.dtype) for v, mean in zip(self.buffers, means, strict=True)]
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def measured(self) -> tuple[dict[str, float], dict[str, Array]]:

@@ -62,7 +62,7 @@ class Trained(Result):
             their rows) and the metrics.
         h: the control variates, one row for each client; None where there are none.
         of_clients: numbers of each client as arrays with a row for each record: "f", and the metrics if every client
-            has a test set of its own. They are not in the folder.
+            has a test set of its own.
         buffers: the module's buffers that moved by their names, with a row for each client, or one for all.
         warnings: sentences about the run.
         settings: what ``train`` was called with, as far as it is plain.
@@ -149,7 +149,7 @@ def train(
         buffers: of a module that moves its buffers, such as the running means of batch normalization: "mean" averages
             them with the parameters (and counts them), "local" leaves each client its own. Where the module is
             evaluated it is in eval mode, and ``metrics`` on a common test set use the mean.
-        seed: random seed.
+        seed: of everything that is drawn.
         cohort: who takes part in a round, as in ``proxskip.run``.
         rounds, seconds: when to stop.
         every: rounds between records.
@@ -161,7 +161,8 @@ def train(
         clients_at_once: clients whose gradients are computed at once, if not as many as fit.
         together: whether one optimizer steps for all clients, on stacks of their parameters, which is right where each
             entry goes its own way. By default it does for the optimizers of PyTorch of which this is known, such as SGD
-            and AdamW (not for classes derived from them); others step client by client, with a warning.
+            and AdamW (not for classes derived from them, nor with step hooks); others step client by client, with a
+            warning.
         callbacks, progress: as in ``proxskip.run``.
         network: a Network without losses, or the name of one: the trace gains ``sim_seconds``, the time over it.
         out: a new folder for the trace, the summary and the weights (``weights.npz``, an array for each name of the
@@ -193,7 +194,7 @@ def resume(
     device: str | torch.device | None = None, clients_at_once: int | None = None, together: bool | None = None,
     callbacks: Sequence[Any] = (), progress: bool | None = None, network: Network | str | None = None,
 ) -> Trained:  # fmt: skip
-    """Continue a training from its folder, also after it was killed; on a CPU the result is bitwise identical.
+    """Go on with a training from its folder, on a CPU bit by bit, also after it was killed.
 
     Args:
         folder: what ``train`` got as ``out``. Numbers and words that ``train`` got are read from it.
@@ -505,6 +506,7 @@ class Run:
         arrays: dict[str, Any] = {"x0": np.asarray(self.training.model.start()), "server.x": result.x}
         arrays |= {"best.x": self.best_x, "line.participated": self.training.participated.copy()}
         arrays |= self.trace.to_arrays("trace.")
+        arrays |= {f"of_clients.{name}": rows for name, rows in result.of_clients.items()}
         if result.h is not None:
             arrays["memory.h"] = result.h
         plain: dict[str, Any] = {"spent": self.spent, "simulated": self.simulated, "best_round": self.best_round}
@@ -532,6 +534,8 @@ class Run:
             state[name] = torch.from_numpy(arrays[f"state.{name}"].copy()).to(device, getattr(torch, kind))
         self.training.load(state)
         self.trace = Trace.from_arrays(arrays, "trace.")
+        of_clients = {name: rows for name, rows in arrays.items() if name.startswith("of_clients.")}
+        self.of_clients = {name.removeprefix("of_clients."): list(rows) for name, rows in of_clients.items()}
         self.spent, self.simulated = float(plain["spent"]), float(plain["simulated"])
         self.best_f, self.best_round = float(plain["best_f"]), int(plain["best_round"])
         self.best_x = arrays["best.x"]
