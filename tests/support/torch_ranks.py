@@ -376,19 +376,18 @@ VIRTUAL = {
 }  # fmt: skip
 
 
-FEW = ("drawn", "adamw")
-"""Settings that are also compared on two and on three ranks."""
+FEW = {2: ("drawn", "adamw"), 3: ("drawn", "adamw", "scaffold", "fedadamw", "pull", "top-k", "shared")}
+"""Settings that are also compared on so many ranks, which takes seconds."""
 
 
 def virtual(rank, n, folder):
     """What ``train`` does for n clients, on n ranks: x after 20 rounds of each setting, also in single precision."""
     from proxskip.support.randomness import minibatch
 
-    settings = VIRTUAL if n == 4 else {name: VIRTUAL[name] for name in FEW}
-    both = [(name, dtype) for name in settings for dtype in (torch.float64, torch.float32)]
+    both = [(name, dtype) for name in FEW.get(n, VIRTUAL) for dtype in (torch.float64, torch.float32)]
     found = {}
     for name, dtype in both:
-        given = dict(settings[name])
+        given = dict(VIRTUAL[name])
         if "codec" in given and dtype == torch.float32:
             continue
         batch, make, outer = given.pop("batch", None), given.pop("optimizer"), given.pop("outer", None)

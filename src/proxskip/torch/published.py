@@ -104,7 +104,7 @@ def _fednova(lr: float = 0.3, momentum: float = 0.0) -> Recipe:
     return _fedavg(lr, momentum) | {"normalize": True, "weights": "rows"}
 
 
-def _scaffold(lr: float = 0.1, momentum: float = 0.0, chi: float = 1.0) -> Recipe:
+def _scaffold(lr: float = 0.3, momentum: float = 0.0, chi: float | None = None) -> Recipe:
     return {
         "optimizer": _sgd(lr, momentum), "control": "step", "correct": "after", "state": "reset", "chi": chi,
     }  # fmt: skip
