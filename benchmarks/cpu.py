@@ -26,8 +26,11 @@ import numpy as np
 import scipy.sparse
 
 import proxskip as ps
+from proxskip.core.engine import Request
+from proxskip.engines.cpu.cohort import Cohort
 from proxskip.engines.cpu.engine import CpuEngine, available_cores
 from proxskip.engines.cpu.shards import Tiles
+from proxskip.engines.local import no_half
 from proxskip.participation import Everyone
 from proxskip.running.metered_exchange import MeteredExchange
 
@@ -48,8 +51,8 @@ def in_turns(rivals: dict[str, Callable[[], Any]], turns: int = 9) -> dict[str, 
 def steps_of(engine: CpuEngine, problem: ps.Problem, K: int) -> Callable[[], Any]:
     engine.open(problem, {}, 0)
     members, zeros = np.arange(problem.n), np.zeros((problem.n, problem.d))
-    gamma, count = np.full(problem.n, 0.5 / problem.L_max), np.full(problem.n, K)
-    act = lambda: engine.descend(members, zeros.copy(), zeros, gamma, count, 0)  # noqa: E731
+    client = engine.client(members, Request(no_half, members, 0))
+    act = lambda: client.plain_steps(zeros.copy(), zeros, 0.5 / problem.L_max, K, 0, 0.0)  # noqa: E731
     act()
     return act
 
@@ -159,18 +162,18 @@ def threads(quick: bool) -> Iterator[str]:
 
 def overhead(quick: bool) -> Iterator[str]:
     """A round of Scaffnew without its local step on one thread, in passes over the state vectors (copies of h and xhat)."""
+    plain_steps = Cohort.plain_steps
     for n in (1_000, 10_000, 100_000):
         problem, engine, inside = synthetic(100_000 if quick else 1_000_000, 300, 12, n), CpuEngine(1), [0.0]
-        descend = engine.descend
 
-        def timed(*given: Any, descend: Any = descend, inside: list[float] = inside, **more: Any) -> Any:
+        def timed(*given: Any, inside: list[float] = inside, **more: Any) -> Any:
             start = time.perf_counter()
-            points = descend(*given, **more)
+            points = plain_steps(*given, **more)
             inside[0] += time.perf_counter() - start
             return points
 
         act = rounds_of(engine, problem, ps.Scaffnew(gamma=0.1, p=0.99, K=1))
-        engine.descend = timed  # type: ignore[method-assign]
+        Cohort.plain_steps = timed  # type: ignore[method-assign]
         state, copy = np.ones((2, n, problem.d)), np.empty((2, n, problem.d))
         rest, passes = [], []
         for _ in range(15):
@@ -178,6 +181,7 @@ def overhead(quick: bool) -> Iterator[str]:
             act()
             rest.append(time.perf_counter() - start - inside[0])
             passes.append(in_turns({"copy": lambda: np.copyto(copy, state)}, 2)["copy"])  # noqa: B023
+        Cohort.plain_steps = plain_steps  # type: ignore[method-assign]
         engine.close()
         yield row(f"overhead of a round, {n:,} clients, in passes", float(np.min(rest) / np.min(passes)), 4.8)
 

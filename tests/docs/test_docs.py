@@ -12,10 +12,12 @@ import runpy
 import shlex
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from contextlib import redirect_stdout
 from pathlib import Path
+from types import CodeType
 from typing import Any, NamedTuple
 
 import pytest
@@ -23,7 +25,9 @@ import pytest
 import proxskip as ps
 from proxskip.cli import main
 from proxskip.cli import parser as cli_parser
+from proxskip.engines.cpu import cohort, kernels, shards
 from proxskip.results import folder, result
+from support.methods import NAMED
 from support.pages import code_of
 from support.tiers import module_or_skip, needs
 
@@ -311,6 +315,43 @@ def test_the_way_of_a_run_goes_through_files_that_exist() -> None:
     for block in parts(text):
         for line in block.code.splitlines():
             assert line.strip() in source or line.startswith("def "), line
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_way_down_is_what_a_run_calls(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every function between ``run`` and the kernel, from one round of Scaffnew, is a row of the table."""
+    page = (ROOT / "docs" / "how-a-run-flows.md").read_text("utf-8")
+    rows = re.findall(r"^\| (\d*) ?\| `([\w.]+)` \| `([\w/]+\.py)` \|", page, re.MULTILINE)
+    numbered = [row for row in rows if row[0]]
+    assert [int(number) for number, *_ in numbered] == list(range(1, 11))
+    assert len({file for *_, file in numbered}) == 8
+    expected = [(name, file) for number, name, file in rows if number or name == "run" or threads == 2]
+    ways: list[list[tuple[str, str]]] = []
+    kernel, main_was_here = kernels.descend_tiles, threading.Event()
+
+    def descend_tiles(*arguments: Any) -> None:
+        if threading.current_thread() is threading.main_thread():
+            frame, way = sys._getframe(1), [("descend_tiles", "engines/cpu/kernels.py")]
+            while frame.f_code is not ps.run.__code__:
+                way.append(stop_of(frame.f_code))
+                frame = frame.f_back
+            ways.append([("run", "running/run.py"), *reversed(way)])
+            main_was_here.set()
+        main_was_here.wait(60)  # the other thread leaves some work to this one
+        kernel(*arguments)
+
+    problem = NAMED["scaffnew"].rows(sparse=True)
+    shards.pack(problem)  # this calls the kernel too
+    monkeypatch.setattr(kernels, "descend_tiles", descend_tiles)
+    monkeypatch.setattr(cohort, "ENTRIES_PER_START", 1e-9)
+    ps.run("scaffnew", problem, rounds=1, threads=threads)
+    assert ways
+    assert all(way == expected for way in ways)
+
+
+def stop_of(code: CodeType) -> tuple[str, str]:
+    """A function, with the class or function that it is in, and its file."""
+    return code.co_qualname.replace(".<locals>", ""), Path(code.co_filename).relative_to(SOURCE).as_posix()
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if p.name != "CHANGELOG.md"], ids=name_of)

@@ -13,9 +13,11 @@ import scipy.sparse
 import scipy.stats
 
 import proxskip as ps
+from proxskip.core.engine import Request
 from proxskip.engines.cpu import engine as cpu
 from proxskip.engines.cpu import kernels, shards
 from proxskip.engines.cpu.engine import CpuEngine
+from proxskip.engines.local import no_half
 from proxskip.results import description
 from proxskip.support import randomness
 from proxskip.support.randomness import minibatch
@@ -290,9 +292,10 @@ def test_full_gradients_of_a_cohort_are_computed_on_several_threads() -> None:
     engine = CpuEngine(2)
     engine.open(problem, {}, 0)
     X = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
-    assert np.array_equal(engine.gradients(np.arange(2), X, np.ones(2, bool), None), X)
+    client = engine.client(np.arange(2), Request(no_half, np.arange(2), 0))
+    assert np.array_equal(client.gradient(X), X)
     at_once.reset()
-    assert np.array_equal(engine.gradients(np.arange(2), 0 * X, np.array([True, False]), None), 0 * X)
+    assert np.array_equal(client.gradient(0 * X, np.array([True, False])), 0 * X)
     engine.close()
 
 

@@ -19,8 +19,10 @@ from hypothesis import strategies as st
 import proxskip as ps
 from proxskip.core.engine import Request
 from proxskip.engines import sparse_rows
+from proxskip.engines.cpu import cohort as cohorts
 from proxskip.engines.cpu import engine as cpu
 from proxskip.engines.cpu import kernels, shards
+from proxskip.engines.cpu.cohort import Cohort
 from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.local import OneClient
 from proxskip.engines.reference import ReferenceEngine
@@ -55,7 +57,8 @@ def descend_on(engine, problem, X, H, gamma, K, seed=3, round=5, step0=0):
     if isinstance(engine, ReferenceEngine):
         alone = [OneClient(problem, i, seed, Request(None, members, round)) for i in members]
         return np.stack([client.descend(X[i], H[i], gamma[i], int(K[i])) for i, client in enumerate(alone)])
-    ends = engine.descend(members, X.copy(), H, np.asarray(gamma), np.asarray(K), round, step0)
+    client = engine.client(members, Request(None, members, round))
+    ends = client.plain_steps(X.copy(), H, np.asarray(gamma), np.asarray(K), step0, 0.0)
     engine.close()
     return ends
 
@@ -126,9 +129,9 @@ def test_slopes_are_accurate_to_the_last_bits():
 def test_large_clients_on_any_number_of_threads(loss, layout, batch, clients, monkeypatch):
     monkeypatch.setattr(shards, "ENTRIES_PER_BLOCK", 16)
     monkeypatch.setattr(shards, "MAX_ROWS_PER_BLOCK", 16)
-    monkeypatch.setattr(cpu, "ENTRIES_PER_START", 1e-9)
-    cut, spread = [], CpuEngine._by_blocks
-    monkeypatch.setattr(CpuEngine, "_by_blocks", lambda *args: cut.append(spread(*args)) or cut[-1])
+    monkeypatch.setattr(cohorts, "ENTRIES_PER_START", 1e-9)
+    cut, shares = [], Cohort._shares_blocks
+    monkeypatch.setattr(Cohort, "_shares_blocks", lambda *args: cut.append(shares(*args)) or cut[-1])
     problem = problem_of(loss, layout, [150, 151, 130, 149][:clients], 6, batch=batch)
     ones = np.ones((clients, problem.d))
     arguments = problem, ones, 0.1 * ones, [0.2] * clients, [7, 5, 6, 3][:clients]
@@ -146,7 +149,7 @@ def test_large_clients_on_any_number_of_threads(loss, layout, batch, clients, mo
 )
 @pytest.mark.parametrize("by_blocks", [False, True])
 def test_minibatch_steps_are_numbered_on_from_step0(loss, layout, batch, by_blocks, monkeypatch):
-    monkeypatch.setattr(CpuEngine, "_by_blocks", lambda *_: by_blocks)
+    monkeypatch.setattr(Cohort, "_shares_blocks", lambda *_: by_blocks)
     monkeypatch.setattr(shards, "MIN_ENTRIES_PER_COLUMN", 0.0)
     monkeypatch.setattr(shards, "ENTRIES_PER_BLOCK", 4)
     monkeypatch.setattr(shards, "MAX_ROWS_PER_BLOCK", 8)
@@ -178,7 +181,7 @@ def test_the_first_range_that_fails_is_told_whoever_meets_it(threads):
 
     engine.pool = ThreadPoolExecutor(2)
     with pytest.raises(ValueError, match="range 4"):
-        engine._spread(work, [(k, k + 1) for k in range(40)])
+        engine.spread(work, [(k, k + 1) for k in range(40)])
     engine.close()
     assert {0, 1, 2, 3} <= set(done) < set(range(40))
 
@@ -198,7 +201,7 @@ def test_what_a_run_calls_is_compiled_before_its_clock_runs(loss, layout, batch,
     """``open`` compiles for the types of a run, with one thread and with several, whatever vectors a half hands over."""
     monkeypatch.setattr(shards, "MAX_ROWS_PER_BLOCK", 8)
     monkeypatch.setattr(shards, "ENTRIES_PER_BLOCK", 8)
-    monkeypatch.setattr(cpu, "ENTRIES_PER_START", 1e-9)
+    monkeypatch.setattr(cohorts, "ENTRIES_PER_START", 1e-9)
 
     def versions():
         return {name: len(kernel.signatures) for name, kernel in vars(kernels).items() if hasattr(kernel, "signatures")}

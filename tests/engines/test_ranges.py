@@ -135,11 +135,11 @@ def test_an_interrupt_leaves_no_helper_at_work() -> None:
         at_work.remove(lo)
 
     with pytest.raises(KeyboardInterrupt):
-        engine._spread(work, [(k, k + 1) for k in range(9)])
+        engine.spread(work, [(k, k + 1) for k in range(9)])
     assert not at_work
     assert not engine.abandoned.is_set()
     done: list[int] = []
-    engine._spread(lambda lo, hi: done.append(lo), [(k, k + 1) for k in range(9)])
+    engine.spread(lambda lo, hi: done.append(lo), [(k, k + 1) for k in range(9)])
     engine.close()
     assert sorted(done) == list(range(9))
 

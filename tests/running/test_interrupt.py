@@ -14,8 +14,10 @@ import pytest
 
 import proxskip as ps
 from campaigns import chaos_interrupt
-from proxskip.engines.cpu import engine as cpu
+from proxskip.core.engine import Request
+from proxskip.engines.cpu import cohort
 from proxskip.engines.cpu.engine import CpuEngine
+from proxskip.engines.local import no_half
 from proxskip.engines.reference import ReferenceEngine
 from proxskip.results.folder import Folder
 from proxskip.results.result import Status
@@ -64,13 +66,14 @@ def test_local_steps_in_many_calls_have_the_bytes_of_one(
     def steps() -> bytes:
         engine = CpuEngine(threads)
         engine.open(problem, {}, 5)
-        out = engine.descend(np.arange(4), X, H, np.full(4, 0.3), K, 2, np.array([0, 3, 1, 2]), threading.Event())
+        client = engine.client(np.arange(4), Request(no_half, np.arange(4), 2, halt=threading.Event()))
+        out = client.plain_steps(X, H, 0.3, K, np.array([0, 3, 1, 2]), 0.0)
         engine.close()
         return out.tobytes()
 
     one = steps()
     for short in (1.0, 300.0, 2000.0):
-        monkeypatch.setattr(cpu, "SHORT_WORK", short)
+        monkeypatch.setattr(cohort, "SHORT_WORK", short)
         assert steps() == one
 
 
@@ -88,7 +91,7 @@ def test_a_broken_round_leaves_no_trace(
     problem = row.quadratic()
     given = {"rounds": 6, "engine": engine, "seed": 1, "cohort": row.cohort, "allow_unsafe_step": True}
     whole = ps.run(row.make(problem), problem, **given)
-    monkeypatch.setattr(cpu, "SHORT_WORK", 1.0)
+    monkeypatch.setattr(cohort, "SHORT_WORK", 1.0)
     for k, looks in enumerate((4, 29)):
         out = tmp_path / str(k)
         with broken_off(looks):

@@ -50,6 +50,10 @@ class NearEngine(Engine):
         client = self.client(cohort, request, 0)
         own = {k: v[:, None] for k, v in request.own.items()}
         up, memory = request.half(client, self._of(cohort), request.K, *request.down, **own)
+        return self._work(client, cohort, up, memory)
+
+    def _work(self, client: Sender, cohort: Indices, up: Sequence[Array], memory: Vectors) -> Work:
+        """Keep what the cohort remembers; returns what the half did."""
         sizes = client.sizes(up) if client.used_codec else ()
         steps = np.asarray(client.step) if client.had_criterion else None
         return Work(self._store(cohort, up, memory), client.gradients, sizes, steps)

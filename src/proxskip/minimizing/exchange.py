@@ -28,8 +28,10 @@ import numpy.typing as npt
 
 from proxskip import prox
 from proxskip.codecs import Codec
+from proxskip.core.engine import Request
 from proxskip.core.exchange import Anchor, ClientHalf, Pull, SettleHalf
 from proxskip.core.gossip import Links
+from proxskip.engines.local import no_half
 from proxskip.minimizing.functions import CURVATURE_SLACK, Smooth, curvature
 from proxskip.problems.federated import Problem
 from proxskip.problems.linear_model import LinearModel
@@ -187,20 +189,16 @@ class CompiledClient(SoloClient):
         super().__init__(f, batch, seed, backtrack)
         self.engine = CpuEngine(threads)
         self.engine.open(Problem([f.of], batch=batch), {}, seed)
-        self.one = np.zeros(1, np.int64)
-        self.rate = np.zeros(1)
-        self.count = np.zeros(1, np.int64)
         if batch is None and is_sparse(f.of.A):  # numpy's own product with A' is as fast for dense data, if not faster
             self.f = replace(f, gradient=self._gradient)
 
     def _gradient(self, x: Array) -> Array:
-        everyone = np.ones(1, np.bool_)
-        g: Array = self.engine.step_gradients(self.one, x[None], everyone, self.round, 0)[0]
-        return g
+        return self._steps(x, x, 0.0, 1, only_gradient=True)
 
-    def _steps(self, x: Array, H: Array, gamma: float, K: int) -> Array:
-        self.rate[0], self.count[0] = gamma, K
-        return np.asarray(self.engine.descend(self.one, x[None], H, self.rate, self.count, self.round)[0])
+    def _steps(self, x: Array, h: Array | float, gamma: float, K: int, only_gradient: bool = False) -> Array:
+        one = np.zeros(1, np.int64)
+        client = self.engine.client(one, Request(no_half, one, self.round))
+        return np.asarray(client.plain_steps(x, h, gamma, K, 0, 0.0, only_gradient)[0])
 
     def _descend(
         self, x: Array, h: Array | float, gamma: float, K: int, pull: Pull | None = None, momentum: float = 0.0
@@ -212,13 +210,12 @@ class CompiledClient(SoloClient):
             x, left = _step(x, self.gradient(x), h, gamma)[0], K - 1
         if left == 0:
             return x
-        H = np.broadcast_to(np.asarray(h, dtype=np.float64), (1, len(x)))
         some = STEPS_BETWEEN_LIMIT_CHECKS
         while left > some and self.batch is None:  # minibatches are numbered from the beginning of a call
-            x, left = self._steps(x, H, gamma, some), left - some
+            x, left = self._steps(x, h, gamma, some), left - some
             self._pause(some)
         self._count(left)
-        return self._steps(x, H, gamma, left)
+        return self._steps(x, h, gamma, left)
 
     def close(self) -> None:
         self.engine.close()

@@ -13,20 +13,19 @@ from functools import cache
 import numpy as np
 
 from proxskip import theory
-from proxskip.core.engine import BrokenOff, Request, Size, Work, look
+from proxskip.core.engine import Request, Size, Work
 from proxskip.core.exchange import SettleHalf
 from proxskip.engines.cpu import kernels
-from proxskip.engines.cpu.cohort import Cohort
-from proxskip.engines.cpu.kernels import Anchors, Steps
-from proxskip.engines.cpu.shards import RangeTask, Rows, Tiles, pack, with_pull
+from proxskip.engines.cpu.cohort import Cohort, threads_for
+from proxskip.engines.cpu.shards import RangeTask, pack
 from proxskip.engines.in_process import NearEngine
-from proxskip.engines.sparse_rows import balanced, pieces
-from proxskip.problems.clients import checked_gradient, expansion, expansion_length, value_and_gradient
+from proxskip.engines.sparse_rows import balanced
+from proxskip.problems.clients import value_and_gradient
 from proxskip.problems.federated import Problem
 from proxskip.support.compiling import compiling
 from proxskip.support.cores import available_cores
 from proxskip.support.sums import SUM_BLOCK, sum_in_order
-from proxskip.types import Array, Counts, Flags, Indices, Oracle, Vectors
+from proxskip.types import Array, Counts, Indices, Oracle, Vectors
 
 LARGE = 1 << 19
 """Numbers in a cohort's stack from which a half runs on ranges of the members, each on one thread."""
@@ -34,14 +33,6 @@ NUMBERS_PER_RANGE = 1 << 17
 """Numbers in the stack of a range: the vectors of a half stay in the cache."""
 ENTRIES_PER_RANGE = 5e6
 """Entries of the local steps of a range: many threads find work, and Python takes little of the time."""
-
-# Starting t threads takes c t, so that work W takes W / t + c t, least for t = sqrt(W / c).
-ENTRIES_PER_START = 3e4
-"""Matrix entries or stack numbers that a thread processes in the time c."""
-ENTRIES_PER_PIECE = 2.5e5
-"""Entries of the smallest piece of work."""
-SHORT_WORK = 2e7
-"""Entries of one kernel call (some 10 ms), after which a thread checks for interrupts."""
 
 
 class CpuEngine(NearEngine):
@@ -79,12 +70,22 @@ class CpuEngine(NearEngine):
     def run(self, request: Request) -> Work:
         cohort = request.cohort
         ranges = self._ranges(cohort, request.K)
+        if len(ranges) > 1:
+            return self._run_in_ranges(request, ranges)
+        client = self.client(cohort, request)
+        own = {name: v[:, None] for name, v in request.own.items()}
+        up, memory = request.half(client, self._of(cohort), request.K, *request.down, **own)
+        return self._work(client, cohort, up, memory)
+
+    def _run_in_ranges(self, request: Request, ranges: list[tuple[int, int]]) -> Work:
+        """Run a half on ranges of the cohort, which share the threads."""
+        cohort = request.cohort
         clients: dict[int, Cohort] = {}
         sizes: dict[int, tuple[Size | None, ...]] = {}
 
         def half(lo: int, hi: int) -> tuple[Sequence[Array], Vectors]:
             part = part_of(request, lo, hi)
-            client = self.client(part.cohort, part, threads=self._threads_in(ranges))
+            client = self.client(part.cohort, part, threads=1)
             own = {name: v[:, None] for name, v in part.own.items()}
             up, memory = request.half(client, self._of_range(cohort, lo, hi), part.K, *part.down, **own)
             clients[lo] = client
@@ -100,13 +101,15 @@ class CpuEngine(NearEngine):
 
     def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Array, ...]) -> None:
         ranges = self._ranges(cohort, 0)
+        if len(ranges) == 1:
+            super().tell(half, cohort, outcome)
+            return
         request = Request(half, cohort, 0)  # type: ignore[arg-type]
 
         def settle(lo: int, hi: int) -> tuple[Sequence[Array], Vectors]:
             part = part_of(request, lo, hi)
-            client = self.client(part.cohort, part, threads=self._threads_in(ranges))
             mine = (v if v.ndim == 1 else v[lo:hi] for v in outcome)
-            return (), half(client, self._of_range(cohort, lo, hi), *mine)
+            return (), half(self.client(part.cohort, part, threads=1), self._of_range(cohort, lo, hi), *mine)
 
         _, memory = self._on_ranges(settle, ranges, len(cohort))
         self._keep_all(cohort, (), memory)
@@ -126,17 +129,10 @@ class CpuEngine(NearEngine):
         parts = max(numbers / NUMBERS_PER_RANGE, entries.sum() / ENTRIES_PER_RANGE)
         return balanced(entries + float(self.problem.d), math.ceil(parts))
 
-    def _threads_in(self, ranges: list[tuple[int, int]]) -> int:
-        """The threads that the work of one range may use."""
-        return self.threads if len(ranges) == 1 else 1
-
     def _on_ranges(
         self, half: Callable[[int, int], tuple[Sequence[Array], Vectors]], ranges: list[tuple[int, int]], c: int
     ) -> tuple[list[Array], Vectors]:
-        """What a half returns, from its results on ranges; several ranges share the threads."""
-        if len(ranges) == 1:
-            up, memory = half(*ranges[0])
-            return list(up), memory
+        """What a half returns, from its results on ranges."""
         lock = threading.Lock()
         stacks: dict[int | str, Array] = {}
 
@@ -154,7 +150,7 @@ class CpuEngine(NearEngine):
             for name, v in memory.items():
                 put(name, v, lo, hi)
 
-        self._spread(work, ranges)
+        self.spread(work, ranges)
         up = [stacks[k] for k in sorted(k for k in stacks if isinstance(k, int))]
         self.used |= dict(enumerate(up))
         return up, {name: v for name, v in stacks.items() if isinstance(name, str)}
@@ -169,9 +165,8 @@ class CpuEngine(NearEngine):
     def _keep_all(self, cohort: Indices, up: Sequence[Array], memory: Vectors) -> tuple[Array, ...]:
         before = dict(self.kept)
         sent = self._store(cohort, up, memory)
-        if len(cohort) * self.problem.d >= LARGE:
-            for name in memory.keys() & self.kept.keys():
-                self.used[name] = before[name] if self.kept[name] is memory[name] else memory[name]
+        for name in memory.keys() & self.kept.keys():
+            self.used[name] = before[name] if self.kept[name] is memory[name] else memory[name]
         return sent
 
     def _of_range(self, cohort: Indices, lo: int, hi: int) -> Vectors:
@@ -180,141 +175,7 @@ class CpuEngine(NearEngine):
             return {name: np.asarray(v)[lo:hi] for name, v in self.kept.items()}
         return {name: np.asarray(v)[cohort[lo:hi]] for name, v in self.kept.items()}
 
-    # -- local steps ---------------------------------------------------------------------------------------------------
-    def descend(
-        self,
-        members: Indices,
-        x0: Array,
-        H: Array,
-        gamma: Array,
-        K: Indices,
-        round: int,
-        step0: Counts = 0,
-        halt: threading.Event | None = None,
-        pull: float = 0.0,
-        threads: int | None = None,
-        only_gradient: bool = False,
-    ) -> Array:
-        """All local steps of all members from x0 (a row each, or one for all), as a new stack.
-
-        Each member is on one thread, or large ones' blocks of rows on all. Minibatches are numbered from step0 (one
-        number, or one per member). Raises ``BrokenOff`` soon after ``halt`` is set. ``pull`` is added to the l2 term.
-        With ``only_gradient`` a step replaces x by the gradient there.
-        """
-        assert self.shards is not None
-        threads = threads or self.threads
-        shards = self.shards if pull == 0.0 else with_pull(self.shards, pull)
-        members = np.require(members, np.int64, ["C", "W"])
-        x0, H, gamma = (np.require(v, shards.dtype, ["C", "W"]) for v in (x0, H, gamma))
-        X = np.empty((len(members), self.problem.d), shards.dtype)
-        if self._by_blocks(shards, members, K, threads):
-
-            def share(task: RangeTask, loads: Array) -> None:
-                look(halt)
-                self._spread(task, pieces(loads, threads, ENTRIES_PER_PIECE), threads)
-
-            X[...] = x0
-            draws = shards.draws(self.seed, round, step0, len(members))
-            shards.spread(Steps(members, X, X, H, gamma, K, only_gradient), draws, share)
-        else:
-
-            def steps(done: int, count: Indices) -> RangeTask:
-                draws = shards.draws(self.seed, round, step0 + done, len(members))
-                return shards.descend(Steps(members, X if done else x0, X, H, gamma, count, only_gradient), draws)
-
-            self._in_calls(steps, members, K, halt, threads)
-        return X.astype(np.float64, copy=False)
-
-    def step_gradients(
-        self, members: Indices, X: Array, wanted: Flags, round: int, number: Counts,
-        halt: threading.Event | None = None, threads: int | None = None,
-    ) -> Array:  # fmt: skip
-        """The gradient of each member's local step of this number at its row of X, where it is wanted."""
-        unused, K = np.zeros(len(members)), np.asarray(wanted, dtype=np.int64)
-        return self.descend(members, X, X, unused, K, round, number, halt, threads=threads, only_gradient=True)
-
-    def _by_blocks(self, shards: Rows | Tiles, members: Indices, K: Indices, threads: int) -> bool:
-        """Whether threads share the members' blocks: better balanced, but they wait for each other in every step."""
-        if threads == 1 or shards.most_blocks == 1:
-            return False
-        load = K * shards.work[members]
-        whole = max(load[lo:hi].sum() for lo, hi in balanced(load, threads))
-        shared = load.sum() / min(threads, shards.block_counts(members).sum())
-        return bool(shared + K.max() * threads * ENTRIES_PER_START < whole)
-
-    def _in_calls(
-        self, steps: Callable[[int, Indices], RangeTask], members: Indices, K: Indices, halt: threading.Event | None,
-        threads: int,
-    ) -> None:  # fmt: skip
-        """All steps of the members on threads, in calls of about SHORT_WORK with a check for interrupts in between.
-
-        A step depends only on x and its number, so the bytes are those of one call.
-
-        Args:
-            steps: ``steps(done, count)`` is a task that takes the next count[j] steps of member j.
-        """
-        assert self.shards is not None
-        cost = self.shards.work[members] + self.problem.d
-        load = K * cost
-        total = float(load.sum())
-
-        def work(lo: int, hi: int) -> None:
-            for a, b in balanced(load[lo:hi], 1 + int(load[lo:hi].sum() / SHORT_WORK)):
-                most = max(1, int(SHORT_WORK / cost[lo + a : lo + b].sum()))
-                for done in range(0, max(1, int(K[lo + a : lo + b].max())), most):
-                    self._look(halt)
-                    steps(done, np.clip(K - done, 0, most))(lo + a, lo + b)
-
-        threads = min(threads, self._threads_for(total))
-        task = steps(0, K) if total <= SHORT_WORK else work
-        if threads == 1:
-            task(0, len(K))
-        else:
-            self._spread(task, pieces(load, threads, ENTRIES_PER_PIECE), threads)
-
-    def _look(self, halt: threading.Event | None) -> None:
-        look(halt)
-        if self.abandoned.is_set():
-            raise BrokenOff
-
-    def has_anchors(self) -> bool:
-        """Whether there is a kernel for L-SVRG: only for minibatches read row by row."""
-        return isinstance(self.shards, Rows) and self.shards.batch > 0
-
-    def descend_anchored(
-        self, members: Indices, x0: Array, H: Array, gamma: Array, K: Indices, anchor: tuple[Array, Array, Array],
-        request: Request, first: Counts, threads: int,
-    ) -> tuple[tuple[Array, Array, Array], Indices]:  # fmt: skip
-        """Local steps with L-SVRG's gradients, numbered from ``first`` on; also how often each anchor moved."""
-        assert isinstance(self.shards, Rows)
-        shards = self.shards
-        shape = (len(members), self.problem.d)
-        moved = np.zeros(len(members), np.int64)
-        X, w, gw = (np.array(np.broadcast_to(v, shape), dtype=shards.dtype, order="C") for v in (x0, *anchor[:2]))
-        members = np.require(members, np.int64, ["C", "W"])
-        H, gamma = (np.require(v, shards.dtype, ["C", "W"]) for v in (H, gamma))
-        anchors, K = Anchors(w, gw, anchor[2], moved), np.require(K, np.int64, ["C", "W"])
-
-        def steps(done: int, some: Indices) -> RangeTask:
-            draws = shards.draws(self.seed, request.round, first + done, len(members))
-            return shards.descend_anchored(Steps(members, X, X, H, gamma, some), anchors, draws)
-
-        self._in_calls(steps, members, K, request.halt, threads)
-        ends = (v.astype(np.float64, copy=False) for v in (X, w, gw))
-        return tuple(ends), moved  # type: ignore[return-value]
-
-    def expansions(self, members: Indices, X: Array, halt: threading.Event | None, threads: int | None = None) -> Array:
-        """Value, gradient and Hessian of each member at its row of X."""
-        rows = np.empty((len(members), expansion_length(X.shape[1])))
-
-        def one(j: int, _: int) -> None:
-            self._look(halt)
-            i = int(members[j])
-            rows[j] = expansion(self.problem.clients[i], X[j], self.number0 + i)
-
-        self.each(one, len(members), self._entries(members) * X.shape[1], threads)
-        return rows
-
+    # -- oracles -------------------------------------------------------------------------------------------------------
     def each(self, work: RangeTask, n: int, numbers: float = math.inf, threads: int | None = None) -> None:
         """``work(j, j + 1)`` for each of n members that read so many numbers; on threads if the oracles allow it."""
 
@@ -323,28 +184,13 @@ class CpuEngine(NearEngine):
                 work(j, k)
 
         most = threads or self.threads
-        threads = min(most, n if math.isinf(numbers) else self._threads_for(numbers))
+        threads = min(most, n) if math.isinf(numbers) else threads_for(numbers, most)
         if threads > 1 and self.shareable:
-            self._spread(quietly, [(j, j + 1) for j in range(n)], threads)
+            self.spread(quietly, [(j, j + 1) for j in range(n)], threads)
         else:
             quietly_in_turn(work, n)
 
-    def gradients(
-        self, members: Indices, X: Array, wanted: Flags, halt: threading.Event | None, threads: int | None = None
-    ) -> Array:
-        """The full gradient of each member at its row of X; zeros where it is not wanted."""
-        gradients, at = np.zeros(X.shape), np.flatnonzero(wanted)
-
-        def one(k: int, _: int) -> None:
-            self._look(halt)
-            j = at[k]
-            i = int(members[j])
-            gradients[j] = checked_gradient(self.problem.clients[i], X[j], self.number0 + i)
-
-        self.each(one, len(at), self._entries(members[at]), threads)
-        return gradients
-
-    def _entries(self, members: Indices) -> float:
+    def entries(self, members: Indices) -> float:
         """Entries of the members' matrices; infinite if unknown."""
         return math.inf if self.shards is None else float(self.shards.work[members].sum())
 
@@ -360,15 +206,15 @@ class CpuEngine(NearEngine):
         def one(j: int, _: int) -> None:
             values[j], gradients[j] = value_and_gradient(clients[j], x, j)
 
-        self.each(one, len(clients), self._entries(np.arange(len(clients))))
+        self.each(one, len(clients), self.entries(np.arange(len(clients))))
         return values, gradients
 
     def _share(self, work: RangeTask, n: int, numbers: float) -> None:
         """``work(lo, hi)`` for ranges of n rows with this many numbers, on as many threads as is worthwhile."""
-        parts = self._threads_for(numbers)
-        self._spread(work, [(k * n // parts, (k + 1) * n // parts) for k in range(parts)])
+        parts = threads_for(numbers, self.threads)
+        self.spread(work, [(k * n // parts, (k + 1) * n // parts) for k in range(parts)])
 
-    def _spread(self, work: RangeTask, ranges: list[tuple[int, int]], threads: int | None = None) -> None:
+    def spread(self, work: RangeTask, ranges: list[tuple[int, int]], threads: int | None = None) -> None:
         """``work(lo, hi)`` for all ranges, on this thread and others, each taking the next range."""
         todo, failed = deque(ranges), {}
 
@@ -403,10 +249,6 @@ class CpuEngine(NearEngine):
                 raise error
         if failed:  # the first failure, whichever thread had it
             raise failed[min(failed)]
-
-    def _threads_for(self, work: float) -> int:
-        """The number of threads that is worthwhile for this many entries or numbers."""
-        return max(1, min(self.threads, int(math.sqrt(work / ENTRIES_PER_START))))
 
     def sum(self, w: Array, U: Array) -> Array:
         blocks = np.empty((-(-len(U) // SUM_BLOCK), U.shape[1]))

@@ -139,8 +139,8 @@ class Shards(ABC):
         self.row0 = offsets(sizes)
 
     @abstractmethod
-    def descend(self, steps: Steps, draws: Draws) -> RangeTask:
-        """``f(lo, hi)`` takes all steps of members lo to hi-1."""
+    def descend(self, lo: int, hi: int, steps: Steps, draws: Draws) -> None:
+        """Take all steps of the members lo to hi - 1."""
 
     @abstractmethod
     def block_counts(self, cohort: Indices) -> Indices:
@@ -160,7 +160,7 @@ class Shards(ABC):
     def call_each_kernel(self) -> None:
         """Call every kernel that a run may call, with arguments of the types of a run, so that all are compiled."""
         steps, draws = self._no_steps(), self.draws(0, 0, 0, 1)
-        self.descend(steps, draws)(0, 1)
+        self.descend(0, 1, steps, draws)
         if self.most_blocks > 1:
             one_step_of_length_zero = steps._replace(K=np.ones(1, np.int64))
             self.spread(one_step_of_length_zero, draws, lambda task, loads: task(0, 1))
@@ -247,25 +247,21 @@ class Rows(Shards):
         entry = ranges(indptr[order], length[order])
         return offsets(length[order]), indices[entry], values[entry]
 
-    def descend(self, steps: Steps, draws: Draws) -> RangeTask:
-        return lambda lo, hi: kernels.descend_rows(lo, hi, steps, self.data, draws, self._buffers())
+    def descend(self, lo: int, hi: int, steps: Steps, draws: Draws) -> None:
+        kernels.descend_rows(lo, hi, steps, self.data, draws, self._buffers())
 
     def call_each_kernel(self) -> None:
         super().call_each_kernel()
         if self.batch:
             steps = self._no_steps()
             anchors = Anchors(steps.X, steps.X, np.zeros(1), np.zeros(1, np.int64))
-            self.descend_anchored(steps, anchors, self.draws(0, 0, 0, 1))(0, 1)
+            self.descend_anchored(0, 1, steps, self.draws(0, 0, 0, 1), anchors)
 
-    def descend_anchored(self, steps: Steps, anchors: Anchors, draws: Draws) -> RangeTask:
+    def descend_anchored(self, lo: int, hi: int, steps: Steps, draws: Draws, anchors: Anchors) -> None:
         """The same with L-SVRG's gradients; X and the anchors are changed in place."""
-
-        def work(lo: int, hi: int) -> None:
-            g, part, picks, p, room = self._buffers()
-            buffers = g, np.empty_like(g), part, picks, NO_PICKS, p, room
-            kernels.descend_anchored(lo, hi, steps, anchors, self.data, draws, buffers)
-
-        return work
+        g, part, picks, p, room = self._buffers()
+        buffers = g, np.empty_like(g), part, picks, NO_PICKS, p, room
+        kernels.descend_anchored(lo, hi, steps, anchors, self.data, draws, buffers)
 
     def _buffers(self) -> tuple[AnyArray, AnyArray, AnyArray, Array, tuple[AnyArray, AnyArray]]:
         g = np.empty((2, self.d), self.dtype)
@@ -487,10 +483,8 @@ class Tiles(Shards):
         slot[kept.live] = slot_of_kept[kept.group] - first_of_client[client]
         return slot
 
-    def descend(self, steps: Steps, draws: Draws) -> RangeTask:
-        return lambda lo, hi: kernels.descend_tiles(
-            lo, hi, steps, self.data, draws, self.tiled, self._buffers(), self._drawn()
-        )
+    def descend(self, lo: int, hi: int, steps: Steps, draws: Draws) -> None:
+        kernels.descend_tiles(lo, hi, steps, self.data, draws, self.tiled, self._buffers(), self._drawn())
 
     def _drawn(self) -> tuple[AnyArray, AnyArray, tuple[AnyArray, AnyArray]]:
         """Buffers for a minibatch: the weights of its rows, and those for drawing."""
