@@ -44,7 +44,6 @@ from proxskip.problems.federated import Problem as Problem
 from proxskip.problems.glm import LeastSquares as LeastSquares
 from proxskip.problems.glm import Logistic as Logistic
 from proxskip.problems.glm import Softmax as Softmax
-from proxskip.problems.personal import scafflix as scafflix
 from proxskip.problems.poisson import Poisson as Poisson
 from proxskip.problems.quadratic import Quadratic as Quadratic
 from proxskip.problems.quadratic import random_quadratics as random_quadratics

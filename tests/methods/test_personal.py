@@ -15,7 +15,7 @@ ALPHA = (0.3, 1.0, 0.6, 0.1)
 
 
 def problem_of(alpha: object = ALPHA) -> ps.Problem:
-    return ps.scafflix(ps.Problem(quadratics(4, own=True)), alpha)
+    return ps.Problem(quadratics(4, own=True)).personalized(alpha)
 
 
 def own_steps(problem: ps.Problem) -> ps.Scaffnew:
@@ -69,7 +69,7 @@ def test_alpha_one_is_the_problem_itself_and_small_alpha_is_everyones_own() -> N
 @pytest.mark.parametrize("kind", ["quadratic", "logistic"])
 def test_engines_agree_and_it_reaches_the_solution(kind: str) -> None:
     whole = ps.split(model(l2=0.1), clients=4, by="label", weights="equal")
-    problem = problem_of() if kind == "quadratic" else ps.scafflix(whole, 0.4)
+    problem = problem_of() if kind == "quadratic" else whole.personalized(0.4)
     method = own_steps(problem)
     a, b = (ps.run(method, problem, rounds=10, seed=2, engine=e) for e in ("cpu", "reference"))
     assert close(a.x, b.x, 1e-12)
@@ -85,8 +85,8 @@ def test_what_makes_no_sense_is_refused() -> None:
     plain = ps.split(model(), clients=4, by="label", weights="equal")
     for alpha in (0.0, 1.5, (0.1, 0.2, 0.3, 0.0), np.ones((2, 2))):
         with pytest.raises(ps.InputError, match="must lie in"):
-            ps.scafflix(plain, alpha)
+            plain.personalized(alpha)
     with pytest.raises(ps.InputError, match="no minibatches"):
-        ps.scafflix(plain.with_batch(4), 0.5)
+        plain.with_batch(4).personalized(0.5)
     with pytest.raises(ps.InputError, match="own has shape"):
-        ps.scafflix(plain, 0.5, np.zeros((4, 2)))
+        plain.personalized(0.5, np.zeros((4, 2)))

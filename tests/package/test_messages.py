@@ -119,7 +119,7 @@ def table(folder: Path, text: str) -> str:
         (lambda d: ps.run("gd", PROBLEM, rounds=1, threads=2, engine=CpuEngine(2)), "an engine that is an object has its own threads"),
         (lambda d: ps.run("gd", PROBLEM, rounds=1, cohort=[[0.5, 1]]), "cohort 0 = [0.5, 1.0] must hold the numbers"),
         (lambda d: ps.run("gd", PROBLEM, tol=float("inf")), "tol = inf must be positive and finite."),
-        (lambda d: ps.scafflix(PROBLEM, 0.5, np.full((3, 3), np.nan)), "own must be finite numbers."),
+        (lambda d: PROBLEM.personalized(0.5, np.full((3, 3), np.nan)), "own must be finite numbers."),
         (lambda d: ps.run(ps.Decaying(ps.APDA(1.0), 0.1), ps.Problem([MODEL]), rounds=1), "apda chooses its step size in "
          "every round itself; leave out decay."),
         (lambda d: ps.run(ps.Decaying(ps.PDHG(0.1, 0.1), 0.1), DUAL, rounds=1), "pdhg chooses its step size"),
@@ -133,7 +133,7 @@ def table(folder: Path, text: str) -> str:
         (lambda d: ps.tune("scaffnew", PROBLEM, budget=10), "too small"),
         (lambda d: ps.tune("scaffnew", PROBLEM, powers=[]), "nothing to search"),
         (lambda d: ps.tune("scaffnew", PROBLEM, steps=[0]), "steps = 0 must be a whole number of at least 1."),
-        (lambda d: ps.scafflix(PROBLEM, [0.5, 0.2]), "one number, or one for each of 3 clients."),
+        (lambda d: PROBLEM.personalized([0.5, 0.2]), "one number, or one for each of 3 clients."),
         (lambda d: ps.Tamuna.theory(ps.Problem([MODEL])), "tamuna needs at least two clients in a round."),
         (lambda d: ps.plot(ps.minimize(MODEL)), 'y = "gap" cannot be drawn; choose one of the columns iteration, ngrad'),
         (lambda d: ps.plot(3), "cannot plot int; give results of run, or run folders."),

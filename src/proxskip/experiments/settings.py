@@ -21,7 +21,6 @@ from proxskip.methods import Decaying
 from proxskip.methods.registry import METHODS, named
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import Logistic
-from proxskip.problems.personal import scafflix
 from proxskip.problems.split import split
 from proxskip.prox import parse as prox_text
 from proxskip.types import InputError, is_sparse
@@ -147,7 +146,7 @@ def problem_of(spec: Mapping[str, Any]) -> tuple[Problem, dict[str, int] | None]
     if spec.get("spread") is not None:
         problem = _scaled(problem, spec["spread"])
     if spec.get("personal") is not None:
-        problem = scafflix(problem, spec["personal"])
+        problem = problem.personalized(spec["personal"])
     if spec["psi"] is not None:
         D = operator_of(spec["D"], problem.d)
         problem = problem.with_psi(prox_text.parse(spec["psi"], problem.d if D is None else D.shape[0]), D)

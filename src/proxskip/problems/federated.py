@@ -9,9 +9,10 @@ from functools import cached_property, partial
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from proxskip import theory
-from proxskip.problems import oracles, solve
+from proxskip.problems import oracles, personal, solve
 from proxskip.problems.clients import Clients, RemoteValues, ValuesElsewhere, checked_dimension, checked_value
 from proxskip.problems.cox import Cox
 from proxskip.problems.linear_model import LinearModel
@@ -393,6 +394,36 @@ class Problem:
     def with_psi(self, psi: Prox | None, D: Matrix | None = None) -> Problem:
         """The same smooth part with a regularizer psi(x), or psi(D x)."""
         return replace(self, psi=psi, D=D)
+
+    def personalized(self, alpha: npt.ArrayLike, own: npt.ArrayLike | None = None) -> Problem:
+        """The problem  min_x sum_i w_i f_i(alpha_i x + (1 - alpha_i) x_i*)  of FLIX.
+
+        Scaffnew with own steps on it is Scafflix: K. Yi, L. Condat, P. Richtarik, Explicit personalization and local
+        training: double communication acceleration in federated learning, 2023, arXiv:2305.13170, of which we read the
+        title; that the two are the same was derived and is tested. ``clients[i].model(x)`` is client i's model.
+
+        >>> import proxskip as ps
+        >>> problem = ps.Problem(ps.random_quadratics(3, 2, seed=1)).personalized(0.5)
+        >>> ps.run(ps.Scaffnew.theory(problem, own_steps=True), problem, tol=1e-8).success
+        True
+
+        Args:
+            alpha: how much of the common model, in (0, 1]: one number, or one for each client.
+            own: the clients' own models, one row each; the minimizers of their f_i if not given.
+        """
+        if self.batch is not None:
+            raise InputError("a personalized problem has no minibatches; leave out the batch.")
+        alphas = personal.shares(alpha, self.n)
+        models = np.stack(list(self._own_minimizers())) if own is None else personal.models(own, self.n, self.d)
+        mixed = [personal.Personal(f, float(a), m) for f, a, m in zip(self.clients, alphas, models, strict=True)]
+        return replace(self, clients=mixed, whole=None)
+
+    def _own_minimizers(self) -> Iterator[Array]:
+        for i, f in enumerate(self.clients):
+            alone = Problem([f], d=self.d).solution
+            if alone is None:
+                raise InputError(f"the minimizer of client {i} is too expensive to compute here; give own.")
+            yield alone.x
 
     @cached_property
     def _sampling(self) -> tuple[Array, Array]:
