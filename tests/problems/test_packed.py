@@ -104,7 +104,10 @@ def test_runs_have_the_same_bytes(form: str, engine: str, batch: int | None) -> 
     one, two = (ps.run(ps.Scaffnew(gamma=0.1, p=0.3), p, rounds=6, engine=engine, seed=2) for p in problems)
     assert same(one.x, two.x)
     assert same(one.h, two.h)
-    assert all(same(one.trace[c], two.trace[c]) for c in two.trace.columns if "seconds" not in c)
+    measured = [c for c in two.trace.columns if "seconds" not in c and c != "lyapunov_bound"]
+    assert all(same(one.trace[c], two.trace[c]) for c in measured)
+    # it has L and mu, which are eigenvalues that LAPACK rounds differently in another layout
+    assert np.allclose(one.trace["lyapunov_bound"], two.trace["lyapunov_bound"], rtol=1e-12)
 
 
 @pytest.mark.parametrize(("d", "batch"), [(2, None), (7, None), (7, 2)])

@@ -114,7 +114,9 @@ def separated(told: Information, step: Array) -> str | None:
     if not length > 0 or step @ told.hessian @ step > TINY_CURVATURE * length:
         return None
     parts = np.abs(step) * np.sqrt(np.diag(told.first_hessian))
-    found = [told.names[j] for j in np.argsort(-parts) if parts[j] > 0.1 * parts.max()]
+    # of two classes both have the same share of the step, but for rounding: the first is named first
+    share = np.round(parts / parts.max(), 6)
+    found = [told.names[j] for j in np.argsort(-share, kind="stable") if share[j] > 0.1]
     without_error = "by which the outcomes of some rows are predicted without error"
     return f"the likelihood grows for ever along {listed(found)}, {without_error}"
 
