@@ -21,6 +21,7 @@ ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE))
 
 import contents  # noqa: E402
+import flags_page  # noqa: E402
 import method_pages  # noqa: E402
 
 SKILL = ROOT / "src" / "proxskip" / ".agents" / "skills" / "proxskip" / "SKILL.md"
@@ -58,11 +59,13 @@ def stage(work: Path) -> None:
     pages |= {there: here for there, here in PROJECT.items() if (ROOT / there).is_file() and here != "index.md"}
     where = pages | {"README.md": "index.md"}
     where |= {"examples/gallery": "gallery/index.rst", "examples/notebooks": "notebooks/index.md"}
+    where |= {"docs/site/flags_page.py": "flags.md"}
     shown: set[str] = set()
     texts = {(there, here): (ROOT / there).read_text("utf-8") for there, here in pages.items()}
     methods = method_pages.pages(texts["docs/methods.md", "methods.md"])
     where |= {f"docs/methods.md#{anchor}": here for anchor, here in method_pages.anchors(methods).items()}
     texts |= {("docs/methods.md", here): text for here, text in methods.items()}
+    texts["docs/flags.md", "flags.md"] = flags_page.page()
     texts["docs/index.md", "index.md"] = home(texts["docs/index.md", "index.md"])
     if find_spec("torch") is None:
         print("the page of proxskip.torch has no entries: PyTorch is not installed")

@@ -5,7 +5,7 @@
 Every process sees only some of the ten digits and talks to the others once in eight steps, over gloo on this machine.
 AdamW with local steps (DiLoCo's inner optimizer) fails on such data, and the control variate mends it. The curves go to
 ``torchrun.png``. A process that dies (try ``--die 20``) makes the others stop; torchrun starts all of them again, and
-they go on from their checkpoints, bit by bit as if nothing had happened.
+they go on from their checkpoints, bit for bit as if nothing had happened.
 """
 
 from __future__ import annotations

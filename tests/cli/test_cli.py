@@ -25,6 +25,7 @@ from proxskip.experiments import flags as run_flags
 from proxskip.experiments import settings as cli_build
 from proxskip.experiments.paper_table import table1
 from proxskip.methods.registry import METHODS
+from proxskip.results.run_text import STATUS_WORDS
 from proxskip.running import progress as cli_progress
 from support.comparing import bits
 from support.pages import Terminal
@@ -429,12 +430,22 @@ def test_bare_proxskip_prints_help_and_its_version(call):
     assert call("--version")[:2] == (0, f"proxskip {ps.__version__}\n")
 
 
+@pytest.mark.parametrize("columns", [80, 100])
 @pytest.mark.parametrize("name", list(METHODS))
-def test_the_help_of_a_method_is_short_and_has_its_flags_alone(call, monkeypatch, name):
-    monkeypatch.setenv("COLUMNS", "100")
+def test_the_help_of_a_method_fits_on_sixty_lines(call, monkeypatch, name, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    code, out, _ = call("run", name, "--help")
+    usage, *lines = out.splitlines()
+    assert code == 0
+    assert usage.startswith("usage: ")
+    assert len(lines) < 60
+    assert max(map(len, lines)) <= columns
+
+
+@pytest.mark.parametrize("name", list(METHODS))
+def test_the_help_of_a_method_has_its_flags_alone(call, name):
     code, out, _ = call("run", name, "--help")
     assert code == 0
-    assert len(out.splitlines()) <= 60
     shown = set(re.findall(r"^  (--[\w-]+)", out, re.MULTILINE))
     kind = METHODS[name]
     parameters = {flag.flag for flag in run_flags.all_parameters()}
@@ -582,3 +593,7 @@ def test_after_the_race_comes_the_quick_report(monkeypatch, tmp_path):
     assert commands.main(["demo", "--out", str(tmp_path / "d")]) == 130
     assert asked[0].quick
     assert asked[0].out == tmp_path / "d"
+
+
+def test_only_a_run_that_a_callback_ended_is_called_stopped() -> None:
+    assert [status for status, word in STATUS_WORDS.items() if "stopped" in word] == ["STOPPED"]

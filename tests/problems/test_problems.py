@@ -141,7 +141,7 @@ MODEL = ps.Logistic(np.eye(6), LABELS, l2=0.1)
         (lambda: ps.Problem([QUADRATIC, ps.Quadratic(np.ones(3), np.ones(3))]), "client 1 has 3 unknowns, not 2"),
         (lambda: ps.Problem([]), "at least one client"),
         (lambda: ps.Problem([QUADRATIC, QUADRATIC], weights=[1.0, -1.0]), "2 positive finite numbers"),
-        (lambda: ps.Problem([QUADRATIC, "three"]), "is not an oracle"),
+        (lambda: ps.Problem([QUADRATIC, "three"]), "is not an oracle: it lacks value, gradient, L, mu"),
         (lambda: ps.Problem([QUADRATIC], D=np.eye(2)), "D was given without psi"),
         (lambda: ps.Problem([mine(np.zeros(2))]), "dimension is unknown"),
         (lambda: ps.Problem([mine(np.zeros(2), mu=5.0)], d=2), r"mu = 5\.0 and L = 4\.0"),

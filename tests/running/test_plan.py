@@ -15,6 +15,7 @@ import proxskip as ps
 from proxskip.cli import main
 from proxskip.networks import Network
 from proxskip.running.plan import candidates, gradient_seconds
+from proxskip.support.display import duration
 
 
 def test_auto_goes_on_from_the_winner_and_counts_all_pilots() -> None:
@@ -59,9 +60,47 @@ def test_the_fastest_is_first_and_is_what_a_run_of_its_method_takes(problem: ps.
 def test_what_is_not_finished_in_its_time_says_how_far_it_came(problem: ps.Problem) -> None:
     found = ps.plan(problem, tol=1e-9, seconds=0.01)
     assert found.best.seconds == math.inf
-    assert all("not within" in row.outcome() and "by then" in row.outcome() for row in found.rows)
+    words = [f"not within {duration(row.ran)}; at {row.reached:.0e} by then" for row in found.rows]
+    assert [row.outcome() for row in found.rows] == words
     assert [row.reached for row in found.rows] == sorted(row.reached for row in found.rows)
     assert "give more seconds=, or a larger tol=" in str(found)
+
+
+def test_a_run_that_was_cut_short_is_shown_in_seconds_over_the_network(problem: ps.Problem) -> None:
+    """Twelve seconds at least for a round, whatever this machine takes for it."""
+    found = ps.plan(problem, tol=1e-9, seconds=0.01, network=Network(latency=6.0, gradient=1e-3))
+    row = next(row for row in found.rows if row.name == "gd")
+    assert row.seconds == math.inf
+    assert row.ran == pytest.approx(row.rounds * 12.001, rel=1e-3)
+
+
+def test_opening_and_evaluation_do_not_eat_the_seconds_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first run compiles and each record evaluates; here both take longer than a share."""
+    clock = SimpleNamespace(now=0.0, opened=False)
+    limits = []
+
+    def result(method: Any, problem: Any, *, rounds: int | None = None, seconds: float = 0, **more: Any) -> Any:
+        if not clock.opened:
+            clock.now, clock.opened = clock.now + 100.0, True
+        for step in range(rounds or 50):
+            clock.now += 0.5  # an evaluation, which seconds= does not count
+            if rounds is None:
+                try:
+                    more["callbacks"][0].on_record(step, None)
+                except StopIteration:
+                    break
+        limits.append((rounds, seconds))
+        counts = dict.fromkeys(("rounds", "exchanges", "iterations", "prox_evals", "sim_seconds"), 1)
+        return SimpleNamespace(status=ps.Status.STOPPED, trace={"grad_norm": [1.0]}, summary=counts)
+
+    quadratics = ps.Problem(ps.random_quadratics(4, 3))
+    monkeypatch.setattr("proxskip.running.plan.run", result)
+    monkeypatch.setattr("proxskip.running.plan.time", SimpleNamespace(monotonic=lambda: clock.now))
+    found = ps.plan(quadratics, network=Network(gradient=1.0), seconds=60.0)
+    assert limits[0] == (1, 0)
+    assert limits[1][1] == 60.0 / len(found.rows)
+    assert {row.status for row in found.rows} == {"LIMIT"}
+    assert all(row.spent <= 1.2 * 60.0 / len(found.rows) + 0.5 for row in found.rows)
 
 
 def test_where_methods_take_about_as_long_medians_decide(problem: ps.Problem, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,6 +122,11 @@ def test_where_methods_take_about_as_long_medians_decide(problem: ps.Problem, mo
     assert list(took.items()) == [("gd", 10.0), ("accelerated", 12.0), ("newton", 14.0)]
     assert {seed for name, seed in seeds if name in ("gd", "accelerated")} == {5, 6, 7}
     assert {seed for name, seed in seeds if name not in ("gd", "accelerated")} == {5}
+
+
+def test_the_margin_has_no_power_of_ten() -> None:
+    rows = [SimpleNamespace(name=n, label=n, seconds=t, rounds=9) for n, t in (("a", 2.0), ("b", 31_046.0))]
+    assert ps.Plan(tuple(rows), 1e-6).sentence == "Take a; b takes 15,500 times as long."  # type: ignore[arg-type]
 
 
 def test_newton_wins_where_a_round_is_dear_and_loses_where_the_way_up_is_thin() -> None:

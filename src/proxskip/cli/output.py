@@ -13,7 +13,7 @@ from proxskip.experiments.paper_table import Table1Row
 from proxskip.results import fields
 from proxskip.results.plain import checked_plain
 from proxskip.results.run_text import STATUS_WORDS
-from proxskip.support.display import count, duration
+from proxskip.support.display import count, duration, rounded
 from proxskip.types import printable
 
 LONGEST_NUMBER = 40
@@ -77,7 +77,7 @@ def fastest(groups: Sequence[fields.Group], network: str) -> str:
         return f"No method reached a tolerance over the network {network}; give --tol, or more rounds."
     first = f"Fastest over the network {network}: {ranked[0][1]}, {duration(ranked[0][0])} to the tolerance"
     return first + (
-        f"; {ranked[1][1]} takes {ranked[1][0] / ranked[0][0]:.3g} times as long."
+        f"; {ranked[1][1]} takes {rounded(ranked[1][0] / ranked[0][0])} times as long."
         if ranked[1:] and ranked[0][0]
         else "."
     )

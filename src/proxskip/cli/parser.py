@@ -130,7 +130,7 @@ USAGE = {
 OF_METHODS = ("run", "sweep", "tune")
 """The commands that have the flags of the methods that are named."""
 HEADINGS = {
-    "method": "method, with parameters named as in the paper, which follow its theorem if not given",
+    "method": "method, whose parameters follow its theorem if not given",
     "problem": "problem, min_x sum_i w_i f_i(x) + psi(x)",
     "stopping": "stopping, at the first limit or when all tolerances hold; give at least one",
 }

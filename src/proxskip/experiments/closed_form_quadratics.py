@@ -218,7 +218,7 @@ class AffineMap:
             if len(powers) > most or not now < 1e12:
                 return None, floor
             powers.append(powers[-1] @ powers[-1])
-        rounds = 0  # the most after which the error is still above eps, bit by bit
+        rounds = 0  # the most after which the error is still above eps, found one binary digit at a time
         for k in reversed(range(len(powers))):
             ahead = _multiply(powers[k], z)
             if self.error(ahead) > eps * start:

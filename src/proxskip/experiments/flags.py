@@ -166,11 +166,12 @@ class Flag:
     @property
     def text(self) -> str:
         """Its help, with its default."""
-        text = self.help or ", ".join(self.choices or ())
+        if not self.help:
+            return ", ".join(f"{word} (default)" if word == self.default else word for word in self.choices or ())
         if self.default in (None, "") or self.switch:
-            return text
+            return self.help
         default = f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
-        return f"{text}; default: {default.replace('e-0', 'e-')}".removeprefix("; ")
+        return f"{self.help}; default: {default.replace('e-0', 'e-')}"
 
     def add_to(self, parser: Any) -> None:
         """Add the flag to a parser or to a group of it."""
@@ -188,45 +189,42 @@ def default_of(function: Callable[..., Any], parameter: str) -> Any:
     return inspect.signature(function).parameters[parameter].default
 
 
-DATA_DIR = Flag("data_dir", "folder with data sets, searched before $PROXSKIP_DATA and the cache", metavar="DIR")
+DATA_DIR = Flag("data_dir", "folder searched before $PROXSKIP_DATA and the cache", metavar="DIR")
 NETWORKS = f"{', '.join(NAMED)}, or NAME:deadline=30"
 SPLITS = ("label", "iid", "dirichlet", "contiguous", "group")
 PROBLEM = (
-    Flag("data", "a data set (`proxskip data list`), or a file: svmlight, .csv, .npz", metavar="NAME|FILE",
-         required=True),
-    Flag("label", f"label column of a table; default: {', '.join(LABELS)}", metavar="COLUMN"),
+    Flag("data", "a data set's name, or an svmlight, .csv or .npz file", metavar="NAME|FILE", required=True),
+    Flag("label", f"label column; default: {', '.join(LABELS)}", metavar="COLUMN"),
     Flag("columns", "feature columns of a table; default: all others", names, "A,B,..."),
     Flag("group", "group column of a table, for --split group", metavar="COLUMN", needs="clients"),
     Flag("standardize", "give features mean zero and mean square one", default=False, switch=True),
     DATA_DIR,
     Flag("loss", "", None, "LOSS", "logistic", tuple(LOSSES)),
     Flag("l2", "lambda of the regularizer lambda/2 |x|^2", nonnegative("l2"), "LAMBDA"),
-    Flag("l2_relative", "lambda as a share of the smoothness of the average loss; default: 1e-4",
-         nonnegative("l2-relative"), "SHARE"),
-    Flag("intercept", "add an unpenalized intercept (mu is then unknown: give --p or --K)", default=False, switch=True),
+    Flag("l2_relative", "lambda / smoothness of the average loss; default: 1e-4", nonnegative("l2-relative"),
+         "SHARE"),
+    Flag("intercept", "unpenalized intercept; mu is unknown: give --p or --K", default=False, switch=True),
     Flag("psi", "regularizer psi(x), such as l1:0.01", metavar="PSI", needs="psi"),
-    Flag("D", "D in psi(D x): difference or identity; default: difference", None, "D", None,
+    Flag("D", "D in psi(D x): difference (default) or identity", None, "D", None,
          ("difference", "identity"), needs="D"),
     Flag("dtype", "float64 or float32", None, "TYPE", "float64", ("float64", "float32")),
     Flag("clients", "default: 20, or one per group with --split group", whole("clients"), "n", needs="clients"),
-    Flag("split", f"rows of clients: {', '.join(SPLITS)}", None, "HOW", "label", SPLITS,
-         needs="clients"),
+    Flag("split", "", None, "HOW", "label", SPLITS, needs="clients"),
     Flag("alpha", "concentration of --split dirichlet", positive("alpha"), default=0.5, needs="clients"),
     Flag("split_seed", "seed of random splits and graphs", whole("split-seed", 0), "SEED", default=0,
          needs="clients"),
-    Flag("weights", "weights w_i: rows or equal; default: rows; equal for tamuna and graphs", None, "HOW", None,
+    Flag("weights", "w_i: rows, or equal (default for tamuna and graphs)", None, "HOW", None,
          ("rows", "equal"), needs="clients"),
-    Flag("smoothness", "L of step sizes: max (theorems) or average (paper's figures)", None, "HOW",
-         "max", ("max", "average")),
-    Flag("personal", "clients use ALPHA times the common model, the rest their own", probability("personal"), "ALPHA",
+    Flag("smoothness", "L: max, or average (paper's figures)", None, "HOW", "max", ("max", "average")),
+    Flag("personal", "share of the common model; the rest is a client's own", probability("personal"), "ALPHA",
          needs="clients"),
     Flag("batch", "rows per minibatch; default: full gradients", whole("batch"), "ROWS", needs="batch"),
     Flag("no_minimum", "leave out f*, which may take long to compute", default=False, switch=True),
 )  # fmt: skip
 """min_x  sum_i w_i f_i(x) + psi(x)."""
 PARAMETERS = (
-    Flag("gamma", "step size; figure: as in the paper's figures; default: theory",
-         positive("gamma", "theory", "figure"), "GAMMA"),
+    Flag("gamma", "step size; figure: the paper's; default: theory", positive("gamma", "theory", "figure"),
+         "GAMMA"),
     Flag("p", "probability of communicating; default: theory", probability("p", "theory"), "P"),
     Flag("K", "local steps per round; default: sqrt(kappa)", whole("K")),
     Flag("tau", "dual step size; default: its bound", positive("tau")),
@@ -236,15 +234,15 @@ PARAMETERS = (
     # None, since a default would be given to every method
     Flag("own_steps", "step sizes gamma_i = 1/L_i", switch=True),
     Flag("graph", f"{', '.join(GRAPHS)}, or NAME,failing:P; default: ring", metavar="NAME"),
-    Flag("s", "clients that send each coordinate; default: 2, or c/d if larger", whole("s", 2)),
-    Flag("chi", "factor in the update of h; default: its bound n(s-1)/(s(n-1))", positive("chi")),
-    Flag("codec", "how clients encode vectors, such as float32, natural or rand-4", _value(codecs.parse), "NAME"),
-    Flag("theta", "accuracy of a client's local steps; default: theory, none with --K", parameter),
-    Flag("c", "gamma = c/sqrt(mu L); default: 1.05, 1 with --K or --gamma", parameter),
-    Flag("sigma", "gamma sum_m w_m tau_m, at most 1; default: 0.85, 1 with --K or --gamma", parameter),
-    Flag("beta", "momentum; for fista a bound on it; default: by kappa, and 1", parameter),
+    Flag("s", "clients that send a coordinate; default: max(2, c/d)", whole("s", 2)),
+    Flag("chi", "factor in the update of h; default: its bound", positive("chi")),
+    Flag("codec", "how clients encode, as by float32, natural or rand-4", _value(codecs.parse), "NAME"),
+    Flag("theta", "accuracy of local steps; default: theory, off with --K", parameter),
+    Flag("c", "gamma = c/sqrt(mu L); default: 1, by the theorem 1.05", parameter),
+    Flag("sigma", "gamma sum_m w_m tau_m; default: 1, by the theorem 0.85", parameter),
+    Flag("beta", "momentum; a bound on it for fista; default: theory", parameter),
     Flag("mu", "strong convexity that is used; default: the problem's", parameter),
-    Flag("mu_g", "strong convexity of what everybody knows; default: mu/2", parameter),
+    Flag("mu_g", "strong convexity of what all know; default: mu/2", parameter),
     Flag("p_e", "probability that a link is active; default: theory", parameter),
     Flag("k", "coordinates that a link carries; default: all", parameter),
 )  # fmt: skip
@@ -254,9 +252,8 @@ TUNED = ("gamma", "p", "K")
 NOT_OF_TUNE = (*TUNED, "own_steps", "decay", "allow_unsafe_step")
 """The flags of a method that ``tune`` does not take."""
 STEPPING = (
-    Flag("cohort", "clients per round, or their probability c < 1; default: all clients", cohort, "c", needs="cohort"),
-    Flag("decay", "step size 1/(1/gamma + decay k) in round k; figure: as in Figure 2", positive("decay", "figure"),
-         "DECAY"),
+    Flag("cohort", "clients per round, or their probability; default: all", cohort, "c", needs="cohort"),
+    Flag("decay", "step size 1/(1/gamma + DECAY k), or figure: Figure 2's", positive("decay", "figure"), "DECAY"),
     Flag("allow_unsafe_step", "accept step sizes that may diverge", default=False, switch=True),
 )  # fmt: skip
 """What most methods can do, whatever their parameters."""
@@ -273,7 +270,7 @@ SEED = Flag("seed", "random seed", whole("seed", 0), default=0)
 JSON = Flag("json", "print JSON only", default=False, switch=True)
 QUIET = Flag("quiet", "print warnings and errors only", default=False, switch=True)
 RAY = (
-    Flag("address", "HOST:PORT of a Ray cluster, or auto; default: start Ray", metavar="ADDRESS"),
+    Flag("address", "Ray cluster HOST:PORT, or auto; default: start Ray", metavar="ADDRESS"),
     Flag("actors", "actors of --engine ray; default: one per machine", whole("actors"), "N"),
 )
 LOCAL_ENGINES = ("cpu", "gpu", "reference")
@@ -283,14 +280,14 @@ RUNNING = (
     Flag("engine", "", None, "ENGINE", "cpu", ENGINES),
     *RAY,
     SEED,
-    Flag("seeds", "make N runs, with seeds from --seed on; one if nothing is drawn", whole("seeds"), "N"),
+    Flag("seeds", "N runs, seeds from --seed on; one if nothing is drawn", whole("seeds"), "N"),
     Flag("network", f"simulate {NETWORKS}", network, "NAME"),
     THREADS,
 )
 OUTPUT = (
     Flag("out", "folder for the run, or for the folders of several runs", metavar="DIR"),
     Flag("force", "overwrite the runs in the folder", default=False, switch=True),
-    Flag("go_on", "resume the runs in the folder, and make the missing ones", default=False, switch=True,
+    Flag("go_on", "resume the runs in the folder, make the missing ones", default=False, switch=True,
          spelling="--continue"),
     Flag("every", "record every R rounds; default: at growing intervals", whole("every"), "R"),
     Flag("checkpoint_every", "checkpoint every R rounds; default: every 30 s", whole("checkpoint-every"), "R"),

@@ -52,7 +52,7 @@ class Server:
         method: any method with client halves.
         problem: its weights, psi and constants; the clients' functions are not called.
         rounds: how many.
-        seed: of everything that is drawn.
+        seed: random seed.
         closing: "deadline" closes a round with the clients that answered, in the method's form for cohorts;
             "everyone" waits for all and voids a round that misses one. None takes the first where the method can.
         cohort: who is asked in a round; everyone if not given.
@@ -141,7 +141,7 @@ class Server:
 
         Args:
             run: 16 bytes, unique to this run.
-            x0: where to start; zeros if not given.
+            x0: initial model; zeros if not given.
         """
         if len(run) != 16:
             raise InputError(f"a run id must have 16 bytes, not {len(run)}.")

@@ -38,7 +38,7 @@ class Federated(Strategy):
         batch: rows of a minibatch; None for full gradients.
         inference: ask for the Hessians at the end, from which ``result.inference()`` makes a table of standard errors;
             needs weights="rows".
-        seed: of everything that is drawn but the clients' noise: cohorts, numbers of local steps, minibatches.
+        seed: random seed of cohorts, numbers of local steps and minibatches, but not of the clients' noise.
         folder: where the server saves its state before every message; a run that is saved there is resumed.
         allow_unsafe_step: accept step sizes that are refused otherwise.
         limit: the largest message in bytes.

@@ -119,13 +119,13 @@ def minimize(
     """Minimize f(x) + psi(x), or f(x) + psi(D x), with as few proxes as the method needs.
 
     Args:
-        seed: of everything that is drawn.
+        seed: random seed.
         threads: for products with the data; all cores if not given.
         allow_unsafe_step: run with step sizes that the method's limits refuse.
         f: an object with value(x), gradient(x) and, if known, L and mu; LeastSquares, Logistic, Softmax, Quadratic;
             or a pair of callables (value, gradient).
         psi: an operator of ``proxskip.prox`` or pyproximal, or any object with psi(x) and psi.prox(x, t).
-        x0: where to start, in any shape; zeros if f knows its dimension.
+        x0: initial point, in any shape; zeros if f knows its dimension.
         method: "auto" measures and chooses while it runs; "apda", "proxskip", "fista", "fista-restart", "proxgd",
             "sproxskip" (with batch); for psi(D x) "apda", "splitskip", "papc", "pdhg"; or a method object.
         tol: stop when the certificate is at most tol (see Minimum).

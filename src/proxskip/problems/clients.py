@@ -184,7 +184,8 @@ def checked_dimension(clients: Clients, d: int) -> int:
         if isinstance(f, type):
             raise InputError(f"client {i} is the class {f.__name__}; give an object of it, with its data.")
         if not oracles.is_oracle(f):
-            raise InputError(f"a {type(f).__name__} is not an oracle; it needs value(x), gradient(x), L and mu.")
+            lacks = ", ".join(name for name in ("value", "gradient", "L", "mu") if not hasattr(f, name))
+            raise InputError(f"a {type(f).__name__} is not an oracle: it lacks {lacks} (L and mu may be None).")
         own = oracles.dimension_of(f)  # oracles of users need not know it
         d = d or own or 0
         if own not in (None, d):

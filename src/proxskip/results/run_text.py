@@ -13,7 +13,7 @@ from proxskip.support.display import duration, gap, parameter
 
 STATUS_WORDS = {
     "CONVERGED": "converged",
-    "LIMIT": "stopped",
+    "LIMIT": "limit reached",
     "DIVERGED": "diverged",
     "STALLED": "stalled",
     "INTERRUPTED": "interrupted",

@@ -19,6 +19,7 @@ from proxskip.methods import GD, Accelerated, FiveGCS, LoCoDL, Newton, ProxGD, S
 from proxskip.networks import Network
 from proxskip.problems.federated import Problem
 from proxskip.results.result import RunResult, Status
+from proxskip.running.listen import Callback, Record
 from proxskip.running.run import run
 from proxskip.support import display
 from proxskip.types import InputError, NoTheoremWarning, UnsafeStepWarning
@@ -63,6 +64,7 @@ class PlanRow:
         cohort: clients per round; None for all.
         seconds: over the network, until the gradient norm was at most ``tol``; inf if it was not.
         rounds, exchanges, iterations: that were run.
+        ran: the seconds over the network that these took.
         reached: the least gradient norm.
         spent: seconds on this machine.
         status: how the run ended.
@@ -75,6 +77,7 @@ class PlanRow:
     rounds: int
     exchanges: int
     iterations: int
+    ran: float
     reached: float
     spent: float
     status: str
@@ -92,9 +95,9 @@ class PlanRow:
     def outcome(self) -> str:
         """The seconds over the network, or how far it came."""
         if self.seconds < math.inf:
-            return f"{self.seconds:.3g} s"
+            return display.duration(self.seconds)
         if self.status == "LIMIT":
-            return f"not within {self.spent:.2g} s; at {self.reached:.0e} by then"
+            return f"not within {display.duration(self.ran)}; at {self.reached:.0e} by then"
         return f"{self.status.lower()} at {self.reached:.0e}"
 
 
@@ -128,7 +131,7 @@ class Plan(display.Tabled):
         other = next((row for row in self.rows if row.name != best.name and row.seconds < math.inf), None)
         if other is None:
             return f"Take {best.label}; no other method got there."
-        return f"Take {best.label}; {other.label} takes {other.seconds / best.seconds:.3g} times as long."
+        return f"Take {best.label}; {other.label} takes {display.rounded(other.seconds / best.seconds)} times as long."
 
     def _repr_html_(self) -> str:
         return display.table(*self._shown(), self.sentence)
@@ -170,7 +173,8 @@ def plan(
         tol: the gradient norm to reach.
         network: between the server and the clients, or the name of one; without one, exchanges cost nothing but
             their vectors.
-        seconds: for all runs together, on this machine; each has an equal share of what the runs before it left.
+        seconds: for all runs together, on this machine, once the first has been compiled; each has an equal share of
+            what the runs before it left.
         seed: of the runs; where methods take about as long, the medians of this and further seeds decide.
         threads: threads of the runs; by default one per core.
 
@@ -186,9 +190,11 @@ def plan(
     if not isinstance(anything, Problem) or problem.n == 1 or problem.D is not None:
         raise InputError("plan needs a problem with several clients; for one function use minimize.")
     network = _timed(problem, network)
-    trials = Trials(problem, network, tol, threads, _prox_seconds(problem), time.monotonic() + seconds)
     everybody = [Candidate(method) for method in candidates(problem, network)]
     asked = [*everybody, *on_cohorts(problem, network)]
+    trials = Trials(problem.without_minimum(), network, tol, threads, _prox_seconds(problem))
+    trials.run(asked[0], seed, rounds=1)  # it compiles, and packs the data, which is no candidate's time
+    trials = replace(trials, end=time.monotonic() + seconds)
     rows = [trials.row(candidate, seed, len(asked) - k) for k, candidate in enumerate(asked)]
     rows.sort(key=_order)
     close = _close(rows)
@@ -196,6 +202,17 @@ def plan(
         rows[k] = trials.median(row, seed, len(close) - k)
     rows.sort(key=_order)
     return Plan(tuple(rows), tol, _notes(problem, rows, tol))
+
+
+class EndsAt(Callback):
+    """Ends a run at a time on the clock of ``time.monotonic``, but not before its first round."""
+
+    def __init__(self, end: float) -> None:
+        self.end = end
+
+    def on_record(self, step: int, metrics: Record) -> None:
+        if step > 0 and time.monotonic() > self.end:
+            raise StopIteration
 
 
 @dataclass(frozen=True)
@@ -207,21 +224,27 @@ class Trials:
     tol: float
     threads: int | None
     prox_seconds: float
-    end: float
+    end: float = math.inf
+
+    def run(self, candidate: Candidate, seed: int, **limits: Any) -> RunResult:
+        """A run of a candidate over the network."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UnsafeStepWarning)
+            warnings.simplefilter("ignore", NoTheoremWarning)
+            result = run(
+                candidate.method, self.problem, tol=self.tol, seed=seed, threads=self.threads,
+                cohort=candidate.cohort, network=self.network, progress=False, **limits,
+            )  # fmt: skip
+        if result.status is Status.INTERRUPTED:
+            raise KeyboardInterrupt
+        return result
 
     def row(self, candidate: Candidate, seed: int, left: int) -> PlanRow:
         """What a run takes, which is the first of so many that are left to be run."""
         began = time.monotonic()
         share = max(1e-3, (self.end - began) / left)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UnsafeStepWarning)
-            warnings.simplefilter("ignore", NoTheoremWarning)
-            result = run(
-                candidate.method, self.problem, tol=self.tol, seconds=share, seed=seed, threads=self.threads,
-                cohort=candidate.cohort, network=self.network, progress=False,
-            )  # fmt: skip
-        if result.status is Status.INTERRUPTED:
-            raise KeyboardInterrupt
+        # seconds= leaves out the evaluation, which can be most of a run
+        result = self.run(candidate, seed, seconds=share, callbacks=[EndsAt(began + share)])
         return _row(candidate, result, self.prox_seconds, time.monotonic() - began)
 
     def median(self, row: PlanRow, seed: int, left: int) -> PlanRow:
@@ -245,12 +268,12 @@ def _close(rows: Sequence[PlanRow]) -> list[PlanRow]:
 def _row(candidate: Candidate, result: RunResult, prox_seconds: float, spent: float) -> PlanRow:
     summary = result.summary
     reached = float(np.nanmin(result.trace["grad_norm"]))
-    seconds = math.inf
-    if result.status is Status.CONVERGED:
-        seconds = summary["sim_seconds"] + prox_seconds * summary["prox_evals"]
+    ran = summary["sim_seconds"] + prox_seconds * summary["prox_evals"]
+    seconds = ran if result.status is Status.CONVERGED else math.inf
     counts = (summary["rounds"], summary["exchanges"], summary["iterations"])
+    status = Status.LIMIT if result.status is Status.STOPPED else result.status
     return PlanRow(
-        candidate.label, candidate.method, candidate.cohort, seconds, *counts, reached, spent, result.status.name
+        candidate.label, candidate.method, candidate.cohort, seconds, *counts, ran, reached, spent, status.name
     )
 
 

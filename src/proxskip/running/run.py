@@ -53,11 +53,11 @@ def run(
         seconds: stop after this time, without evaluation.
         tol: stop when the gradient norm (with psi the prox-gradient residual) at the communicated x is below.
         target: stop when f(x) - f* is below.
-        seed: of everything that is drawn; the same seed gives the same run, on every engine.
+        seed: random seed; one engine on one machine repeats a run bit for bit.
         engine: "cpu", "reference", "gpu", "ray", "torch", or an engine object such as ``RayEngine``.
         cohort: None for everybody, c for uniform cohorts of c clients, a probability below 1 (or one per client), or
             a list of cohorts.
-        x0, h0: where to start (zeros).
+        x0, h0: initial model and control variates; zeros by default.
         warm: an earlier result, from whose x and h to start.
         every: rounds between records; by default each of the first 100, then ever more rarely.
         out: a run folder; ``load`` reads it, and ``resume`` goes on with it.
@@ -66,7 +66,7 @@ def run(
         callbacks: objects with any of ``on_run_start``, ``on_record``, ``on_run_end`` (see ``proxskip.callbacks``).
         allow_unsafe_step: run with step sizes that the method's limits refuse.
         threads: how many the engine uses; all cores if not given.
-        spec: written to the run folder, as what the run was made from.
+        spec: metadata stored with the run.
         progress: show it in one line, or in lines without a terminal; by default in a terminal or a notebook only.
         network: a Network, or the name of one: the trace gains ``sim_seconds``, the simulated time over it, and clients
             that it delays or loses are missing as in a federation.

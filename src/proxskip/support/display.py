@@ -76,6 +76,15 @@ def count(value: float | None) -> str:
     return f"{value:.2e}"
 
 
+def rounded(value: float) -> str:
+    """Three digits of a large or a moderate number, never with a power of ten.
+
+    >>> rounded(15_523.0)
+    '15,500'
+    """
+    return f"{value:.3g}" if value < 999.5 else f"{float(f'{value:.3g}'):,.0f}"
+
+
 def short(value: object) -> str:
     """A parameter: its repr, of which a long sequence or text shows the beginning and the end."""
     if isinstance(value, (tuple, list, np.ndarray)) and len(value) > 6:

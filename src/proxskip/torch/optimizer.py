@@ -461,7 +461,7 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         return {"state": state, "param_groups": [{**first, "scaffnew": numbers | self.flat.numbers()}, *others]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """What ``state_dict`` gave; load the model's parameters as well. The run goes on bit by bit."""
+        """What ``state_dict`` gave; load the model's parameters as well. The run continues bit for bit."""
         groups = state_dict.get("param_groups") if isinstance(state_dict, dict) else None
         if not groups or "scaffnew" not in groups[0]:
             raise InputError("the checkpoint is from another optimizer; load what this one's state_dict returned.")

@@ -149,7 +149,7 @@ def train(
         buffers: of a module that moves its buffers, such as the running means of batch normalization: "mean" averages
             them with the parameters (and counts them), "local" leaves each client its own. Where the module is
             evaluated it is in eval mode, and ``metrics`` on a common test set use the mean.
-        seed: of everything that is drawn.
+        seed: random seed.
         cohort: who takes part in a round, as in ``proxskip.run``.
         rounds, seconds: when to stop.
         every: rounds between records.
@@ -194,7 +194,7 @@ def resume(
     device: str | torch.device | None = None, clients_at_once: int | None = None, together: bool | None = None,
     callbacks: Sequence[Any] = (), progress: bool | None = None, network: Network | str | None = None,
 ) -> Trained:  # fmt: skip
-    """Go on with a training from its folder, on a CPU bit by bit, also after it was killed.
+    """Continue a training from its folder, also after it was killed; on a CPU the result is bitwise identical.
 
     Args:
         folder: what ``train`` got as ``out``. Numbers and words that ``train`` got are read from it.

@@ -1,4 +1,4 @@
-"""Write docs/flags.md, the flags of every command, from the parser: ``python docs/make_flags.py``."""
+"""The page with the flags of every command, made from the parser."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import argparse
 import re
 import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 
 from proxskip import __version__
 from proxskip.cli.parser import parser
@@ -14,7 +13,7 @@ from proxskip.methods.built_in import BUILT_IN
 
 HEAD = """# Flags
 
-Written by `docs/make_flags.py` from the program's own help. [The command line](command-line.md) explains the commands,
+Written from the program's own help. [The command line](command-line.md) explains the commands,
 and [the notation](idea.md#notation) the letters. `proxskip run METHOD --help` shows the flags of one method alone.
 """
 
@@ -58,7 +57,3 @@ def spelled(flag: argparse.Action) -> str:
 def escaped(text: str) -> str:
     """A cell of a table."""
     return re.sub(r"([|$])", r"\\\1", text)
-
-
-if __name__ == "__main__":
-    (Path(__file__).parent / "flags.md").write_text(page(), encoding="utf-8")
