@@ -184,6 +184,6 @@ def acts_by_entry(make: Make, params: list[Parameter]) -> bool:
 
 
 def _has_more(optimizer: Optimizer) -> bool:
-    """Whether ``make`` gave its step a hook, which may join entries as a subclass may, or replaced the step."""
-    hooks = (*optimizer._optimizer_step_pre_hooks, *optimizer._optimizer_step_post_hooks)
-    return bool(hooks) or "step" in vars(optimizer)
+    """Whether ``make`` gave it hooks, which may join entries as a subclass may, or a step of its own."""
+    added = [v for name, v in vars(optimizer).items() if name not in ("defaults", "state", "param_groups")]
+    return any(callable(v) or (isinstance(v, dict) and v) for v in added)
