@@ -3,15 +3,17 @@
     python benchmarks/niid.py --part published   four methods on five splits, 10 epochs, against the published table
     python benchmarks/niid.py --part damping     chi against the number of local steps
     python benchmarks/niid.py --part short       more methods with 20 and 94 local steps
-    python benchmarks/niid.py --part long        the best of them with 937
+    python benchmarks/niid.py --part long        those that win at 94 steps, or tie, with 937
+    python benchmarks/niid.py --split labels-1 --method FedAvg --steps 20    of all parts, these alone
     python benchmarks/niid.py --quick            digits in place of MNIST, two minutes on two cores
     python benchmarks/niid.py --speed            steps per second of ``proxskip.torch.train`` on this device
     python benchmarks/niid.py --jax              a round on one core of a CPU against JAX, which must be installed
 
 A CNN with 6 and 16 channels of 5 x 5 and layers of 120 and 84, batch 64, 50 rounds, SGD 0.01 with momentum 0.9 and decay
 1e-5, standardized pixels, clients weighed by rows. The three seeds are one training in which each has an x of its own.
-MNIST is read by ``mnist.py`` beside this file. Finished cells are lines of ``--out``, so that a second call goes on;
-``--minutes`` begins no cell after that time.
+MNIST is read by ``mnist.py`` beside this file. Finished cells are lines of ``niid.jsonl`` beside this file (or of
+``--out``), so that a second call goes on and figures of the pages can be read there; ``--minutes`` begins no cell after
+that time, and what was not run is listed.
 """
 
 from __future__ import annotations
@@ -74,6 +76,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "AdamW + h": {"optimizer": ADAMW, "control": "gradient", "state": "kept"},
 }  # fmt: skip
 CHIS = (1.0, 0.3, 0.1, 0.03, 0.01)
+Results = list[dict[str, Any]]
+KEPT = Path(__file__).with_name("niid.jsonl")
 
 
 class Cell(NamedTuple):
@@ -87,29 +91,25 @@ class Cell(NamedTuple):
     quick: bool = False
 
 
-def cells(part: str, quick: bool) -> list[Cell]:
-    """The trainings of a part, the most telling first."""
+def cells(part: str, quick: bool, known: Results) -> list[Cell]:
+    """The trainings of a part, or of all if it is empty, the most telling first; "long" follows from ``known``."""
     if quick:
         methods = [("FedAvg", "iid"), ("FedAvg", "labels-2"), ("AdamW", "labels-2"), ("AdamW + h", "labels-2")]
         return [Cell(method, how, 10, None, 40, True) for method, how in methods]
-    hard = ("labels-2", "labels-1", "dirichlet-0.5")
+    splits = ("labels-2", "labels-1", "labels-3", "dirichlet-0.5", "iid")
     parts = {
-        "published": [Cell(m, how, 0) for how in ("labels-2", "labels-1", "labels-3", "dirichlet-0.5", "iid") for m in PUBLISHED],
+        "published": [Cell(m, how, 0) for how in splits for m in PUBLISHED],
         "damping": [
             Cell(m, how, K, chi)
-            for how in hard[:2]
+            for how in splits[:2]
             for K in (20, 94)
             for m in ("momentum + h", "SCAFFOLD, damped", "AdamW + h")
             for chi in (None, *CHIS)
         ],
         "short": [
-            Cell(m, how, K) for K in (20, 94) for how in hard for m in METHODS if m not in ("SCAFFOLD", "FedNova")
+            Cell(m, how, K) for K in (94, 20) for how in splits for m in METHODS if m not in ("SCAFFOLD", "FedNova")
         ],
-        "long": [
-            Cell(m, how, 937)
-            for how in hard[:2]
-            for m in ("SCAFFOLD, damped", "momentum + h", "AdamW + h", "AdamW, shared squares")
-        ],
+        "long": [Cell(r["method"], how, 937) for how in splits for r in best_of(known, how, 94)],
     }  # fmt: skip
     return [cell for name in ([part] if part else parts) for cell in parts[name]]
 
@@ -218,12 +218,14 @@ def run(cell: Cell, seeds: int, device: torch.device) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def read(out: Path) -> Results:
+    """The results that are kept."""
+    return [json.loads(line) for line in out.read_text("utf-8").splitlines()] if out.is_file() else []
+
+
 def everything(todo: list[Cell], out: Path, seeds: int, minutes: float) -> Iterator[dict[str, Any]]:
     """The results as they come, those that ``out`` holds first."""
-    device, began = TorchEngine().device, time.monotonic()
-    known: list[dict[str, Any]] = []
-    if out.is_file():
-        known = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+    device, began, known = TorchEngine().device, time.monotonic(), read(out)
     for cell in todo:
         found = [r for r in known if all(r[name] == v for name, v in cell._asdict().items())]
         if found:
@@ -257,7 +259,7 @@ def line_of(r: dict[str, Any]) -> str:
     )
 
 
-def table(results: list[dict[str, Any]]) -> list[str]:
+def table(results: Results) -> list[str]:
     """Rows of a Markdown table."""
     lines = [
         "| split | local steps | method | chi | best round, mean | seeds | last round | published | |",
@@ -269,19 +271,30 @@ def table(results: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def winners(results: list[dict[str, Any]]) -> list[str]:
-    """For each split and number of steps, who is best on the rows that no client has, and who ties."""
+def best_of(results: Results, how: str, K: int) -> Results:
+    """Who is best with the default chi on the rows that no client has, after the last round, and then who ties."""
+    same = [r for r in results if (r["split"], r["steps"], r["chi"]) == (how, K, None) and r["held"]]
+    pairs = sorted(((np.array(r["held"])[-1], r) for r in same), key=lambda pair: -float(pair[0].mean()))
+    # a tie: the means differ by no more than the larger spread of the seeds
+    return [r for v, r in pairs if pairs[0][0].mean() - v.mean() <= max(v.std(), pairs[0][0].std(), 0.2)]
+
+
+def winners(results: Results) -> list[str]:
+    """For each split and number of steps, who is best and who ties."""
     lines = []
-    of_default = [r for r in results if r["held"] and r["chi"] is None]
-    for how, K in sorted({(r["split"], r["steps"]) for r in of_default}):
-        same = [(np.array(r["held"])[-1], r) for r in of_default if (r["split"], r["steps"]) == (how, K)]
-        best, winner = max(same, key=lambda pair: float(pair[0].mean()))
-        # a tie: the means differ by less than the larger spread of the seeds
-        ties = [r for v, r in same if best.mean() - v.mean() <= max(v.std(), best.std(), 0.2) and r is not winner]
-        score = np.array(winner["test"])[-1]
-        others = f"; ties: {', '.join(r['method'] for r in ties)}" if ties else ""
-        lines.append(f"{SPLITS[how]}, {K} steps: {winner['method']}, {score.mean():.1f} on the test set{others}")
+    for how, K in sorted({(r["split"], r["steps"]) for r in results}):
+        best = best_of(results, how, K)
+        if best:
+            score, (winner, *others) = np.array(best[0]["test"])[-1], [r["method"] for r in best]
+            ties = f"; ties: {', '.join(others)}" if others else ""
+            lines.append(f"{SPLITS[how]}, {K} steps: {winner}, {score.mean():.1f} on the test set{ties}")
     return lines
+
+
+def not_run(todo: list[Cell], results: Results) -> list[str]:
+    """The cells without a result."""
+    ran = [Cell(*(r[name] for name in Cell._fields)) for r in results]
+    return [f"not run: {cell.method}, {SPLITS[cell.split]}, {cell.steps} steps" for cell in todo if cell not in ran]
 
 
 # -- speed -------------------------------------------------------------------------------------------------------------
@@ -391,7 +404,10 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     parser.add_argument("--jax", action="store_true")
     parser.add_argument("--seeds", type=int, help="3; 1 with --quick")
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no cell after this time")
-    parser.add_argument("--out", type=Path, default=Path("niid.jsonl"))
+    parser.add_argument("--split", choices=SPLITS)
+    parser.add_argument("--method", choices=METHODS)
+    parser.add_argument("--steps", type=int, choices=(0, 20, 94, 937), help="0 for ten epochs")
+    parser.add_argument("--out", type=Path, help="niid.jsonl beside this file; with --quick niid-quick.jsonl, here")
     o = parser.parse_args(arguments)
     if o.speed or o.jax:
         speed() if o.speed else against_jax()
@@ -400,11 +416,17 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
         torch.backends.cuda.matmul.allow_tf32 = False
     else:
         torch.set_num_threads(1)
-    results = []
-    for r in everything(cells(o.part or "", o.quick), o.out, o.seeds or (1 if o.quick else 3), o.minutes):
+    out = o.out or (Path("niid-quick.jsonl") if o.quick else KEPT)
+    asked = {"split": o.split, "method": o.method, "steps": o.steps}
+    results: Results = []
+    todo = [
+        cell for cell in cells(o.part or "", o.quick, read(out))
+        if all(v is None or getattr(cell, name) == v for name, v in asked.items())
+    ]  # fmt: skip
+    for r in everything(todo, out, o.seeds or (1 if o.quick else 3), o.minutes):
         results.append(r)
         print(line_of(r), f"{r['seconds']:.0f} s, {r['ms_a_step']:.2f} ms a step", flush=True)
-    print("\n".join(["", *table(results), *winners(results)]))
+    print("\n".join(["", *table(results), *winners(results), *not_run(todo, results)]))
     return results
 
 

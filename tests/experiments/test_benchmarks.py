@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import importlib
+import json
 import struct
 from pathlib import Path
 from types import ModuleType
@@ -132,14 +133,88 @@ def test_a_damaged_download_is_one_sentence(content: bytes, tmp_path: Path, read
         read_idx(tmp_path / "a.gz", "0" * 64)
 
 
+@pytest.fixture
+def niid(monkeypatch: Any) -> Any:
+    pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("niid")
+
+
+def result_of(method: str, split: str, steps: int, *ends: float, chi: float | None = None) -> dict[str, Any]:
+    """A made-up result: each seed is at 50, two points above its end, and there."""
+    rounds = [[50.0] * len(ends), [v + 2 for v in ends], [*ends]]
+    return {
+        "method": method, "split": split, "steps": steps, "chi": chi, "rounds": 2, "quick": False, "seconds": 1.0,
+        "ms_a_step": 1.0, "test": rounds, "held": [] if steps == 0 else rounds[1:],
+    }  # fmt: skip
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("result", "row"),
+    [
+        (
+            result_of("FedAvg", "labels-2", 0, 93.0, 95.0, 94.0),
+            "| two labels | 10 epochs | FedAvg |  | 96.00 ± 0.82 | 95.0, 97.0, 96.0 | 93.0, 95.0, 94.0 | 96.86 | met |",
+        ),
+        (
+            result_of("SCAFFOLD", "labels-2", 0, 93.0),
+            "| two labels | 10 epochs | SCAFFOLD | 1.0 | 95.00 ± 0.00 | 95.0 | 93.0 | 96.92 | 1.92 lower |",
+        ),
+        (
+            result_of("FedProx", "labels-1", 0, 23.1),
+            "| one label | 10 epochs | FedProx |  | 50.00 ± 0.00 | 50.0 | 23.1 | 51.79 | met |",
+        ),
+        (
+            result_of("AdamW + h", "labels-1", 94, 60.0, chi=0.3),
+            "| one label | 94 | AdamW + h | 0.3 | 62.00 ± 0.00 | 62.0 | 60.0 |  |  |",
+        ),
+        (
+            result_of("momentum + h", "iid", 20, 60.0),
+            "| iid | 20 | momentum + h | default | 62.00 ± 0.00 | 62.0 | 60.0 |  |  |",
+        ),
+        (
+            {**result_of("SCAFFOLD", "labels-1", 0, 9.8), "test": [[10.0], [9.8]]},
+            "| one label | 10 epochs | SCAFFOLD | 1.0 | 10.00 ± 0.00 | 10.0 | 9.8 | 9.93 | both at chance |",
+        ),
+    ],
+)
+def test_a_cell_is_judged_by_the_best_round_of_each_seed(result: Any, row: str, niid: Any) -> None:
+    """It is met within one point or one published deviation, and not judged at chance."""
+    assert niid.line_of(result) == row
+
+
+@pytest.mark.torch
+def test_who_wins_and_ties_at_94_steps_is_run_with_937(niid: Any, tmp_path: Path, capsys: Any) -> None:
+    results = [
+        result_of("FedAvg", "labels-2", 94, 90.0, 92.0),
+        result_of("AdamW", "labels-2", 94, 91.0, 91.2),
+        result_of("momentum + h", "labels-2", 94, 91.5, 92.5),
+        result_of("AdamW + h", "labels-2", 94, 99.0, 99.0, chi=0.3),
+        result_of("FedAvg", "labels-2", 20, 95.0, 95.0),
+        result_of("FedAvg", "iid", 0, 99.0, 99.0),
+    ]
+    assert niid.winners(results) == [
+        "two labels, 20 steps: FedAvg, 95.0 on the test set",
+        "two labels, 94 steps: momentum + h, 92.0 on the test set; ties: FedAvg",
+    ]
+    assert [tuple(cell)[:3] for cell in niid.cells("long", False, results)] == [
+        ("momentum + h", "labels-2", 937), ("FedAvg", "labels-2", 937),
+    ]  # fmt: skip
+    assert {cell.split for cell in niid.cells("short", False, [])} == set(niid.SPLITS)
+    out = tmp_path / "niid.jsonl"
+    out.write_text("".join(json.dumps({**r, "rounds": 50}) + "\n" for r in results))
+    asked = ["--split", "labels-2", "--steps", "94", "--part", "short", "--minutes", "0", "--out", str(out)]
+    assert len(niid.main([*asked, "--method", "FedAvg"])) == 1
+    assert "not run" not in capsys.readouterr().out
+    assert len(niid.main(asked)) == 3
+    assert "not run: AdamW + h, two labels, 94 steps" in capsys.readouterr().out
+
+
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.release
-def test_the_table_of_niid_bench_in_its_quick_form(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
-    pytest.importorskip("torch")
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    import niid
-
+def test_the_table_of_niid_bench_in_its_quick_form(tmp_path: Path, niid: Any, capsys: Any) -> None:
     out = tmp_path / "niid.jsonl"
     results = {(r["method"], r["split"]): r["test"][-1][0] for r in niid.main(["--quick", "--out", str(out)])}
     assert results["FedAvg", "iid"] >= 85
