@@ -8,7 +8,7 @@ import proxskip as ps
 from proxskip.support.randomness import minibatch
 
 torch = pytest.importorskip("torch")
-from proxskip.torch import train  # noqa: E402
+from proxskip.torch import every_round, train  # noqa: E402
 from proxskip.torch.rule import DAMPED  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -206,6 +206,10 @@ SLOTS = {
         {"shared": ["exp_avg_sq"], "reset": ["exp_avg"]},
     ),
     "schedule": (sgd, {"control": "step", "chi": 1.0, "schedule": halving}, {"control": "step", "rate": halving}),
+    "scheduler": (
+        heavy, {"control": "none", "schedule": every_round(lambda o: torch.optim.lr_scheduler.StepLR(o, 2, 0.3))},
+        {"rate": lambda r: 0.3 ** (r // 2)},
+    ),
     "outer": (adamw, {"control": "gradient", "chi": 1.0, "outer": nesterov}, {"control": "gradient", "outer": nesterov}),
     "top-k": (sgd, {"control": "none", "codec": "top-k", "share": 0.4}, {"share": 0.4}),
     "rows": (adamw, {"control": "gradient", "chi": 1.0, "weights": "rows"}, {"control": "gradient", "w": ROWS}),

@@ -16,7 +16,7 @@ import proxskip as ps
 from proxskip.cli import main
 
 torch = pytest.importorskip("torch")
-from proxskip.torch import Model, plot_split, recipe, recipes, resume, split, train  # noqa: E402
+from proxskip.torch import Model, every_round, plot_split, recipe, recipes, resume, split, train  # noqa: E402
 from proxskip.torch.published import RECIPES  # noqa: E402
 from support import torch_ranks  # noqa: E402
 from support.torch_ranks import RANKS, on_ranks  # noqa: E402
@@ -254,6 +254,10 @@ REFUSED = [
     ({"rounds": 3, "schedule": lambda r: float("nan") if r == 2 else 1.0}, "the schedule gives nan for round 2"),
     ({"rounds": 3, "schedule": lambda r: -1.0}, "the schedule gives -1.0 for round 0"),
     ({"rounds": 2, "schedule": torch.optim.lr_scheduler.StepLR}, "schedule, a function of the round, gives no factor"),
+    (
+        {"rounds": 2, "schedule": every_round(torch.optim.lr_scheduler.ReduceLROnPlateau)},
+        "schedule, a function of the round, gives no factor",
+    ),
     ({"rounds": 2, "schedule": 0.5}, "schedule, a function of the round, gives no factor"),
     ({"rounds": 2, "clients": []}, "clients must be a list"),
     ({"rounds": 2, "clients": [1, 2]}, "client 0: a client is a int"),

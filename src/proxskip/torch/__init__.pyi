@@ -6,6 +6,7 @@ from proxskip.torch.partitions import plot_split as plot_split
 from proxskip.torch.partitions import split as split
 from proxskip.torch.published import recipe as recipe
 from proxskip.torch.published import recipes as recipes
+from proxskip.torch.settings import every_round as every_round
 from proxskip.torch.training import Trained as Trained
 from proxskip.torch.training import resume as resume
 from proxskip.torch.training import train as train

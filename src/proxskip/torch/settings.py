@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from proxskip import theory
 from proxskip.problems.torch_model import in_a_sentence
@@ -162,3 +164,27 @@ def rate_at(schedule: Schedule | None, round: int) -> float:
             f"the schedule gives {factor!r} for round {round}; return a factor of the learning rate from 0 on."
         )
     return float(factor)
+
+
+def every_round(make: Callable[[Optimizer], LRScheduler]) -> Schedule:
+    """A scheduler of PyTorch as ``schedule`` of ``train``: it takes a step after every round.
+
+    Args:
+        make: a function of an optimizer, whose learning rate is 1, that returns the scheduler.
+
+    >>> schedule = every_round(lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 2))
+    >>> [schedule(round) for round in range(4)]
+    [1.0, 1.0, 0.1, 0.1]
+    """
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    scheduler = make(optimizer)
+    factors: list[float] = []
+
+    def factor(round: int) -> float:
+        while len(factors) <= round:
+            factors.append(float(optimizer.param_groups[0]["lr"]))
+            optimizer.step()
+            scheduler.step()
+        return factors[round]
+
+    return factor

@@ -140,7 +140,8 @@ def train(
             "reset", or "shared" (averaged over the clients, which is sent and counted); or a dict of these by the names
             that PyTorch has, such as {"exp_avg_sq": "shared"}, which resets the others. By default it is kept where
             everybody takes part, and reset on cohorts.
-        schedule: a function of the round, from 0 on, that returns a factor of the local learning rates.
+        schedule: a function of the round, from 0 on, that returns a factor of the local learning rates; of a scheduler
+            of PyTorch, ``every_round`` makes one.
         outer: a function of parameters that returns the optimizer of the outer step, as in DiLoCo.
         codec: "float32", "bfloat16", "natural", or "top-k": the ``share`` of the entries that are largest, of all that
             was not sent yet (error feedback).
