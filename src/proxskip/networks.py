@@ -171,17 +171,16 @@ class Network:
     name: str = ""
 
     def __post_init__(self) -> None:
-        set_ = object.__setattr__
         for name, check in (("latency", nonnegative), ("bandwidth", _fast), ("up", _fast), ("gradient", nonnegative)):
             amount = getattr(self, name)
             if amount is not None and not isinstance(amount, Spread):
-                set_(self, name, _checked(name, amount, check))
+                object.__setattr__(self, name, _checked(name, amount, check))
         positive("speed", self.speed)
         _fast("server", self.server)
         hours = np.atleast_1d(np.asarray(self.available, dtype=np.float64))
         if hours.shape not in ((1,), (24,)) or not np.all((hours > 0) & (hours <= 1)):
             raise InputError("available must be a share of the clients in (0, 1], or 24 shares, one per hour.")
-        set_(self, "available", float(hours[0]) if len(hours) == 1 else tuple(float(a) for a in hours))
+        object.__setattr__(self, "available", float(hours[0]) if len(hours) == 1 else tuple(float(a) for a in hours))
         for name in ("correlation", "lost_before", "lost_after"):
             if (share := nonnegative(name, getattr(self, name))) > 1:
                 raise InputError(f"{name} = {share:g} must lie in [0, 1].")

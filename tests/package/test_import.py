@@ -168,6 +168,27 @@ def test_private_parts_of_ray_and_flower_are_in_one_module() -> None:
     assert using == {"engines/ray/private.py"}
 
 
+def test_no_object_writes_into_the_dict_of_another() -> None:
+    """What an object holds is set by its class: by a constructor, or by a method with a name."""
+
+    def of_another(node: ast.AST) -> bool:
+        """Whether this is x.__dict__ or vars(x) of an x other than self."""
+        calls_vars = isinstance(node, ast.Call) and ast.unparse(node.func) == "vars"
+        return ast.unparse(node) != "vars(self)" and (calls_vars or getattr(node, "attr", "") == "__dict__")
+
+    written = []
+    for file, node in trees(PACKAGE.rglob("*.py")):
+        if isinstance(node, (ast.Subscript, ast.Attribute)) and of_another(node.value):
+            changes = getattr(node, "attr", "") in {"update", "setdefault", "pop", "clear"}
+            written += [(file, ast.unparse(node))] * (changes or not isinstance(node.ctx, ast.Load))
+        elif isinstance(node, ast.AugAssign) and of_another(node.target):
+            written.append((file, ast.unparse(node)))
+        elif isinstance(node, ast.Call) and re.search(r"\b(__)?setattr(__)?$", ast.unparse(node.func)):
+            written += [(file, ast.unparse(node))] * (ast.unparse(node.args[0]) != "self")
+    # a module keeps the names that were asked for
+    assert written == [("on_demand.py", "setattr(sys.modules[package], name, value)")]
+
+
 @pytest.mark.torch
 def test_a_version_of_pytorch_that_was_not_tested_is_told() -> None:
     pytest.importorskip("torch")

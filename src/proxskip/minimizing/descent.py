@@ -105,16 +105,14 @@ class Descent:
             self.first_L, guessed = functions.first_L(f, x0, g)
             f = f.with_L(self.first_L)
         self.f, self.first_L = f, f.L or 1.0
-        self.client = client_of(self.f, task.batch, seed, self.backtrack, threads)
-        # g, and the gradients that a first guess of L took, are counted
-        self.client.calls, self.client.rows = 1 + guessed, (1 + guessed) * f.rows
-        self.client.at, self.client.g = x0, g
+        self.client = client_of(self.f, x0, g, task.batch, seed, self.backtrack, threads)
+        self.client.count_gradients(1 + guessed)  # g, and those that a first guess of L took
         self.notes: list[str] = []
         self.contradiction = None if gradient_check.is_trusted(f.of) else self._contradiction(x0, g)
         """How the value and the gradient of a user's f contradict each other; None if they do not."""
         self._set_method()
-        self.solo = SoloExchange(self.client, self.problem, task.shape, seed)
-        self.solo.L, self.solo.hope = self.f.L or 0.0, max(float(np.linalg.norm(g)), tol)
+        hope = max(float(np.linalg.norm(g)), tol)
+        self.solo = SoloExchange(self.client, self.problem, task.shape, seed, self.f.L or 0.0, hope)
         if self.solo.inner is not None:
             self.own_tolerance = self.solo.inner.tolerance  # given back by ``close``
             self.solo.inner.reset()
@@ -123,7 +121,7 @@ class Descent:
         """Whether the accuracy of the prox is unknown, so that certificates have to find it out."""
         self.hidden = 0.0
         """How far the prox of the last certificate was off, if that is unknown; by a second prox."""
-        self._allow_errors()
+        self.solo.allow(tol / (self.f.L or 1.0))  # such an error cannot move a certificate by tol
         self._begin(x0, dual)
         self.x0, self.best = x0, Point(math.inf, x0, dual, 0)
         self.bound = math.inf
@@ -137,15 +135,9 @@ class Descent:
         if began is not None:  # what was computed before the first round takes time too
             self.spent = time.perf_counter() - began
 
-    def _allow_errors(self) -> None:
-        """Let the checks of the prox pass what cannot move a certificate by tol."""
-        if self.solo.checked is not None:
-            self.solo.checked.allowed = self.tol / (self.f.L or 1.0)
-
     def _contradiction(self, x0: Array, g: Array) -> str | None:
         def counted(x: Array) -> Array:
-            self.client.calls += 1
-            self.client.rows += self.f.rows
+            self.client.count_gradients(1)
             return self.task.f.gradient(x)
 
         fault = gradient_check.contradiction(self.task.f.value, counted, x0, g, self.f.L)
@@ -164,7 +156,7 @@ class Descent:
         self.maps = not (self.method.remembers or self.task.D or self.task.psi is None or self.task.batch)
         self.gamma = float(self.method.gamma)
         # the L that a model computed is right: a larger curvature is rounding, where residuals are large and x small
-        is_computed = isinstance(self.f.of, LinearModel) and vars(self.f.of).get("L") == self.f.L
+        is_computed = isinstance(self.f.of, LinearModel) and self.f.of.knows("L") and self.f.of.L == self.f.L
         self.too_steep = math.inf if self.backtrack or is_computed else (self.f.L or 0.0) * (1 + CURVATURE_SLACK)
         # a round of many gradients is worth a product with D
         rare = (skip_probability(self.method) or 1.0) < 0.2 or self.method.name == "apda"
@@ -182,7 +174,8 @@ class Descent:
             memory["h"] = dual if D is None else -np.asarray(D.T @ dual)
         if "x" in memory:
             memory["x"] = x
-        self.server, self.solo.memory = server, memory
+        self.server = server
+        self.solo.begin(memory)
 
     def switch(self, make: Callable[[Problem, Smooth], Method], x: Array, dual: Array | None) -> None:
         """Go on with another method from x and its dual variable, or else from the last subgradient of psi."""
@@ -191,7 +184,7 @@ class Descent:
         self.make = make
         self._set_method()
         if self.solo.checked is not None:  # other steps, at which an inexact prox may do better
-            self.solo.checked.error, self.solo.checked.said = 0.0, ""
+            self.solo.checked.forgive()
         self.watch = self.watch.anew(self.solo.iterations, self.solo.inner_failures)
         self._begin(x, dual)
 
@@ -209,18 +202,19 @@ class Descent:
 
     def _round(self) -> bool:
         server = self.server
-        memory = self.solo.memory
         solo = self.solo
-        solo.round = solo.client.round = self.round
+        solo.enter(self.round)
         try:
             self.server = self.method.round(server, solo)
             self.round += 1
             return (self.always or self._due()) and self._bound()
         except TooSteep:
-            self.server, solo.memory = server, memory  # the round is taken back
+            self.server = server
+            solo.undo()
             self._raise_L(self.client.steepest)
         except LimitReached:
-            self.server, solo.memory = server, memory
+            self.server = server
+            solo.undo()
         return False
 
     def _raise_L(self, seen: float) -> None:
@@ -230,12 +224,11 @@ class Descent:
             raise Overflow
         x, dual = self.x, self.dual
         self.f = self.f.with_L(max(1.5 * old, min(seen, 1e3 * old)))
-        self.client.f = self.client.f.with_L(self.f.L or 1.0)
-        self.client.steepest = 0.0
-        self.client.at = None
+        L = self.f.L or 1.0
+        self.client.raise_L(L)
         self._set_method()
-        self.solo.problem, self.solo.L = self.problem, self.f.L or 0.0
-        self._allow_errors()
+        self.solo.raise_L(self.problem, L)
+        self.solo.allow(self.tol / L)
         self._begin(x, dual)
 
     @property
@@ -286,8 +279,7 @@ class Descent:
         self.watch.see(bound, solo.iterations, solo.inner_failures)
         if bound < self.best.bound:
             self.best = Point(bound, x, None if self.maps else self.dual, solo.iterations)
-        if solo.inner is not None and math.isfinite(bound):
-            solo.hope = max(bound - solo.spoiled, self.tol or 1e-300)
+        solo.hope_for(bound, self.tol)
         steepest = self.client.steepest
         if steepest > self.too_steep and not any("steeper" in note for note in self.notes):
             L = f"L = {self.f.L or 0.0:.6g}"

@@ -66,15 +66,20 @@ def _needs_clients(what: str) -> InputError:
 
 
 class SoloClient:
-    """f as the only client; the last gradient is kept, and compared with the one before to check L."""
+    """f as the only client; the last gradient is kept, and compared with the one before to check L.
 
-    def __init__(self, f: Smooth, batch: int | None, seed: int, backtrack: bool) -> None:
+    Args:
+        at, g: a point, and the gradient there.
+        backtrack: whether L is a guess, which is raised where f is steeper.
+    """
+
+    def __init__(self, f: Smooth, at: Array, g: Array, batch: int | None, seed: int, backtrack: bool) -> None:
         self.f = f
         self.batch = batch
         self.seed = seed
         self.backtrack = backtrack
-        self.at: Array | None = None
-        self.g: Array = np.zeros(0)
+        self.at: Array | None = at
+        self.g = g
         self.round = 0
         self.calls = 0
         self.rows = 0
@@ -138,6 +143,17 @@ class SoloClient:
         self._count(left)
         return _step(z, g, h, gamma, y, pull, momentum)[0]
 
+    def raise_L(self, L: float) -> None:
+        """Go on with a larger L; what was seen of curvatures counts no more."""
+        self.f = self.f.with_L(L)
+        self.steepest = 0.0
+        self.at = None
+
+    def count_gradients(self, number: int) -> None:
+        """Count full gradients that were computed elsewhere."""
+        self.calls += number
+        self.rows += number * self.f.rows
+
     def _count(self, steps: int) -> None:
         self.calls += steps
         self.rows += steps * (self.batch or self.f.rows)
@@ -183,10 +199,12 @@ class SoloClient:
 class CompiledClient(SoloClient):
     """A linear model: all K steps but the first in one call of the engine's kernel, gradients by the same."""
 
-    def __init__(self, f: Smooth, batch: int | None, seed: int, backtrack: bool, threads: int | None) -> None:
+    def __init__(
+        self, f: Smooth, at: Array, g: Array, batch: int | None, seed: int, backtrack: bool, threads: int | None
+    ) -> None:
         from proxskip.engines.cpu.engine import CpuEngine
 
-        super().__init__(f, batch, seed, backtrack)
+        super().__init__(f, at, g, batch, seed, backtrack)
         self.engine = CpuEngine(threads)
         self.engine.open(Problem([f.of], batch=batch), {}, seed)
         if batch is None and is_sparse(f.of.A):  # numpy's own product with A' is as fast for dense data, if not faster
@@ -221,21 +239,30 @@ class CompiledClient(SoloClient):
         self.engine.close()
 
 
-def client_of(f: Smooth, batch: int | None, seed: int, backtrack: bool, threads: int | None) -> SoloClient:
+def client_of(
+    f: Smooth, at: Array, g: Array, batch: int | None, seed: int, backtrack: bool, threads: int | None
+) -> SoloClient:
     """f as a client, with the engine's kernel where there is one for it."""
     # the kernel wants one weight for all rows
     if isinstance(f.of, LinearModel) and f.of.has_rows and np.ptp(f.of.s) == 0:
-        return CompiledClient(f, batch, seed, backtrack, threads)
-    return SoloClient(f, batch, seed, backtrack)
+        return CompiledClient(f, at, g, batch, seed, backtrack, threads)
+    return SoloClient(f, at, g, batch, seed, backtrack)
 
 
 class SoloExchange:
-    """The Exchange of one round, for one function."""
+    """The Exchange of one round, for one function.
+
+    Args:
+        L: of f.
+        hope: a certificate that the first prox should not spoil.
+    """
 
     everyone = True
     cohort: Indices = np.zeros(1, np.int64)
 
-    def __init__(self, client: SoloClient, problem: Problem, shape: tuple[int, ...], seed: int) -> None:
+    def __init__(
+        self, client: SoloClient, problem: Problem, shape: tuple[int, ...], seed: int, L: float, hope: float
+    ) -> None:
         self.client = client
         self.problem = problem
         self.seed = seed
@@ -250,7 +277,7 @@ class SoloExchange:
         self.psi = problem.psi
         self.checked = None if problem.psi is None else prox.Checked(problem.psi)
         self.inner = prox.inner_state(problem.psi)
-        self.hope = math.inf
+        self.hope = hope
         """The certificate that the next prox should not spoil."""
         self.start: Array | None = None
         self.last: tuple[Array, Array, float] | None = None
@@ -261,9 +288,37 @@ class SoloExchange:
         """The certified error of that call; 0 where psi says nothing about it."""
         self.spoiled = 0.0
         """What the inexactness of the last prox adds to the bound."""
-        self.L = 0.0
+        self.L = L
         self.prox_times: list[float] | None = None
         """Seconds of each prox, if a list is put here."""
+
+    # -- what a descent uses -------------------------------------------------------------------------------------------
+    def begin(self, memory: Vectors) -> None:
+        """Go on with this memory of the client."""
+        self.memory = memory
+
+    def enter(self, round: int) -> None:
+        """Begin a round."""
+        self.round = self.client.round = round
+        self.before = self.memory
+
+    def undo(self) -> None:
+        """Take back the round under way."""
+        self.memory = self.before
+
+    def raise_L(self, problem: Problem, L: float) -> None:
+        """Go on with a larger L."""
+        self.problem, self.L = problem, L
+
+    def allow(self, error: float) -> None:
+        """Let the checks of the prox pass errors up to this one."""
+        if self.checked is not None:
+            self.checked.allowed = error
+
+    def hope_for(self, bound: float, tol: float) -> None:
+        """Tie the accuracy of the next inner solve to this bound."""
+        if self.inner is not None and math.isfinite(bound):
+            self.hope = max(bound - self.spoiled, tol or 1e-300)
 
     # -- the verbs -----------------------------------------------------------------------------------------------------
     @property

@@ -80,7 +80,7 @@ def as_smooth(
     # an f that knows its dimension takes flat vectors, any other one the shape of x0
     flat = len(shape) == 1 or known is not None
     slow = hurry and L is None and isinstance(f, LinearModel) and f.constants_are_costly
-    slow_mu = slow or (hurry and isinstance(f, LeastSquares) and "mu" not in vars(f) and f.is_large)
+    slow_mu = slow or (hurry and isinstance(f, LeastSquares) and not f.knows("mu") and f.is_large)
     if L is None and mu is None and mu_needed and not slow and not slow_mu and isinstance(f, LeastSquares):
         f.find_constants()
     if L is None and not slow:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Literal
 
@@ -47,6 +46,7 @@ class Problem:
         d: the number of unknowns, needed only if no client has an attribute d.
         info: anything to keep with the problem; it is written to the description of a run.
         find_minimum: whether ``solution`` is computed, which f - f* needs; see ``without_minimum``.
+        solved_as: a problem with the same solution, which is then taken from there.
 
     >>> from proxskip.problems.quadratic import Quadratic
     >>> problem = Problem([Quadratic([1.0, 2.0], [1.0, 1.0]), Quadratic([3.0, 1.0], [0.0, 1.0])])
@@ -64,12 +64,13 @@ class Problem:
     d: int = 0
     info: Mapping[str, Any] = field(default_factory=dict)
     find_minimum: bool = True
+    solved_as: InitVar[Problem | None] = None
     sibling: Problem | None = field(default=None, init=False)
     """The problem of which this one is a variant with the same solution."""
     elsewhere: ValuesElsewhere | None = field(default=None, init=False)
     """Where values and gradients come from, unless they are computed here."""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, solved_as: Problem | None) -> None:
         def put(name: str, value: object) -> None:
             object.__setattr__(self, name, value)  # the dataclass is frozen
 
@@ -97,6 +98,7 @@ class Problem:
             self._check_batch(self.batch)
         if self.whole is None:
             put("whole", self._clients.whole(self.weights))
+        put("sibling", solved_as)
 
     def _check_batch(self, batch: int) -> None:
         sizes = self._clients.sizes()
@@ -134,11 +136,12 @@ class Problem:
         if self.n > 1:
             low, high = float(self.weights.min()), float(self.weights.max())
             rows.append(("weights", "equal" if low == high else f"{low:.3g} to {high:.3g}"))
-        if "L_max" in self.__dict__ or "L_average" in self.__dict__:
-            known = [f"{k} = {self.__dict__[k]:.4g}" for k in ("L_max", "L_average", "mu") if self.__dict__.get(k)]
-            rows.append(("constants", ", ".join(known)))
-        if self.__dict__.get("solution") is not None:
-            rows.append(("solution", f"f* = {self.__dict__['solution'].f:.12g}"))
+        known = vars(self)
+        if "L_max" in known or "L_average" in known:
+            constants = [f"{k} = {known[k]:.4g}" for k in ("L_max", "L_average", "mu") if known.get(k)]
+            rows.append(("constants", ", ".join(constants)))
+        if known.get("solution") is not None:
+            rows.append(("solution", f"f* = {known['solution'].f:.12g}"))
         return f"Problem: {count}, {self.d:,} unknowns", rows
 
     @property
@@ -297,6 +300,8 @@ class Problem:
 
         Otherwise it is computed in one pass over all rows, which is much faster for many small clients.
         """
+        if oracles.attribute(self.whole, "in_one_pass"):
+            return False
         if self.whole is None or self.n <= MAX_CLIENTS_ONE_BY_ONE:
             return True
         # a loop over clients is slow if each of them has little to do
@@ -368,24 +373,16 @@ class Problem:
     # -- variants ------------------------------------------------------------------------------------------------------
     def with_batch(self, batch: int | None) -> Problem:
         """The same problem with gradients from minibatches of this many rows, drawn without replacement."""
-        return self._variant(batch=batch)
+        return replace(self, batch=batch, solved_as=self)
 
     def with_smoothness(self, smoothness: Smoothness) -> Problem:
         """The same problem with another ``L``, and so with other step sizes."""
-        return self._variant(smoothness=smoothness)
-
-    def _variant(self, **changes: Any) -> Problem:
-        """The same problem with changes that do not move its minimizer."""
-        other = replace(self, **changes)
-        object.__setattr__(other, "sibling", self)
-        return other
+        return replace(self, smoothness=smoothness, solved_as=self)
 
     def evaluated_by(self, holder: RemoteValues) -> Problem:
-        """The same problem with values and gradients from an engine; what was computed of it before stays known."""
+        """The same problem with values and gradients from an engine."""
         _ = self.solution  # its own Newton steps would go through the engine
-        other = copy(self)
-        object.__setattr__(other, "elsewhere", ValuesElsewhere(holder, self.clients))
-        return other
+        return EvaluatedElsewhere(self, holder)
 
     def without_minimum(self) -> Problem:
         """The same problem without x* and f*, which may take long to compute; f - f* is then unknown."""
@@ -463,6 +460,13 @@ class Problem:
         if self.solution is None or not self.checks_steps:
             return float("nan")
         return float(self.weights @ self._sampling[1])
+
+
+class EvaluatedElsewhere(Problem):
+    """A problem with values and gradients from an engine; what was computed of it before stays known."""
+
+    def __init__(self, problem: Problem, holder: RemoteValues) -> None:
+        vars(self).update(vars(problem), elsewhere=ValuesElsewhere(holder, problem.clients))
 
 
 def _positive_L(L: float) -> float:

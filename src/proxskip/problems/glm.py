@@ -99,7 +99,7 @@ class LeastSquares(LinearModel):
 
     def find_constants(self) -> None:
         """L and mu together, where neither is known yet: the matrix of which they are eigenvalues is made once."""
-        if not {"L", "L0", "mu"} & vars(self).keys() and np.ptp(self.reg) == 0:
+        if not self.knows("L", "L0", "mu") and np.ptp(self.reg) == 0:
             self.L0, self.mu = spectrum.both_ends(self.A, self.s, self.reg)
 
     def losses(self, z: Array) -> Array:

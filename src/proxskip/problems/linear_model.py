@@ -80,11 +80,8 @@ class LinearModel:
         check_l2(l2)
         N = A.shape[0]
         model = cls.__new__(cls)
-        model.dtype = np.dtype(np.float64)
-        model.intercept = False
-        model.l2 = float(l2)
-        model.A, model.s = A, np.full(N, 1.0 / N)
-        model.b = model._encode(labels_of(b, N), classes)
+        model._hold(dtype=np.dtype(np.float64), intercept=False, l2=float(l2), A=A, s=np.full(N, 1.0 / N))
+        model._hold(b=model._encode(labels_of(b, N), classes))
         return model
 
     def __repr__(self) -> str:
@@ -144,7 +141,11 @@ class LinearModel:
     @property
     def constants_are_costly(self) -> bool:
         """Whether L is not known yet, and takes as long to compute as many gradients."""
-        return not {"L", "L0"} & vars(self).keys() and self.is_large
+        return not self.knows("L", "L0") and self.is_large
+
+    def knows(self, *constants: str) -> bool:
+        """Whether any of these constants was computed before."""
+        return any(name in vars(self) for name in constants)
 
     @property
     def is_large(self) -> bool:
@@ -283,41 +284,39 @@ class LinearModel:
         shard = self.ordered(rows)
         # Equal row weights stay exactly equal in a shard; others are rescaled to sum to one.
         even = np.ptp(self.s) == 0
-        shard.s = np.full(len(rows), 1.0 / len(rows)) if even else shard.s / shard.s.sum()
-        return shard
+        return shard.reweighted(np.full(len(rows), 1.0 / len(rows)) if even else shard.s / shard.s.sum())
 
     def ordered(self, rows: Indices) -> Self:
         """These rows in this order, with the weights that they have; all rows in their order share the memory."""
         self._need_rows()
-        other = self.reweighted(self.s)
-        if not (len(rows) == self.N and np.array_equal(rows, np.arange(self.N))):
-            other.A = self.A[rows]
-            other.b = self.b[rows]
-            other.s = self.s[rows]
-            for name in self.also_per_row:
-                setattr(other, name, getattr(self, name)[rows])
-        return other
+        if len(rows) == self.N and np.array_equal(rows, np.arange(self.N)):
+            return self.holding()
+        return self.holding(A=self.A[rows], s=self.s[rows], **self._per_row(rows))
 
     def between(self, lo: int, hi: int) -> Self:
         """Rows lo to hi - 1 with the weights that they have; a view, but for small pieces that scipy copies."""
-        other = self.reweighted(self.s[lo:hi])
-        other.A, other.b = _rows_between(self.A, lo, hi), self.b[lo:hi]
-        for name in self.also_per_row:
-            setattr(other, name, getattr(self, name)[lo:hi])
-        return other
+        return self.holding(A=_rows_between(self.A, lo, hi), s=self.s[lo:hi], **self._per_row(slice(lo, hi)))
+
+    def _per_row(self, rows: Indices | slice) -> dict[str, Array]:
+        """The labels of these rows, and whatever else there is for each row."""
+        return {name: getattr(self, name)[rows] for name in ("b", *self.also_per_row)}
 
     def double(self) -> Self:
         """The same model with its data in double precision."""
-        other = self.reweighted(self.s)
-        other.A, other.dtype = self.A.astype(np.float64), np.dtype(np.float64)
-        return other
+        return self.holding(A=self.A.astype(np.float64), dtype=np.dtype(np.float64))
 
     def reweighted(self, s: Array) -> Self:
         """The same rows with other row weights."""
+        return self.holding(s=s)
+
+    def holding(self, **data: object) -> Self:
+        """The same model with other data, by the names of the attributes; its constants are computed again."""
         other = object.__new__(type(self))
-        other.__dict__.update({k: v for k, v in self.__dict__.items() if k not in _CACHED})
-        other.s = s
+        other._hold(**{name: v for name, v in vars(self).items() if name not in _CACHED} | data)
         return other
+
+    def _hold(self, **data: object) -> None:
+        vars(self).update(data)
 
     def design(self, A: Matrix) -> Matrix:
         """Held-out rows as this model stores its own, with the intercept column and the dtype."""

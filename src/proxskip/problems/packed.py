@@ -47,21 +47,20 @@ class Packed(Clients):
         store, sizes = model.ordered(order), np.diff(row0)
         # Equal row weights stay exactly equal in a shard; others are rescaled to sum to one.
         even = np.ptp(model.s) == 0
-        store.s = np.repeat(1.0 / sizes, sizes) if even else store.s / np.repeat(sums(store.s, row0), sizes)
-        return Packed(store, row0)
+        s = np.repeat(1.0 / sizes, sizes) if even else store.s / np.repeat(sums(store.s, row0), sizes)
+        return Packed(store.reweighted(s), row0)
 
     @staticmethod
     def joined(models: Sequence[LinearModel]) -> Packed:
         """Client i is models[i]; the rows of several are copied into one store."""
         row0 = np.concatenate([[0], np.cumsum([f.N for f in models])])
         store = models[0]
-        if len(models) > 1:
-            store = store.reweighted(np.concatenate([f.s for f in models]))
-            for name in ("b", *store.also_per_row):
-                setattr(store, name, np.concatenate([getattr(f, name) for f in models]))
-            matrices = [f.A for f in models]
-            store.A = scipy.sparse.vstack(matrices, format="csr") if is_sparse(store.A) else np.concatenate(matrices)
-        return Packed(store, row0)
+        if len(models) == 1:
+            return Packed(store, row0)
+        matrices = [f.A for f in models]
+        A = scipy.sparse.vstack(matrices, format="csr") if is_sparse(store.A) else np.concatenate(matrices)
+        per_row = {name: np.concatenate([getattr(f, name) for f in models]) for name in ("b", "s", *store.also_per_row)}
+        return Packed(store.holding(A=A, **per_row), row0)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the views, which would be copies of the rows."""

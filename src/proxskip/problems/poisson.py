@@ -112,9 +112,7 @@ class Poisson(LinearModel):
 
     def minibatch_gradient(self, x: Array, rows: Indices) -> Array:
         """The mean gradient of the given rows' functions; rows may repeat."""
-        drawn = self.ordered(rows)
-        drawn.s = self.N * self.s[rows] / len(rows)
-        return drawn.gradient(x)
+        return self.ordered(rows).reweighted(self.N * self.s[rows] / len(rows)).gradient(x)
 
 
 def _means(z: Array) -> Array:

@@ -161,6 +161,10 @@ class Checked(Operator):
         if self._inner is not None:
             self._inner.reset()
 
+    def forgive(self) -> None:
+        """Forget the errors so far, but not the calls."""
+        self.error, self.said = 0.0, ""
+
     def __repr__(self) -> str:
         return repr(self.psi)
 

@@ -184,7 +184,4 @@ class TorchEngine(Engine):
         """Networks are evaluated on the device, all clients at once."""
         if not isinstance(self.family, Networks) or problem.knows_L:
             return problem
-        judged = replace(problem, whole=WholeNetwork(self))
-        # override the cached property, so that f is evaluated as a whole
-        judged.__dict__["by_client"] = False
-        return judged
+        return replace(problem, whole=WholeNetwork(self))

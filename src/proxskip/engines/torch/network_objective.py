@@ -22,6 +22,7 @@ class WholeNetwork:
 
     mu: float | None = None
     L_known = False
+    in_one_pass = True
 
     def __init__(self, engine: Any) -> None:
         self.engine, self.last = engine, (np.zeros(0), 0.0, np.zeros(0))
