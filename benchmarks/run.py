@@ -71,7 +71,7 @@ def page_of(sections: dict[str, dict[str, str]]) -> str:
         "Written by `make bench`: a section for each machine, a part for each benchmark. Times of rivals are taken in "
         "turns, BLAS on one thread. Machines are shared and noisy: only the ratios within a table mean anything."
     )
-    lines = ["# Results", "", head, ""]
+    lines = ["# Measurements", "", head, ""]
     for where, parts in sections.items():
         lines += [f"## {where}", ""]
         for name in [*(k for k in PARTS if k in parts), *(k for k in parts if k not in PARTS)]:

@@ -42,10 +42,12 @@ $ pip install .
 $ proxskip demo --race
 ```
 """
-LINKS = """- **Begin:** [install and a first run](start.md), [the idea](idea.md), [choosing a method](choosing.md).
-- **Use it:** [all methods](methods.md), [problems and data](problems.md), [networks](torch.md), [an expensive
-  prox](minimize.md), [the gallery](../examples/gallery).
-- **Look it up:** [the API](api.md), [the command line](command-line.md), [the paper, reproduced](reproduction.md).
+LINKS = """- **Begin:** [install and a first run](start.md), [from a data frame to a prediction](first-model.md), [the
+  idea](idea.md), [choosing a method](choosing.md), [when to use something else](alternatives.md).
+- **Use it:** [all methods](methods.md), [problems and data](problems.md), [exact statistics](statistics.md),
+  [networks](torch.md), [torchrun](torchrun.md), [an expensive prox](minimize.md), [the gallery](../examples/gallery).
+- **Look it up:** [messages](messages.md), [the API](api.md), [the command line](command-line.md), [the paper,
+  reproduced](reproduction.md).
 """
 """The body of the start page below the example; all pages are in the sidebar."""
 PHOTOGRAPHS = ("deblurring", "photograph")

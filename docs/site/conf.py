@@ -43,10 +43,10 @@ html_theme_options = {
 # -- what runs while the pages are built -------------------------------------------------------------------------------
 # ONLY names the examples that run in a draft or a test; without it all of them do
 ONLY = os.environ.get("PROXSKIP_EXAMPLES")
-NEEDS_TORCH = ("15_networks", "4_networks")
+NEEDS_TORCH = ("15_networks", "4_networks")  # a script of the gallery, and a notebook
 left_out = () if find_spec("torch") else NEEDS_TORCH
 for name in left_out:
-    print(f"{name} is not run: PyTorch is not installed")
+    print(f"{name} is left out: PyTorch is not installed")
 
 
 def is_run(name: str) -> bool:
@@ -70,6 +70,7 @@ sphinx_gallery_conf = {
     "gallery_dirs": "gallery",
     "notebook_extensions": set(),
     "filename_pattern": "|".join(rf"/{re.escape(name)}\.py" for name in SCRIPTS if is_run(name)) or "nothing",
+    "ignore_pattern": "|".join((r"__init__\.py", *(rf"/{name}\.py" for name in left_out))),
     "within_subsection_order": "FileNameSortKey",
     "reset_modules": ("matplotlib", plain_looks),
     "abort_on_example_error": True,

@@ -17,8 +17,7 @@ CONTENTS: dict[str, tuple[str, ...]] = {
     "Reference": ("api", "command-line", "flags", "messages", "reliability"),
     "Measured": ("reproduction", "niid-bench"),
     "Project": (
-        "decisions", "project/changelog", "project/contributing", "project/security",
-        "project/benchmarks", "project/benchmarks-gpu",
+        "decisions", "project/changelog", "project/contributing", "project/security", "project/benchmarks",
     ),
 }  # fmt: skip
 """Captions with their pages. A page that is not here stands under "More"."""

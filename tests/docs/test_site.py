@@ -124,6 +124,32 @@ def test_every_method_has_a_page_whose_code_stands_alone() -> None:
         assert all("import proxskip as ps" in code for code in (blocks[0], blocks[-1])), kind
 
 
+@pytest.mark.usefixtures("site_modules")
+def test_both_front_pages_lead_to_what_a_newcomer_looks_for() -> None:
+    named = [
+        "alternatives",
+        "choosing",
+        "first-model",
+        "messages",
+        "problems",
+        "start",
+        "statistics",
+        "torch",
+        "torchrun",
+    ]
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert [name for name in named if f"(docs/{name}.md)" not in readme] == []
+    assert [name for name in named if f"({name}.md)" not in import_module("build").LINKS] == []
+
+
+@pytest.mark.usefixtures("site_modules")
+def test_the_contents_of_the_site_are_pages_that_exist() -> None:
+    named = {name for names in import_module("contents").CONTENTS.values() for name in names}
+    staged = {page.removesuffix(".md") for page in import_module("build").PROJECT.values()} - {"index"}
+    ours = {page.stem for page in (ROOT / "docs").glob("*.md")} - {"index"}
+    assert named == staged | ours | {"gallery/index", "notebooks/index"}
+
+
 # -- the site ----------------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -185,9 +211,14 @@ def test_methods_are_typeset_names_are_links_and_the_start_page_is_short(site: P
     body = re.search(r"<article.*?</article>", (site / "index.html").read_text("utf-8"), re.DOTALL)
     assert body is not None
     links = [link for link in Page(body[0]).links if not link.startswith("#")]
-    assert len(links) <= 12
+    assert len(links) <= 16
     assert "pip install" in re.sub(r"<[^>]*>", "", body[0])
     assert (site / "llms.txt").is_file()
+
+
+@with_the_site
+def test_the_gallery_has_no_card_that_cannot_run(site: Path) -> None:
+    assert (site / "gallery" / "15_networks.html").is_file() == (importlib.util.find_spec("torch") is not None)
 
 
 @pytest.mark.slow

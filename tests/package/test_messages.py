@@ -261,3 +261,9 @@ def test_a_folder_keeps_infinite_speeds_odd_names_and_the_engine(tmp_path: Path)
     assert json.loads((tmp_path / "a" / "spec.json").read_text())["spec"] == {"my notes": 1}
     resumed = ps.resume(tmp_path / "a", PROBLEM, rounds=8, engine="cpu")
     assert resumed.trace["sim_seconds"][-1] == whole.trace["sim_seconds"][-1]
+
+
+def test_a_misspelt_method_is_told_the_right_one_alone() -> None:
+    with pytest.raises(ps.InputError) as caught:
+        ps.run("scafnew", PROBLEM, rounds=1)
+    assert str(caught.value) == 'method "scafnew" is not known; did you mean scaffnew?'

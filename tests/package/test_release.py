@@ -55,6 +55,18 @@ def test_every_extra_is_checked_before_a_release() -> None:
     assert set(re.findall(r"3\.\d+", tested[1])) == supported
 
 
+def test_every_tier_of_the_tests_runs_in_a_workflow() -> None:
+    tiers = set(re.findall(r"^(test[a-z-]*):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)) - {"test-all"}
+    workflow = (ROOT / ".github" / "workflows" / "tests.yml").read_text("utf-8")
+    assert {tier for tier in tiers if not re.search(rf"(make |[\[ ]){tier}[,\]\n]", workflow)} == set()
+
+
+@pytest.mark.parametrize("name", [".readthedocs.yaml", ".github/workflows/tests.yml"])
+def test_the_site_is_published_with_its_pages_about_torch(name: str) -> None:
+    steps = (ROOT / name).read_text("utf-8")
+    assert re.search(r"pip install torch .*\n(.*\n)?.*(docs/site/build\.py|make docs)", steps)
+
+
 def test_a_release_with_placeholders_for_urls_or_another_version_is_refused() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     tag = f"v{project['version']}"

@@ -20,6 +20,7 @@ from matplotlib import pyplot
 import proxskip as ps
 from proxskip.engines.reference import ReferenceEngine
 from proxskip.problems.federated import Problem
+from proxskip.results.table import Table
 from proxskip.running import many_runs, progress
 from proxskip.running.sweep import draws
 from proxskip.running.tune import grid, halve, rungs_of
@@ -421,6 +422,9 @@ def test_a_table_counts_to_the_first_record_that_is_good_enough(tmp_path: Path) 
     never = swept.table(1e-300, y="grad_norm")
     assert [row["reached"] for row in never.rows] == [0, 0]
     assert repr(never).splitlines()[-1].split()[-3:] == ["-", "-", "-"]
+    large = Table(1e-3, "gap", ({**table.rows[0], "bits": 3_276_800.0, "bits min": 2_621_440.0, "bits max": 19e6},))
+    for shown in (repr(large), large.to_latex()):
+        assert "3,276,800 (2,621,440 to 19,000,000)" in shown
     latex = table.to_latex().splitlines()
     assert len(latex) == 5 + len(table.rows) + 1
     assert all(line.count("&") == 4 and line.endswith(r" \\") for line in (latex[2], *latex[4:6]))

@@ -200,9 +200,10 @@ def named(name: str) -> type[Method]:
         if any(plain in (n, n.replace("-", "")) for n in names):
             return kind
     near = closest(plain, [known for known in METHODS if known[0] == plain[:1]])  # sgd is not gd
-    hint = f"; did you mean {near[0]}?" if near else "."
+    if near:
+        raise InputError(f'method "{name}" is not known; did you mean {near[0]}?')
     raise InputError(
-        f'method "{name}" is not known{hint} The methods are {", ".join(METHODS)}; one of your own becomes known by '
+        f'method "{name}" is not known. The methods are {", ".join(METHODS)}; one of your own becomes known by '
         "proxskip.core.register."
     )
 

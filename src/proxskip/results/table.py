@@ -118,8 +118,13 @@ def _cell(row: dict[str, Any], cost: str) -> str:
     if row["reached"] == 0:
         return "-"
     least, most = row[f"{cost} min"], row[f"{cost} max"]
-    middle = display.count(row[cost])
-    return middle if least == most else f"{middle} ({display.count(least)} to {display.count(most)})"
+    middle = _whole(row[cost])
+    return middle if least == most else f"{middle} ({_whole(least)} to {_whole(most)})"
+
+
+def _whole(count: float) -> str:
+    """All digits, so that the numbers of a column have one form."""
+    return f"{count:,.0f}" if np.isfinite(count) else "-"
 
 
 def _flat(run: RunResult) -> dict[str, Any]:

@@ -116,7 +116,10 @@ class Tuned(display.Tabled):
         return heat_map(values, steps, times, star, "local steps", "gamma L", f"f - f* after {rounds:,} rounds", ax)
 
     def _title(self) -> str:
-        return f"Tuned: {self.method!r}, {len(self.candidates)} candidates, {self.rounds:,} rounds"
+        given = self.method.parameters()
+        chosen = [display.parameter(k, v) for k, v in given.items() if v is not None and v is not False]
+        method = ", ".join([registry.title(self.method.name), *chosen])
+        return f"Tuned: {method}; {len(self.candidates)} candidates, {self.rounds:,} rounds"
 
     def _remarks(self) -> Sequence[str]:
         return self.notes
