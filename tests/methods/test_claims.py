@@ -58,7 +58,7 @@ def test_5gcs_is_said_to_be_unstable_above_c_one_alone() -> None:
         method = ps.FiveGCS.theory(problem, K=3, c=c)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UnsafeStepWarning)
-            said = method.check(problem, insist=True)
+            said = method.check(problem, allow_unsafe_step=True)
             assert ["may be unstable" in note for note in said] == [True] * notes, said
 
 

@@ -36,7 +36,7 @@ class TopK(RandK):
 class UncheckedScaffnew(ps.Scaffnew):
     """Scaffnew with any codec, which ``check`` refuses."""
 
-    def check(self, problem: ps.Problem, insist: bool = False, cohorts: Any = None) -> list[str]:
+    def check(self, problem: ps.Problem, allow_unsafe_step: bool = False, cohorts: Any = None) -> list[str]:
         return []
 
 

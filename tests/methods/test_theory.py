@@ -327,7 +327,7 @@ def test_step_limits_are_in_order(method: str, K: int, eta_g: float) -> None:
     assert len(check_limits(method, (limits.warn_above + limits.refuse_at) / 2, limits)) == 1
     with pytest.raises(InputError, match="diverge"):
         check_limits(method, limits.refuse_at, limits)
-    (warning,) = check_limits(method, limits.refuse_at, limits, L=4.0, insist=True)
+    (warning,) = check_limits(method, limits.refuse_at, limits, L=4.0, allow_unsafe_step=True)
     assert f"{limits.refuse_at * 4.0:.3g}/L" in warning
 
 

@@ -390,7 +390,7 @@ def test_a_k_that_diverges_is_refused() -> None:
     problem = ps.Problem([F], psi=PSI)
     with pytest.raises(ps.InputError, match="is too small"):
         ps.APDA(1000 / F.L, K=8).check(problem)
-    assert ps.APDA(1000 / F.L, K=8).check(problem, insist=True)
+    assert ps.APDA(1000 / F.L, K=8).check(problem, allow_unsafe_step=True)
     assert not ps.APDA(1000 / F.L, K=40).check(problem)
 
 

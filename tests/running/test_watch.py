@@ -186,7 +186,7 @@ def test_one_over_L_is_silent_the_next_number_warns_and_two_over_L_is_refused(na
         ps.run(SAFE[name](problem, next_up), problem, rounds=1)
     with pytest.raises(InputError, match="can diverge"):
         SAFE[name](problem, 2 / L).check(problem)
-    assert SAFE[name](problem, 2 / L).check(problem, insist=True)
+    assert SAFE[name](problem, 2 / L).check(problem, allow_unsafe_step=True)
 
 
 def test_own_steps_are_checked_client_by_client() -> None:

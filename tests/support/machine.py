@@ -82,7 +82,7 @@ class Machine:
         participation = as_participation(cohort)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UnsafeStepWarning)
-            self.method, _ = prepare(method, problem, participation, insist=True)
+            self.method, _ = prepare(method, problem, participation, allow_unsafe_step=True)
         self.problem, self.seed = problem, seed
         self.engine = engine or RowByRow()
         self.line = MeteredExchange(self.engine, problem, seed, participation)

@@ -265,14 +265,14 @@ class Method:
             rates += [float(np.min(self.gamma)) * problem.mu, self.pace**2]
         return min(rates, default=None)
 
-    def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
+    def check(self, problem: Problem, allow_unsafe_step: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """Raise InputError for parameters that the method cannot run with; return warnings for unsafe ones.
 
         Args:
-            insist: accept step sizes that are refused otherwise.
+            allow_unsafe_step: accept step sizes that are refused otherwise.
             cohorts: who takes part in a round.
         """
-        return self.check_steps(problem, insist)
+        return self.check_steps(problem, allow_unsafe_step)
 
     @classmethod
     def limits(cls, s: Setting) -> StepLimits | None:
@@ -283,7 +283,7 @@ class Method:
         """The L that limits one common step size with full gradients: max_i L_i by default."""
         return problem.L_max
 
-    def check_steps(self, problem: Problem, insist: bool, **setting: Any) -> list[str]:
+    def check_steps(self, problem: Problem, allow_unsafe_step: bool, **setting: Any) -> list[str]:
         """Check the parameters, and refuse or warn by ``limits``; own steps gamma_i are compared with L_i.
 
         ``problem.smoothness == "average"`` counts as insisting: whoever chooses it knows that it is smaller.
@@ -294,7 +294,7 @@ class Method:
             return []
         gamma, L = self._longest_step(problem)
         limits = self.limits(Setting.of(L, **setting))
-        return check_limits(self.name, gamma, limits, L, insist or problem.smoothness == "average")
+        return check_limits(self.name, gamma, limits, L, allow_unsafe_step or problem.smoothness == "average")
 
     def _longest_step(self, problem: Problem) -> tuple[float, float]:
         """The step size and the smoothness of the client with the largest gamma_i L_i.

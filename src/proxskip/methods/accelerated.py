@@ -67,12 +67,12 @@ class Accelerated(GD):
             beta = nesterov_momentum(problem.L_average, steps.known_mu(problem, "beta"))
         return replace(self, gamma=gamma, beta=beta)
 
-    def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
+    def check(self, problem: Problem, allow_unsafe_step: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """gamma <= 1/L; beyond (2 + 2 beta)/((1 + 2 beta) L) it diverges."""
         limit = nesterov_limit(problem.L_average, self.beta) if problem.knows_L else math.inf
-        if self.gamma >= limit and not (insist or problem.smoothness == "average"):
+        if self.gamma >= limit and not (allow_unsafe_step or problem.smoothness == "average"):
             raise InputError(f"gamma = {self.gamma:g} is too large: momentum {self.beta:g} diverges from {limit:g}.")
-        return self.check_steps(problem, insist, mu=problem.mu)
+        return self.check_steps(problem, allow_unsafe_step, mu=problem.mu)
 
     @classmethod
     def limits(cls, s: Setting) -> StepLimits:

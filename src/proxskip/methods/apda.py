@@ -141,9 +141,9 @@ class APDA(Method):
         """None: gamma moves, and for few local steps no rate is known with which a run could be called stalled."""
         return None
 
-    def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
+    def check(self, problem: Problem, allow_unsafe_step: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """gamma > 0 and K >= 1; a K with which a quadratic diverges is refused."""
-        notes = self.check_steps(problem, insist)
+        notes = self.check_steps(problem, allow_unsafe_step)
         if self.K is None:
             return notes
         L = problem.L_average
@@ -154,7 +154,7 @@ class APDA(Method):
         ):
             return notes
         too_few = f"K = {self.K} is too small for gamma L = {size:.4g}, so apda can diverge; use K >= {enough}"
-        if not insist:
+        if not allow_unsafe_step:
             raise InputError(f"{too_few}, or leave it out.")
         return [*notes, f"{too_few}."]
 

@@ -72,13 +72,13 @@ class Decaying(Method):
             return replace(method, gamma=tuple(theory.falling_step(k, g, self.decay) for g in method.gamma))
         return replace(method, gamma=theory.falling_step(k, method.gamma, self.decay))
 
-    def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
+    def check(self, problem: Problem, allow_unsafe_step: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """The first step size is the method's to judge; refused where the server keeps it among its vectors."""
         x0 = np.zeros(problem.d)
         now, later = self.at(0).start(problem, x0), self.at(1).start(problem, x0)
         if any(np.any(now[name] != later[name]) for name in now):
             raise InputError(f"{self.name} chooses its step size in every round itself; leave out decay.")
-        return self.method.check(problem, insist, cohorts)
+        return self.method.check(problem, allow_unsafe_step, cohorts)
 
     def dual_step(self, round: int) -> float:
         """It grows as the step size falls."""

@@ -72,13 +72,13 @@ class FedLin(LocalMethod):
         gammas = tuple(self.step(Setting.of(problem.es_A, K=k), figure) for k in each)
         return replace(self, gamma=gammas if isinstance(K, tuple) else gammas[0], K=K)
 
-    def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
+    def check(self, problem: Problem, allow_unsafe_step: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """gamma_i <= 1/(K_i L); from 2/L on it is refused."""
         self.check_lengths(problem)
         gammas, counts = (np.broadcast_to(np.asarray(v), (problem.n,)) for v in (self.gamma, self.K))
         # the first client to diverge
         worst = int(np.argmax(gammas * counts))
-        return replace(self, gamma=float(gammas[worst])).check_steps(problem, insist, K=int(counts[worst]))
+        return replace(self, gamma=float(gammas[worst])).check_steps(problem, allow_unsafe_step, K=int(counts[worst]))
 
     @classmethod
     def limits(cls, s: Setting) -> StepLimits:
@@ -165,9 +165,9 @@ class SLocalGD(Method):
         largest = self.limits(Setting.of(problem.es_A, p=p)).figure
         return replace(self, gamma=largest if figure else largest / 4, p=p)
 
-    def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
+    def check(self, problem: Problem, allow_unsafe_step: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """gamma <= p/L."""
-        return self.check_steps(problem, insist, p=self.p)
+        return self.check_steps(problem, allow_unsafe_step, p=self.p)
 
     @classmethod
     def limits(cls, s: Setting) -> StepLimits:

@@ -186,9 +186,9 @@ class FiveGCS(Method):
             return replace(self, mu=mu, L=L, pi=None, rho=1.0)
         return replace(self, mu=mu, L=L, pi=tuple(pi.tolist()), rho=rho)
 
-    def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
+    def check(self, problem: Problem, allow_unsafe_step: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """gamma sum_m w_m tau_m <= 1; settings that diverge on a quadratic are refused."""
-        insist = insist or problem.smoothness == "average"
+        allow_unsafe_step = allow_unsafe_step or problem.smoothness == "average"
         for name in ("tau", "L", "beta", "pi"):
             values = np.atleast_1d(np.asarray(1.0 if self.parameters()[name] is None else self.parameters()[name]))
             if len(values) not in (1, problem.n) or not np.all(np.isfinite(values)) or values.min() < 0:
@@ -197,9 +197,9 @@ class FiveGCS(Method):
             raise InputError("tau must be positive, and L must exceed mu.")
         if not isinstance(cohorts, Everyone):
             self._check_cohorts(cohorts, problem.n)
-        return self._unsafe(problem, insist)
+        return self._unsafe(problem, allow_unsafe_step)
 
-    def _unsafe(self, problem: Problem, insist: bool) -> list[str]:
+    def _unsafe(self, problem: Problem, allow_unsafe_step: bool) -> list[str]:
         L, tau, pi = self._numbers(problem)
         sigma = theory.local_sigma(self.gamma, tau, problem.weights, pi, self.rho)
         Lbar = float(problem.weights @ L)
@@ -212,7 +212,7 @@ class FiveGCS(Method):
             notes.append(
                 f"gamma = {self.gamma:g} with K = {self.K} diverges on quadratics; use another K or a smaller c"
             )
-        if notes and not insist:
+        if notes and not allow_unsafe_step:
             raise InputError(notes[0] + ".")
         few = 0.9 * math.sqrt(1.0 + self.gamma * Lbar)
         c = self.gamma * math.sqrt(self.mu * float(problem.weights @ (L / pi)))

@@ -127,10 +127,10 @@ class DecentralizedScaffnew(GossipMethod):
         """gamma <= 1/L."""
         return StepLimits.one_over_L(s.L, PAPER + "Theorem 5.7")
 
-    def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
+    def check(self, problem: Problem, allow_unsafe_step: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """gamma <= 1/L, tau <= p/(gamma lmax(I - W)), equal weights, one node per client."""
         steps.check_gossip(self.graph, problem, may_fail=True)
-        warnings = self.check_steps(problem, insist)
+        warnings = self.check_steps(problem, allow_unsafe_step)
         # beyond this bound the gossip step expands, whatever gamma is
         theory.check_tau(self.tau, self.gamma, self.p, self.links.lmax)
         return warnings
@@ -238,13 +238,13 @@ class RandomGossip(GossipMethod):
         """gamma <= 1/L."""
         return StepLimits.one_over_L(s.L, RANDPROX + ", an instance derived for the library")
 
-    def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
+    def check(self, problem: Problem, allow_unsafe_step: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """gamma <= 1/L, gamma tau (lmax + 2 omega w) <= 1, equal weights, one node per client."""
         steps.check_gossip(self.graph, problem, may_fail=True)
         right = 1.0 / (self._share(problem, self.graph) * self.p_e) - 1.0
         if abs(self.omega - right) > 1e-9 * (1.0 + right):
             raise InputError(f"omega = {self.omega:g} must be d/(k p_e) - 1 = {right:g} for links awake this often.")
-        warnings = self.check_steps(problem, insist)
+        warnings = self.check_steps(problem, allow_unsafe_step)
         limit = theory.random_gossip_tau(self.gamma, self.omega, self.graph.lmax, largest_weight(self.graph))
         if not 0 < self.tau <= limit * (1 + 1e-9):
             raise InputError(f"tau = {self.tau:g} must be positive and at most {limit:g}.")
@@ -305,11 +305,11 @@ class DIGing(GossipMethod):
             gamma = theory.tracking_step(problem.es_A, steps.known_mu(problem, "gamma"), graph.sigma)
         return replace(self, gamma=gamma, graph=graph)
 
-    def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
+    def check(self, problem: Problem, allow_unsafe_step: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """Equal weights, one node per client; from (2 - lmax)^2/(2 L) on it is refused."""
         steps.check_gossip(self.graph, problem)
         limits = {"lmax": self.graph.lmax, "sigma": self.graph.sigma, "mu": problem.mu}
-        return self.check_steps(problem, insist, **limits)
+        return self.check_steps(problem, allow_unsafe_step, **limits)
 
     @classmethod
     def limits(cls, s: Setting) -> StepLimits:
@@ -369,10 +369,10 @@ class EXTRA(GossipMethod):
             gamma = self.limits(Setting.of(problem.es_A, lmax=graph.lmax)).figure / 2
         return replace(self, gamma=gamma, graph=graph)
 
-    def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
+    def check(self, problem: Problem, allow_unsafe_step: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """Equal weights, one node per client; from (8 - 3 lmax)/(4 L) on it is refused."""
         steps.check_gossip(self.graph, problem)
-        return self.check_steps(problem, insist, lmax=self.graph.lmax)
+        return self.check_steps(problem, allow_unsafe_step, lmax=self.graph.lmax)
 
     @classmethod
     def limits(cls, s: Setting) -> StepLimits:

@@ -158,9 +158,9 @@ class LocalGD(LocalMethod):
         gamma = self.step(Setting.of(problem.es_A, K=K), figure) if self.gamma is None else self.gamma
         return replace(self, gamma=gamma, K=K)
 
-    def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
+    def check(self, problem: Problem, allow_unsafe_step: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """gamma <= 1/L; from 2/L on it diverges."""
-        return self.check_steps(problem, insist, K=self.K)
+        return self.check_steps(problem, allow_unsafe_step, K=self.K)
 
     @classmethod
     def limits(cls, s: Setting) -> StepLimits:

@@ -96,12 +96,12 @@ class GradSkip(Method):
         """max_i L_i (1 - q_i (1 - p^2))/p^2."""
         return theory.gradskip_L(problem.L_i, self.q, self.p)
 
-    def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
+    def check(self, problem: Problem, allow_unsafe_step: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """p in (0, 1], a q_i in [0, 1] for each client, gamma <= min_i p^2/(L_i (1 - q_i (1 - p^2)))."""
         q = np.asarray(self.q, dtype=np.float64)
         if q.shape != (problem.n,) or not (q.min() >= 0 and q.max() <= 1):
             raise InputError(f"q must hold a probability for each of the {problem.n} clients.")
-        return self.check_steps(problem, insist)
+        return self.check_steps(problem, allow_unsafe_step)
 
     def claims(self, problem: Problem) -> Claims:
         """Scaffnew's Psi contracts by 1 - min(gamma mu, 1 - q_max (1 - p^2))."""

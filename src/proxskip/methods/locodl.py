@@ -142,7 +142,7 @@ class LoCoDL(Method):
             p = theory.locodl_p(gamma, mu_g, omega, rho)
         return LoCoDL(gamma, p, codec, mu_g, omega, rho)
 
-    def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
+    def check(self, problem: Problem, allow_unsafe_step: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """An unbiased codec with this omega, 0 < mu_g < mu, gamma <= 2/L."""
         omega = self.codec.omega(problem.d)
         check_codec(self.codec, omega)
@@ -150,7 +150,7 @@ class LoCoDL(Method):
             raise InputError(f"omega = {self.omega:g} is below the {omega:g} of {self.codec}; use at least that.")
         if not self.mu_g > 0 or (problem.mu is not None and self.mu_g >= problem.mu):
             raise InputError(f"mu_g = {self.mu_g:g} must lie between 0 and mu = {problem.mu}.")
-        return self.check_steps(problem, insist, mu=problem.mu)
+        return self.check_steps(problem, allow_unsafe_step, mu=problem.mu)
 
     @classmethod
     def limits(cls, s: Setting) -> StepLimits:

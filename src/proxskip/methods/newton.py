@@ -66,7 +66,7 @@ class Newton(Method):
         if np.ndim(self.gamma) or self.gamma > 1:
             raise InputError(f"gamma = {self.gamma} of newton must be one number of at most 1.")
 
-    def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
+    def check(self, problem: Problem, allow_unsafe_step: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """Refuse functions without a Hessian, and Hessians that are too large to be sent."""
         self.check_parameters()
         if not problem.has_hessian:

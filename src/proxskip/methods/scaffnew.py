@@ -142,11 +142,11 @@ class Scaffnew(Method):
         """gamma <= 1/L."""
         return StepLimits.one_over_L(s.L, PAPER + "Theorem 3.6 and Corollary 4.2 with L = max_i L_i")
 
-    def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
+    def check(self, problem: Problem, allow_unsafe_step: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """gamma_i <= 1/L_i (1/A with stochastic gradients), chi at most the bound of the cohorts."""
         if self.codec is not None and not self.codec.omega(problem.d) < 1e-6:
             raise InputError(f"scaffnew gives wrong answers with the codec {self.codec}; use float32, or locodl.")
-        notes = self.check_steps(problem, insist)
+        notes = self.check_steps(problem, allow_unsafe_step)
         bound = cohorts.constants(problem.n)[1]
         if self.chi is not None and self.chi > bound * (1 + 1e-12):
             notes.append(f"chi = {self.chi:g} exceeds its bound {bound:g} for these cohorts, so Scaffnew can diverge.")

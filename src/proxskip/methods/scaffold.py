@@ -116,9 +116,9 @@ class Scaffold(LocalMethod):
             setting = replace(setting, mu=problem.mu, share=cohorts.share(problem.n))
         return replace(self, gamma=self.step(setting, figure), K=K)
 
-    def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
+    def check(self, problem: Problem, allow_unsafe_step: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """gamma <= 1/(K L eta_g); from 2/L on it is refused."""
-        return self.check_steps(problem, insist, K=self.K, eta_g=self.eta_g)
+        return self.check_steps(problem, allow_unsafe_step, K=self.K, eta_g=self.eta_g)
 
     @classmethod
     def limits(cls, s: Setting) -> StepLimits:

@@ -109,9 +109,9 @@ class SplitSkip(Method):
         """gamma <= 1/L."""
         return StepLimits.one_over_L(s.L, PAPER + "Theorem D.1")
 
-    def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
+    def check(self, problem: Problem, allow_unsafe_step: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """gamma <= 1/L, gamma tau <= p/|DD'|."""
-        warnings = self.check_steps(problem, insist)
+        warnings = self.check_steps(problem, allow_unsafe_step)
         theory.check_tau(self.tau, self.gamma, self.p, operators.operator_norm2(operator_of(problem)))
         return warnings
 
@@ -228,12 +228,12 @@ class PDHG(Method):
         """That of the average."""
         return problem.L_average
 
-    def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
+    def check(self, problem: Problem, allow_unsafe_step: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """gamma (L - mu + tau |DD'|) <= 1, and so gamma <= 1/L, where no tau would be left."""
-        notes = self.check_steps(problem, insist)
+        notes = self.check_steps(problem, allow_unsafe_step)
         norm2 = operators.operator_norm2(operator_of(problem))
         used = self.gamma * (max(problem.L_average - self.mu, 0.0) + self.tau * norm2)
-        if used > 1 + theory.ROUNDING and not insist:
+        if used > 1 + theory.ROUNDING and not allow_unsafe_step:
             raise InputError(
                 f"gamma (L - mu + tau |D D'|) = {used:.4g} is above 1, so PDHG can diverge; use a smaller tau."
             )

@@ -104,13 +104,13 @@ class Tamuna(Method):
         p = best_p(gamma, problem, a, nu) if p is None else p
         return replace(self, gamma=gamma, p=p, s=s, chi=nu if self.chi is None else self.chi)
 
-    def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
+    def check(self, problem: Problem, allow_unsafe_step: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """2 <= s <= n, chi at most nu, gamma <= 2/(L + mu), or 1/A with minibatches."""
         check_owners(self.s, size_of(cohorts, problem.n))
         nu = theory.nu(problem.n, self.s)
         beyond = f"chi = {self.chi:g} exceeds its bound {nu:g} for s = {self.s}, so tamuna can diverge."
         mu = None if problem.batch is not None else problem.mu
-        return self.check_steps(problem, insist, mu=mu) + ([] if self.chi <= nu * (1 + 1e-12) else [beyond])
+        return self.check_steps(problem, allow_unsafe_step, mu=mu) + ([] if self.chi <= nu * (1 + 1e-12) else [beyond])
 
     @classmethod
     def limits(cls, s: Setting) -> StepLimits:

@@ -104,15 +104,17 @@ class ScaffnewVR(Method):
             q = theory.lsvrg_q(gamma, _smoothness(problem), problem.mu)
         return replace(self, gamma=gamma, p=p, q=q)
 
-    def check(self, problem: Problem, insist: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
+    def check(self, problem: Problem, allow_unsafe_step: bool = False, cohorts: Participation = EVERYONE) -> list[str]:
         """gamma below 1/(4 L_b), or at most 1/L with full gradients."""
         if not problem.checks_steps:
-            return self.check_steps(problem, insist)
+            return self.check_steps(problem, allow_unsafe_step)
         if problem.batch is None:
             exact = StepLimits.one_over_L(problem.L_max, PAPER)
-            return check_limits(self.name, self.gamma, exact, problem.L_max, insist or problem.smoothness == "average")
+            return check_limits(
+                self.name, self.gamma, exact, problem.L_max, allow_unsafe_step or problem.smoothness == "average"
+            )
         L = _smoothness(problem)
-        return check_limits(self.name, self.gamma, self.limits(Setting.of(L)), L, insist)
+        return check_limits(self.name, self.gamma, self.limits(Setting.of(L)), L, allow_unsafe_step)
 
     @classmethod
     def limits(cls, s: Setting) -> StepLimits:

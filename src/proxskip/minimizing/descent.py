@@ -91,13 +91,13 @@ class Descent:
         dual: Array | None = None,
         tol: float = 0.0,
         threads: int | None = None,
-        insist: bool = False,
+        allow_unsafe_step: bool = False,
         began: float | None = None,
     ) -> None:
         self.task = task
         self.make = make
         self.tol = tol
-        self.insist = insist
+        self.allow_unsafe_step = allow_unsafe_step
         f = task.f
         g = functions.first_gradient(f, x0)
         self.backtrack, guessed = f.L is None, 0
@@ -149,7 +149,7 @@ class Descent:
     def _set_method(self) -> None:
         self.problem = self.task.problem(self.f)
         self.method = self.make(self.problem, self.f)
-        for note in self.method.check(self.problem, self.insist):
+        for note in self.method.check(self.problem, self.allow_unsafe_step):
             if note not in self.notes:
                 self.notes.append(note)
                 warnings.warn(note, UnsafeStepWarning, stacklevel=6)

@@ -154,7 +154,7 @@ def minimize(
     task, start = setup.prepare(f, psi, x0, name, D=D, L=L, mu=mu, batch=batch, p=p)
     settings: dict[str, Any] = {
         "seed": theory.whole_seed(seed), "dual": setup.checked_dual(dual, task), "tol": float(tol),
-        "threads": threads, "insist": allow_unsafe_step, "began": began,
+        "threads": threads, "allow_unsafe_step": allow_unsafe_step, "began": began,
     }  # fmt: skip
     if name == "auto":
         run: Descent = AutoDescent(task, start, **settings)

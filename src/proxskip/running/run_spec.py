@@ -145,10 +145,12 @@ def as_method(method: object) -> Method:
 
 
 # -- compatibility -----------------------------------------------------------------------------------------------------
-def prepare(method: Method, problem: Problem, cohorts: Participation, insist: bool) -> tuple[Method, list[str]]:
+def prepare(
+    method: Method, problem: Problem, cohorts: Participation, allow_unsafe_step: bool
+) -> tuple[Method, list[str]]:
     """The method with all its parameters, and warnings; refuse those with which it cannot run."""
     method = method.complete(problem, cohorts)
-    notes = method.check(problem, insist, cohorts)
+    notes = method.check(problem, allow_unsafe_step, cohorts)
     if isinstance(cohorts, Given) and len(groups := cohorts.apart(problem.n)) > 1:
         shown = "; ".join(str(g[:8])[1:-1] + (", ..." if len(g) > 8 else "") for g in groups[:4])
         notes = [*notes, f"the cohorts never combine the groups {shown}, so each group gets its own answer."]

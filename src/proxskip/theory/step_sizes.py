@@ -83,7 +83,7 @@ ROUNDING = 1e-12
 
 
 def check_limits(
-    method: str, gamma: float, limits: StepLimits | None, L: float | None = None, insist: bool = False
+    method: str, gamma: float, limits: StepLimits | None, L: float | None = None, allow_unsafe_step: bool = False
 ) -> list[str]:
     """Refuse gamma at or above ``refuse_at`` unless the caller insists; return a warning where one is due.
 
@@ -94,7 +94,7 @@ def check_limits(
         gamma: the step size.
         limits: what is known about it; None if nothing is.
         L: the smoothness, for the sentence.
-        insist: warn instead of refusing.
+        allow_unsafe_step: warn instead of refusing.
     """
     gamma = positive("gamma", gamma)
     if limits is None:
@@ -105,7 +105,7 @@ def check_limits(
     def shown(step: float) -> str:
         return f"{step:{digits}}" + ("" if L is None else f" ({step * positive('L', L):.3g}/L)")
 
-    if gamma >= limits.refuse_at and not insist:
+    if gamma >= limits.refuse_at and not allow_unsafe_step:
         raise InputError(
             f"gamma = {shown(gamma)} is too large: {method} can diverge from {shown(limits.refuse_at)} on. "
             f"Use {shown(limits.figure)}, or pass allow_unsafe_step=True."
