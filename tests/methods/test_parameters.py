@@ -35,6 +35,16 @@ def ways(name: str, problem: ps.Problem, cohort: Any = None) -> list[Any]:
     return [name, kind, kind(), kind.theory(problem, cohort=cohort), kind().complete(problem, as_participation(cohort))]
 
 
+@pytest.mark.parametrize("wrong", ["a", object(), {"a": 1}, [[1], [1, 2]]], ids=["text", "object", "dict", "ragged"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_parameter_of_a_wrong_type_is_refused_in_a_sentence(name: str, wrong: Any) -> None:
+    kind = ps.core.METHODS[name]
+    for field in fields(kind):
+        if field.name != "graph":  # whatever describes one becomes one when the problem is known
+            with pytest.raises(ps.InputError, match=rf"^{field.name} .*\.$|^codec \"a\" is not known"):
+                kind(**{field.name: wrong})
+
+
 @pytest.mark.parametrize("name", thinned(NAMES))
 def test_all_ways_lead_to_the_same_run(name: str) -> None:
     problem = problem_for(name)

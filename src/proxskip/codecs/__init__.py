@@ -19,6 +19,7 @@ from collections.abc import Callable
 from proxskip.codecs.contract import Codec, Key
 from proxskip.codecs.numbers import Float32, Identity, Natural
 from proxskip.codecs.selections import L1Selection, Masks, Ownership, RandK
+from proxskip.support.display import short
 from proxskip.types import Array, InputError
 
 __all__ = [
@@ -67,4 +68,8 @@ def parse(text: str) -> Codec:
 
 def as_codec(codec: Codec | str) -> Codec:
     """A codec, or that of a text form."""
-    return parse(codec) if isinstance(codec, str) else codec
+    if isinstance(codec, str):
+        return parse(codec)
+    if not isinstance(codec, Codec):
+        raise InputError(f"codec = {short(codec)} is not a codec; give one of proxskip.codecs, or its name.")
+    return codec

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from proxskip.support import randomness
 from proxskip.types import Array
@@ -44,6 +44,7 @@ class Key:
         return randomness.codec_words(count, "codec", self.seed, self.round, 0, self.attempt, self.exchange)
 
 
+@runtime_checkable
 class Codec(Protocol):
     """How one client's vector travels to the server."""
 

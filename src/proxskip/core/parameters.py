@@ -9,7 +9,7 @@ import numpy as np
 
 from proxskip.support import display
 from proxskip.theory.numbers import nonnegative, positive, whole
-from proxskip.types import InputError
+from proxskip.types import Array, InputError
 
 SMALLEST_P = 1e-8
 """The smallest probability of communicating: below it a round would hardly ever end."""
@@ -34,18 +34,37 @@ def check_probability(name: str, value: float) -> None:
         raise InputError(f"{name} = {value:g} asks for {1 / value:.0e} steps at a time; take at least {SMALLEST_P:g}.")
 
 
-def check_steps_positive(name: str, value: object) -> None:
-    """A positive finite step size, or several."""
+def numbers_of(name: str, value: object) -> Array:
+    """One number or several, as an array."""
     try:
-        steps = np.atleast_1d(np.asarray(value, dtype=np.float64))
+        return np.atleast_1d(np.asarray(value, dtype=np.float64))
     except (TypeError, ValueError):
-        raise InputError(f"{name} = {value!r} is not a number.") from None
-    if not steps.size or not np.isfinite(steps).all() or steps.min() <= 0:
+        raise InputError(f"{name} = {value!r} is not a number, nor one for each client.") from None
+
+
+def check_all_positive(name: str, value: object) -> None:
+    """A positive finite number, or several."""
+    numbers = numbers_of(name, value)
+    if not numbers.size or not np.isfinite(numbers).all() or numbers.min() <= 0:
         raise InputError(f"{name} = {display.short(value)} must be positive and finite.")
+
+
+def check_none_negative(name: str, value: object) -> None:
+    """A finite number of at least zero, or several."""
+    numbers = numbers_of(name, value)
+    if not numbers.size or not np.isfinite(numbers).all() or numbers.min() < 0:
+        raise InputError(f"{name} = {display.short(value)} must be zero or positive, and finite.")
+
+
+def check_switch(name: str, value: object) -> None:
+    """True or False."""
+    if not isinstance(value, bool):
+        raise InputError(f"{name} = {display.short(value)} must be True or False.")
 
 
 def check_count(name: str, value: object) -> None:
     """A whole number of at least one, or several."""
+    numbers_of(name, value)
     counts = np.atleast_1d(np.asarray(value))
     if not counts.size or counts.dtype.kind not in "iu" or counts.min() < 1:
         raise InputError(f"{name} = {value} must be a whole number of at least 1, or one for each client.")
@@ -54,12 +73,13 @@ def check_count(name: str, value: object) -> None:
 
 
 CHECKS: dict[str, Callable[[str, Any], object]] = {
-    **dict.fromkeys(("gamma", "tau"), check_steps_positive),
+    **dict.fromkeys(("gamma", "tau", "L", "pi"), check_all_positive),
+    **dict.fromkeys(("beta", "rho", "omega", "a", "q"), check_none_negative),
     **dict.fromkeys(("p", "p_e"), check_probability),
-    **dict.fromkeys(("chi", "eta_g"), positive),
+    **dict.fromkeys(("chi", "eta_g", "c", "sigma", "theta"), positive),
+    **dict.fromkeys(("mu", "mu_g", "decay"), nonnegative),
     **dict.fromkeys(("s", "k"), whole),
+    **dict.fromkeys(("own_steps", "balance"), check_switch),
     "K": check_count,
-    "mu": nonnegative,
-    "decay": nonnegative,
 }
 """What a parameter must be, by its letter, which means the same in all methods."""

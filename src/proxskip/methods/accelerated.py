@@ -13,6 +13,7 @@ from proxskip.methods import steps
 from proxskip.methods.gradient import GD
 from proxskip.participation import EVERYONE, Participation
 from proxskip.problems.federated import Problem
+from proxskip.theory.numbers import nonnegative
 from proxskip.theory.step_sizes import Setting, StepLimits, nesterov_limit, nesterov_momentum
 from proxskip.types import Array, InputError, Vectors
 
@@ -46,7 +47,7 @@ class Accelerated(GD):
 
     def check_parameters(self) -> None:
         GD.check_parameters(self)
-        if self.beta is not None and not 0 <= self.beta < 1:
+        if self.beta is not None and nonnegative("beta", self.beta) >= 1:
             raise InputError(f"beta = {self.beta} must lie in [0, 1).")
 
     def start(self, problem: Problem, x0: Array) -> Vectors:

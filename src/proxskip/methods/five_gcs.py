@@ -80,10 +80,7 @@ class FiveGCS(Method):
 
     def check_parameters(self) -> None:
         Method.check_parameters(self)
-        for name in ("c", "sigma"):
-            if getattr(self, name) is not None:
-                theory.positive(name, getattr(self, name))
-        if self.theta is not None and not 0 < self.theta < 1:
+        if self.theta is not None and self.theta >= 1:
             raise InputError(f"theta = {self.theta:g} must lie between 0 and 1.")
 
     def start(self, problem: Problem, x0: Array) -> Vectors:
