@@ -313,6 +313,10 @@ def test_columns_go_by_their_names() -> None:
         ps.Cox(full, time="months", event="died")
     with pytest.raises(InputError, match='the column "site" holds something else than numbers'):
         ps.Poisson(full.assign(site="north"), "visits")
+    twice = full.rename(columns={"bmi": "age"})
+    for make in (lambda: ps.Poisson(twice, "visits"), lambda: ps.Cox(twice, "weeks", "died")):
+        with pytest.raises(InputError, match='2 columns have the name "age"; give each a name of its own'):
+            make()
     with pytest.raises(InputError, match='y = "visits" names a column, but the data are no data frame'):
         ps.Poisson(frame.to_numpy(), "visits")
 

@@ -116,6 +116,8 @@ MODEL = ps.Logistic(np.eye(6), LABELS, l2=0.1)
     [
         (lambda: ps.Logistic(np.eye(2), [1, 1]), "needs rows of two classes"),
         (lambda: ps.Logistic(np.eye(2), [0, np.nan]), "label nan of row 1 is not finite"),
+        (lambda: ps.LeastSquares(np.eye(2), [0, np.nan]), "target nan of row 1 is not finite"),
+        (lambda: ps.Poisson(np.eye(2), np.array([None, 1])), "some counts are missing"),
         (lambda: ps.Logistic(np.array([[1.0, np.inf], [0, 1]]), [0, 1]), "NaN or infinite"),
         (lambda: ps.Logistic(scipy.sparse.csr_matrix([[np.nan, 0], [0, 1]]), [0, 1]), "NaN or infinite"),
         (lambda: ps.Logistic(np.eye(3), [0, 1]), "A has 3 rows but b has 2"),

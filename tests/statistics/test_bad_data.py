@@ -183,7 +183,7 @@ def test_rare_counts_of_large_exposures_have_a_table() -> None:
     ("make", "reason"),
     [
         (lambda: ps.Cox(np.where(A > 2, np.nan, A), TIME, EVENT), "NaN"),
-        (lambda: ps.Poisson(A, np.full(120, np.nan)), "label nan of row 0 is not finite"),
+        (lambda: ps.Poisson(A, np.full(120, np.nan)), "count nan of row 0 is not finite"),
         (lambda: table(sites(ps.Poisson(A, COUNT, row_weights=1.0 * (COUNT > 0)))), "weight zero"),
     ],
 )

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_no_attributes_set_in_init, check_parameters_default_constructible
@@ -52,6 +53,15 @@ def test_cox_takes_columns_or_the_array_of_scikit_survival() -> None:
     np.testing.assert_allclose(
         fitted.inference(level=0.9).high, expected.estimate + 1.6448536 * expected.standard_error
     )
+
+
+def test_no_tolerance_is_advised_where_there_is_no_minimizer() -> None:
+    X = np.column_stack([A, CLASS + 0.1 * A[:, 0]])
+    with pytest.warns(ConvergenceWarning, match="the likelihood grows for ever along x4") as caught:
+        FederatedGLM("binomial").fit(X, X[:, 3] > 0.5, groups=SITE)
+    assert str(caught[0].message).endswith("are predicted without error.")
+    with pytest.warns(ConvergenceWarning, match="Raise max_iter or tol"):
+        FederatedGLM("binomial", max_iter=2).fit(A, CLASS, groups=SITE)
 
 
 def test_concordance_counts_the_pairs_whose_order_is_known() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -123,6 +124,25 @@ ZERO[7], DOUBLE[7] = 0.0, 2.0
 def test_what_is_no_likelihood_is_refused(problem: ps.Problem, reason: str) -> None:
     with pytest.raises(InputError, match=reason):
         inference(problem, np.zeros(problem.d))
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e3, 1e-3])
+@pytest.mark.parametrize("kind", [ps.Logistic, ps.LeastSquares])
+def test_the_tolerance_that_a_refusal_names_gives_a_table(kind: Any, scale: float) -> None:
+    """It follows from the gradient, whatever the units are: a tol is no distance in standard errors."""
+    problem = sites(kind(scale * A, CLASS))
+    method, start = ps.Scaffnew(p=0.3), np.linalg.norm(problem.gradient(np.zeros(3)))
+    rough = ps.run(method, problem, tol=1e-3 * start, rounds=2000)
+    with pytest.raises(InputError, match=r"standard errors away; run to a smaller tol, until") as refused:
+        rough.inference(problem)
+    named = re.search(r"the gradient norm is (\S+) in place of (\S+)\.$", str(refused.value))
+    assert named is not None
+    enough, before = map(float, named.groups())
+    assert before == pytest.approx(rough.summary["grad_norm"], rel=0.5)
+    assert 1e-3 * before > enough > 1e-9 * before
+    fine = ps.run(method, problem, tol=enough, rounds=2000)
+    assert fine.success
+    assert fine.inference(problem).names == ("x1", "x2", "x3")
 
 
 def test_a_point_that_is_not_the_minimizer_is_refused() -> None:

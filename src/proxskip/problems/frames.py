@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,6 +38,9 @@ def separated(A: Matrix, given: Mapping[str, Any]) -> tuple[Matrix, tuple[str, .
         if name not in list(A.columns):
             known = ", ".join(map(str, list(A.columns)[:SHOWN])) + (", ..." if len(A.columns) > SHOWN else "")
             raise InputError(f'{argument} = "{name}" is no column of the data frame; it has {known}.')
+    for name, times in Counter(A.columns).items():
+        if times > 1:
+            raise InputError(f'{times} columns have the name "{name}"; give each a name of its own.')
     kept = [name for name in A.columns if name not in chosen.values()]
     if not kept:
         raise InputError("the data frame has no column left for the features.")

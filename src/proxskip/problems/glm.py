@@ -90,6 +90,7 @@ class LeastSquares(LinearModel):
     """
 
     loss = "squared"
+    outcome = "target"
     curvature = 1.0
 
     @cached_property

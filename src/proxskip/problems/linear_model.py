@@ -22,6 +22,8 @@ class LinearModel:
     """The base of Logistic, LeastSquares and Softmax."""
 
     loss: ClassVar[str]
+    outcome: ClassVar[str] = "label"
+    """What b is, in a sentence."""
     curvature: ClassVar[float]
     """An upper bound on the second derivative of the loss in its margin (tight for logistic and squared loss)."""
     margins_cancel: ClassVar[bool] = False
@@ -68,7 +70,7 @@ class LinearModel:
         self.A = matrix_of(A, intercept, self.dtype)
         self.intercept = intercept
         N = self.A.shape[0]
-        self.b = self._encode(labels_of(b, N), classes)
+        self.b = self._encode(labels_of(b, N, self.outcome), classes)
         self.s = shares("row_weights", row_weights, N, zeros=True)
         self.l2 = float(l2)
         if l2_relative is not None:  # last, since L0 needs the data
@@ -81,7 +83,7 @@ class LinearModel:
         N = A.shape[0]
         model = cls.__new__(cls)
         model._hold(dtype=np.dtype(np.float64), intercept=False, l2=float(l2), A=A, s=np.full(N, 1.0 / N))
-        model._hold(b=model._encode(labels_of(b, N), classes))
+        model._hold(b=model._encode(labels_of(b, N, cls.outcome), classes))
         return model
 
     def __repr__(self) -> str:

@@ -58,19 +58,19 @@ def check_l2(l2: float, l2_relative: float | None = None) -> None:
         raise InputError("l2 is lambda, and l2_relative makes it a share of the smoothness; give one of the two.")
 
 
-def labels_of(b: npt.ArrayLike, N: int) -> AnyArray:
+def labels_of(b: npt.ArrayLike, N: int, word: str = "label") -> AnyArray:
     """One label per row: finite numbers, or strings."""
     labels = np.atleast_1d(np.asarray(b)).ravel()
     if labels.dtype.kind == "O":  # of a data frame: texts, or else numbers
         # by their texts, since pandas' NA cannot be compared
         if any(not isinstance(v, str) and str(v) in ("None", "nan", "NaN", "NaT", "<NA>") for v in labels):
-            raise InputError("some labels are missing (None or nan); remove or repair those rows.")
+            raise InputError(f"some {word}s are missing (None or nan); remove or repair those rows.")
         labels = np.array(labels.tolist())
     if labels.shape[0] != N:
         raise InputError(f"A has {N} rows but b has {labels.shape[0]} entries; they must match.")
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
         j = int(np.argmin(np.isfinite(labels)))
-        raise InputError(f"label {labels[j]} of row {j} is not finite; remove or repair it.")
+        raise InputError(f"{word} {labels[j]} of row {j} is not finite; remove or repair it.")
     return labels
 
 

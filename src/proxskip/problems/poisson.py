@@ -43,6 +43,7 @@ class Poisson(LinearModel):
     """
 
     loss = "poisson"
+    outcome = "count"
     curvature = math.inf
     L_known: ClassVar[bool] = False
     also_per_row = ("offset",)

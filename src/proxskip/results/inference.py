@@ -206,17 +206,22 @@ def _dispersion(told: Information) -> float:
 def _check_settled(told: Information, dispersion: float, problem: Any) -> None:
     """Refuse a point from which Newton's step still moves, with the reason; only a problem's rows make it certain."""
     step = information.newton_step(told)
-    length = float(step @ told.hessian @ step) / dispersion
-    moved = math.sqrt(max(length, 0.0))  # rounding may leave less than zero
-    if moved <= information.MAX_DECREMENT and step @ told.first_hessian @ step <= information.MAX_MOVE * dispersion:
+    # rounding may leave less than zero
+    moved, at_zero = (
+        math.sqrt(max(float(step @ H @ step) / dispersion, 0.0)) for H in (told.hessian, told.first_hessian)
+    )
+    too_long = max(moved / information.MAX_DECREMENT, at_zero / math.sqrt(information.MAX_MOVE))
+    if too_long <= 1:
         return
     reason = None if problem is None else information.endless(problem, told.x)
     if reason is not None:
         raise InputError(f"there is no table, because {reason}; leave such a column out, or give an l2.")
     perhaps = information.separated(told, step) if problem is None and moved < information.ALMOST_THERE else None
+    norm = float(np.linalg.norm(told.gradient)) / told.rows
+    enough = norm / (2 * too_long)  # half, since a step does not shrink exactly as its gradient
     raise InputError(
-        f"the minimizer is still {moved:.1e} standard errors away; run to a smaller tol, down to "
-        f"{information.MAX_DECREMENT:g}." + ("" if perhaps is None else f" If that does not help, {perhaps}.")
+        f"the minimizer is still {moved:.1e} standard errors away; run to a smaller tol, until the gradient norm is "
+        f"{enough:.0e} in place of {norm:.0e}." + ("" if perhaps is None else f" If that does not help, {perhaps}.")
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from proxskip.networks import Network
 from proxskip.problems.federated import Problem
 from proxskip.problems.split import split
-from proxskip.results.result import RunResult
+from proxskip.results.result import RunResult, Status
 from proxskip.running.run import run
 from proxskip.sklearn.conventions import Engines, Networks, Solver, SparseEstimator, seed_of, warn_unless
 from proxskip.types import Array
@@ -51,7 +51,9 @@ class FederatedEstimator(SparseEstimator):
         self.result_, self._problem = result, problem
         # scikit-learn asks for at least one iteration, also where a warm start was at the solution
         self.n_iter_ = max(1, result.rounds)
-        warn_unless(result.success, result.message, "Raise max_iter or tol, or scale the features.")
+        # no tolerance helps where there is no minimizer
+        advice = "" if result.status is Status.INEXACT else " Raise max_iter or tol, or scale the features."
+        warn_unless(result.success, result.message + advice)
         return result.x
 
 

@@ -112,7 +112,7 @@ def seed_of(estimator: Any) -> int:
     return int(check_random_state(state).randint(2**31))
 
 
-def warn_unless(done: bool, message: str, advice: str) -> None:
+def warn_unless(done: bool, message: str) -> None:
     """A ConvergenceWarning where the tolerance was not reached."""
     if not done:
-        warnings.warn(f"{message} {advice}", ConvergenceWarning, stacklevel=3)
+        warnings.warn(message, ConvergenceWarning, stacklevel=3)

@@ -63,7 +63,7 @@ class ProxEstimator(SparseEstimator):
         )  # fmt: skip
         self.result_ = result
         self.n_iter_ = max(1, result.nit)  # scikit-learn asks for at least one iteration
-        warn_unless(result.success, result.message, "Raise max_iter or tol, or scale the features.")
+        warn_unless(result.success, result.message + " Raise max_iter or tol, or scale the features.")
         return result.x.reshape(rows, width)
 
     def _penalty(self, rows: int, d: int, free: int) -> Prox | None:
