@@ -27,6 +27,7 @@ from proxskip.cli import main
 from proxskip.cli import parser as cli_parser
 from proxskip.engines.cpu import cohort, kernels, shards
 from proxskip.results import folder, result
+from proxskip.running import listen
 from support.methods import NAMED
 from support.pages import code_of
 from support.tiers import module_or_skip, needs
@@ -410,15 +411,31 @@ def test_pages_are_short() -> None:
         assert len((ROOT / name).read_text("utf-8").splitlines()) <= most, name
 
 
-def test_pages_written_by_hand_have_few_words() -> None:
-    """All of them together, without code, displayed formulas and tables that a script or a test writes."""
-    pages = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "README.md")]
-    pages += [page for page in (ROOT / "docs").glob("*.md") if page.name not in GENERATED]
-    told = (ROOT / "docs" / "reproduction.toml").read_text("utf-8")
-    text = "\n".join([told, *(BLOCK.sub("", page.read_text("utf-8")) for page in pages)])
+def words_in(files: list[Path]) -> int:
+    """Their words without code, displayed formulas and tables that a script or a test writes."""
+    text = "\n".join(BLOCK.sub("", file.read_text("utf-8")) for file in files)
     text = re.sub(r"<!-- (\w+): begin -->.*?<!-- \1: end -->|\$\$.*?\$\$", "", text, flags=re.DOTALL)
-    words = [word for word in text.split() if re.search(r"\w", word)]
-    assert len(words) <= 42_000
+    return sum(bool(re.search(r"\w", word)) for word in text.split())
+
+
+def test_pages_written_by_hand_have_few_words() -> None:
+    """All pages that people read from top to bottom together, and apart from them what is looked up or is for few."""
+    pages = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "README.md", "docs/reproduction.toml")]
+    pages += [page for page in (ROOT / "docs").glob("*.md") if page.name not in GENERATED]
+    assert words_in(pages) <= 42_000
+    others = [ROOT / "SECURITY.md", SOURCE / ".agents" / "skills" / "proxskip" / "SKILL.md"]
+    others += [*(ROOT / "docs" / "api").glob("*.md"), *(ROOT / "examples").rglob("README*")]
+    assert words_in(others) <= 2_500
+
+
+def test_the_changelog_has_at_most_fifteen_kilobytes() -> None:
+    assert (ROOT / "CHANGELOG.md").stat().st_size <= 15_000
+
+
+def test_the_page_of_results_names_every_method_of_a_callback() -> None:
+    assert [
+        name for name in listen.METHODS if f"`{name}(" not in (ROOT / "docs" / "results.md").read_text("utf-8")
+    ] == []
 
 
 def test_the_version_is_one_number() -> None:

@@ -268,8 +268,13 @@ def readout(tab: chromium.Page, k: int) -> Any:
     )
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1280, False), pytest.param(768, True, marks=pytest.mark.slow), (360, True),
-    pytest.param(360, False, marks=pytest.mark.slow)])  # fmt: skip
+WINDOWS = [(1280, False), (360, True)] + [
+    pytest.param(width, dark, marks=pytest.mark.slow)
+    for width, dark in ((768, True), (360, False), (390, False), (390, True), (1400, False), (1400, True))
+]
+
+
+@pytest.mark.parametrize(("width", "dark"), WINDOWS)
 def test_the_page_opens_without_a_word_and_fits(opened: Any, file: Path, width: int, dark: bool) -> None:
     tab = opened(file, width=width, height=800, dark=dark, touch=width < 400)
     assert tab.js("document.documentElement.scrollWidth") <= width

@@ -63,7 +63,7 @@ def run(
         out: a run folder; ``load`` reads it, and ``resume`` goes on with it.
         force: overwrite a run that is in the folder already.
         checkpoint_every: rounds between checkpoints; about every 30 seconds if not given.
-        callbacks: objects with any of ``on_run_start``, ``on_record``, ``on_run_end`` (see ``proxskip.callbacks``).
+        callbacks: objects with any of the methods of ``proxskip.callbacks.Callback``.
         allow_unsafe_step: run with step sizes that the method's limits refuse.
         threads: how many the engine uses; all cores if not given.
         spec: metadata stored with the run.
