@@ -42,7 +42,7 @@ def rows_of(kind: str, rows: int, d: int) -> tuple[Any, Any]:
 def ours(kind: str, A: Any, y: Any) -> tuple[Any, int]:
     """The table from rows on clients, and the numbers that they send for it."""
     problem = ps.split(MODELS[kind](A, y), CLIENTS, by="contiguous")
-    result = ps.run(ps.Newton(), problem, tol=1e-9, rounds=40, progress=False)
+    result = ps.run(ps.Newton(), problem, tol=1e-12, rounds=40, progress=False)
     d = problem.d
     for_the_table = CLIENTS * (1 + d * (d + 2))  # one value, one gradient and two triangles
     return result.inference(problem), result.summary["floats_up"] + for_the_table

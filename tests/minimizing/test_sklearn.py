@@ -17,7 +17,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import proxskip as ps
-from proxskip.sklearn import FederatedClassifier, FederatedGLM, ProxClassifier, ProxRegressor
+from proxskip.sklearn import FederatedClassifier, FederatedCox, FederatedGLM, ProxClassifier, ProxRegressor
+from proxskip.sklearn.conventions import validate_data
 from support.tiers import thinned
 
 pytestmark = pytest.mark.long
@@ -25,9 +26,36 @@ pytestmark = pytest.mark.long
 CANCER = StandardScaler().fit_transform(load_breast_cancer().data[:, :8]), load_breast_cancer().target
 IRIS = load_iris(return_X_y=True)
 DIABETES = load_diabetes(return_X_y=True)
+
+
+class CoxOfTargets(FederatedCox):
+    """The checks' targets are times, all of which are events."""
+
+    def fit(self, X: Any, y: Any, groups: Any = None) -> Any:
+        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, y_numeric=True)
+        return super().fit(X, np.column_stack([y - y.min(), np.ones(len(y))]), groups)
+
+    def score(self, X: Any, y: Any) -> float:
+        return super().score(X, np.column_stack([y - np.min(y), np.ones(len(y))]))
+
+
+class ClassesOfTargets(FederatedGLM):
+    """The checks' targets are two classes, divided by the median."""
+
+    def __init__(self, family: str = "binomial", *, l2: float = 1e-3) -> None:
+        super().__init__(family, l2=l2)
+
+    def fit(self, X: Any, y: Any, groups: Any = None, offset: Any = None) -> Any:
+        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, y_numeric=True)
+        return super().fit(X, y > np.median(y), groups, offset)
+
+    def score(self, X: Any, y: Any) -> float:
+        return float(np.mean((self.predict(X) > 0.5) == (y > np.median(y))))
+
+
 ESTIMATORS = [
     ProxClassifier(tol=1e-5), ProxRegressor(ps.prox.L1(1e-3)), FederatedClassifier(), FederatedGLM(),
-    FederatedGLM("poisson"),
+    FederatedGLM("poisson"), ClassesOfTargets(), CoxOfTargets(l2=1e-3),
 ]  # fmt: skip
 
 
