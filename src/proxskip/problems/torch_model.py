@@ -191,13 +191,16 @@ class Model:
         """
         few = _extreme_rows(self.rows)
         modes = tuple((layer.training, layer.extra_repr()) for layer in self.module.modules())
-        ranges = tuple((int(v.min()), int(v.max())) for v in few.values() if v.dtype in INTEGERS)
         about = (
-            self.loss, modes, ranges, self.may_move, *((k, v.dtype, v.shape, v.device) for k, v in few.items()),
-            tuple(self.metrics.items()), id(self.test),
+            self.loss, modes, self.may_move, tuple(self.metrics.items()), id(self.test),
+            *((name, v.dtype, v.shape[1:], len(v) > 1, v.device) for name, v in few.items()),
         )  # fmt: skip
-        if self.module in _TRIED and _TRIED[self.module][0] == about:
-            return _TRIED[self.module][1]  # clients that share a module are many
+        ranges = [(int(v.min()), int(v.max())) for v in few.values() if v.dtype in INTEGERS and v.numel()]
+        known, tried, found = _TRIED.get(self.module, (None, ranges, (False, ())))
+        if known == about:  # clients that share a module are many
+            if all(a <= low and high <= b for (low, high), (a, b) in zip(ranges, tried, strict=True)):
+                return found
+            ranges = [(min(low, a), max(high, b)) for (low, high), (a, b) in zip(ranges, tried, strict=True)]
         leaves = {name: self.module.get_parameter(name).detach().clone().requires_grad_(True) for name in self.names}
         buffers = {name: v.clone() for name, v in self.module.named_buffers()}
         tensors, dropout = leaves | buffers, KeyedDropout(torch.tensor(0, device=self.device))
@@ -225,8 +228,9 @@ class Model:
         self._check_scale(tensors, few)
         with in_a_sentence("the metrics cannot be computed"):
             self.measured(tensors, self.module, _extreme_rows(self.test_rows))
-        _TRIED[self.module] = about, (dropout.layer > 0, moving)
-        return _TRIED[self.module][1]
+        found = dropout.layer > 0, moving
+        _TRIED[self.module] = about, ranges, found
+        return found
 
     def _other_precision(self) -> str:
         """What to say of inputs in another precision than the parameters, such as those of numpy."""
@@ -381,8 +385,9 @@ def _mean(part: Callable[[Rows], Any], rows: Rows) -> Any:
     return sum((s.stop - s.start) / N * part(picked(rows, s)) for s in pieces)
 
 
-_TRIED: MutableMapping[torch.nn.Module, tuple[Any, tuple[bool, tuple[str, ...]]]] = weakref.WeakKeyDictionary()
-"""Modules that were tried: with what, and what ``Model._try`` found."""
+_TRIED: MutableMapping[torch.nn.Module, tuple[Any, list[tuple[int, int]], tuple[bool, tuple[str, ...]]]]
+_TRIED = weakref.WeakKeyDictionary()
+"""Modules that were tried: with what, the ranges of its integers, and what ``Model._try`` found."""
 
 
 def same_bytes(a: Tensor, b: Tensor) -> bool:
