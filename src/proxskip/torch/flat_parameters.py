@@ -179,6 +179,11 @@ def complete(state: Any, *names: str) -> None:
         raise InputError(f"the checkpoint lacks {missing[0]}; load everything that state_dict returned.")
 
 
+def named_after(prefix: str, state: dict[str, Any]) -> dict[str, Any]:
+    """The part whose names begin so, without that."""
+    return {name.removeprefix(prefix): v for name, v in state.items() if name.startswith(prefix)}
+
+
 def digest(*parts: Tensor | str) -> int:
     """A number that differs if the parts do."""
     whole = hashlib.sha256()

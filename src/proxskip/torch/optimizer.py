@@ -18,6 +18,7 @@ from proxskip.torch.flat_parameters import (
     complete,
     digest,
     local,
+    named_after,
     shard_of,
 )
 from proxskip.torch.rule import news
@@ -479,7 +480,7 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
             raise InputError(f"the checkpoint has {len(names)} parameters but this optimizer {len(own)}; load its own.")
         states = {q: state_dict["state"].get(name, {}) for name, q in zip(names, own, strict=True)}
         # check everything before anything changes
-        ours = {q: _named_after("scaffnew.", v) for q, v in states.items()}
+        ours = {q: named_after("scaffnew.", v) for q, v in states.items()}
         self.flat.check(ours, numbers)
         complete(ours[self.flat.params[0]], "numbers")
         of_rank = ours[self.flat.params[0]]["numbers"]
@@ -492,7 +493,7 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         plain = [{k: v for k, v in group.items() if k != "scaffnew"} for group in groups]
         _load(self.optim, "optim", {"state": {k: v for k, v in inner.items() if v}, "param_groups": plain})
         if self.outer is not None:
-            theirs = [_named_after("outer.", states[q]) for q in _all(self.outer)]
+            theirs = [named_after("outer.", states[q]) for q in _all(self.outer)]
             outside = self.outer.state_dict()["param_groups"]
             outside = [{**group, **saved} for group, saved in zip(outside, numbers["outer"], strict=True)]
             kept = {k: v for k, v in enumerate(theirs) if v}
@@ -512,11 +513,6 @@ def _all(optimizer: Optimizer) -> list[Tensor]:
 
 def _without_params(groups: Groups) -> Groups:
     return [{name: v for name, v in group.items() if name != "params"} for group in groups]
-
-
-def _named_after(prefix: str, state: dict[str, Any]) -> dict[str, Any]:
-    """The part of a parameter's state whose names begin so, without that."""
-    return {name.removeprefix(prefix): v for name, v in state.items() if name.startswith(prefix)}
 
 
 def _load(optimizer: Optimizer, name: str, saved: dict[str, Any]) -> None:

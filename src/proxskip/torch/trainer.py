@@ -241,13 +241,11 @@ class Training:
 
     def _keep_buffers(self) -> None:
         """Those of each member, or their mean."""
-        if self.settings.buffers == "local":
-            for v, own in zip(self.buffers, self.own_buffers, strict=True):
-                v[self.mine] = own
-            return
         for v, own in zip(self.buffers, self.own_buffers, strict=True):
-            mean = torch.tensordot(self._shares(), own.to(self.x.dtype), dims=1)
-            v.copy_(_whole_where(v, mean))
+            if self.settings.buffers == "local":
+                v[self.mine] = own
+            else:
+                v.copy_(_whole_where(v, torch.tensordot(self._shares(), own.to(self.x.dtype), dims=1)))
 
     def _sent(self, vectors: list[Tensor]) -> list[Tensor]:
         """What the server reads of each member's vectors."""

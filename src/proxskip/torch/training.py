@@ -36,6 +36,7 @@ from proxskip.running.interrupts import signals_caught
 from proxskip.running.listen import Record, check_callbacks, listening, tell_end, tell_record
 from proxskip.running.progress import shown
 from proxskip.support.randomness import stream
+from proxskip.torch.flat_parameters import named_after
 from proxskip.torch.optimizer import check_local
 from proxskip.torch.settings import Schedule, Settings, State, rate_at
 from proxskip.torch.stacked_optimizer import Make, optimizers_of
@@ -338,11 +339,9 @@ def _problem(
     models = []
     for i, (data, own_test) in enumerate(zip(clients, tests, strict=True)):
         try:
-            tensors = tensors_of(data, device)
-            inputs, targets = (tensors, None) if isinstance(tensors, dict) else tensors
-            own = moved[id(own_test)]
+            tensors, own = tensors_of(data, device), moved[id(own_test)]
             models.append(
-                Model(module, loss, inputs, targets, metrics=metrics, test=own, may_move=settings.buffers is not None)
+                Model(module, loss, tensors, metrics=metrics, test=own, may_move=settings.buffers is not None)
             )
         except InputError as error:
             raise InputError(f"client {i}: {error}") from None
@@ -505,44 +504,56 @@ class Run:
         """All of this moment, as a checkpoint holds it."""
         result = self._result(status, message)
         arrays: dict[str, Any] = {"x0": np.asarray(self.training.model.start()), "server.x": result.x}
-        arrays |= {"best.x": self.best_x, "line.participated": self.training.participated.copy()}
-        arrays |= self.trace.to_arrays("trace.")
+        arrays |= {"line.participated": self.training.participated.copy(), **self.trace.to_arrays("trace.")}
         arrays |= {f"of_clients.{name}": rows for name, rows in result.of_clients.items()}
         if result.h is not None:
             arrays["memory.h"] = result.h
-        plain: dict[str, Any] = {"spent": self.spent, "simulated": self.simulated, "best_round": self.best_round}
-        plain["best_f"] = self.best_f
-        tensors: dict[str, list[str]] = {}
-        best = {f"best.buffers.{k}": v for k, v in enumerate(self.best_buffers)}
-        for name, v in (self.training.saved() | best).items():
-            if isinstance(v, Tensor):
-                wide = torch.float64 if v.is_floating_point() else torch.int64
-                kind = v.dtype if v.dtype in (torch.float32, torch.float64) else wide
-                arrays[f"state.{name}"] = v.detach().to("cpu", kind).numpy().copy()
-                tensors[name] = [str(v.dtype).removeprefix("torch."), "cpu" if v.device.type == "cpu" else "device"]
-            else:
-                plain[f"state.{name}"] = v
-        return folders.State(result.x, result.summary, arrays, {"plain": plain, "tensors": tensors})
+        state = self.training.saved() | {name: getattr(self, name) for name in NUMBERS}
+        state |= {f"best.buffers.{k}": v for k, v in enumerate(self.best_buffers)}
+        state["best.x"] = torch.from_numpy(self.best_x)
+        kept, meta = _packed(state)
+        return folders.State(result.x, result.summary, arrays | kept, meta)
 
     def load(self, keep: folders.Folder) -> None:
         """Go on from the folder's checkpoint."""
         assert keep.checkpoint is not None
-        arrays, meta = keep.checkpoint.arrays, keep.checkpoint.meta
-        plain = meta["plain"]
-        state = {name.removeprefix("state."): v for name, v in plain.items() if name.startswith("state.")}
-        for name, (kind, where) in meta["tensors"].items():
-            device = self.training.device if where == "device" else "cpu"
-            state[name] = torch.from_numpy(arrays[f"state.{name}"].copy()).to(device, getattr(torch, kind))
+        arrays = keep.checkpoint.arrays
+        state = _unpacked(arrays, keep.checkpoint.meta, self.training.device)
         self.training.load(state)
         self.trace = Trace.from_arrays(arrays, "trace.")
-        of_clients = {name: rows for name, rows in arrays.items() if name.startswith("of_clients.")}
-        self.of_clients = {name.removeprefix("of_clients."): list(rows) for name, rows in of_clients.items()}
-        self.spent, self.simulated = float(plain["spent"]), float(plain["simulated"])
-        self.best_f, self.best_round = float(plain["best_f"]), int(plain["best_round"])
-        self.best_x = arrays["best.x"]
+        self.of_clients = {name: list(rows) for name, rows in named_after("of_clients.", arrays).items()}
+        for name in NUMBERS:
+            setattr(self, name, state[name])
+        self.best_x = state["best.x"].numpy()
         self.best_buffers = [state[f"best.buffers.{k}"] for k in range(len(self.best_buffers))]
         if keep.checkpoint.note is not None:
             self._note(keep.checkpoint.note)
+
+
+NUMBERS = ("spent", "simulated", "best_f", "best_round")
+
+
+def _packed(state: Mapping[str, Tensor | float]) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Tensors as arrays, and besides them the numbers and what the tensors were."""
+    arrays, numbers, tensors = {}, {}, {}
+    for name, v in state.items():
+        if isinstance(v, Tensor):
+            wide = torch.float64 if v.is_floating_point() else torch.int64
+            kind = v.dtype if v.dtype in (torch.float32, torch.float64) else wide
+            arrays[f"state.{name}"] = v.detach().to("cpu", kind).numpy().copy()
+            tensors[name] = [str(v.dtype).removeprefix("torch."), "cpu" if v.device.type == "cpu" else "device"]
+        else:
+            numbers[name] = v
+    return arrays, {"numbers": numbers, "tensors": tensors}
+
+
+def _unpacked(arrays: Mapping[str, Array], meta: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
+    """What ``_packed`` was given."""
+    state = dict(meta["numbers"])
+    for name, (kind, where) in meta["tensors"].items():
+        v = torch.from_numpy(arrays[f"state.{name}"].copy())
+        state[name] = v.to(device if where == "device" else "cpu", getattr(torch, kind))
+    return state
 
 
 def _write_weights(path: Path, module: torch.nn.Module) -> None:
