@@ -19,6 +19,7 @@ from PIL import Image
 
 from proxskip.report import figures
 from proxskip.report.figures import Claim, Experiment, ReproductionReport, Table
+from proxskip.report.words import short_exponents
 
 DOCS = Path(__file__).parent
 MAX_PICTURE_BYTES = 300_000
@@ -63,7 +64,7 @@ def several(reports: Sequence[ReproductionReport]) -> str:
     lines += ["", f"The figures and tables below are those of {names[0]}.", ""]
     for e in reports[0].experiments:
         lines += experiment(e)
-    return "\n".join(lines).rstrip() + "\n"
+    return short_exponents("\n".join(lines).rstrip() + "\n")
 
 
 def contradicted(id: str, names: Sequence[str], by_id: Sequence[dict[str, Claim]], why: dict[str, str]) -> list[str]:

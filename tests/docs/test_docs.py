@@ -405,6 +405,12 @@ def test_no_odd_sentence_came_back() -> None:
     assert [(name, odd) for name, text in texts.items() for odd in ODD if odd in text] == []
 
 
+def test_powers_of_ten_have_no_zero_before_them() -> None:
+    """1e-6 everywhere, and not Python's 1e-06 beside it."""
+    texts = {name_of(page): BLOCK.sub("", page.read_text("utf-8")) for page in PAGES}
+    assert {name: found for name, text in texts.items() if (found := re.findall(r"\de[-+]?0\d\b", text))} == {}
+
+
 def test_pages_are_short() -> None:
     assert all("docs/make_" in (ROOT / "docs" / name).read_text("utf-8")[:500] for name in GENERATED)
     for name, most in (("README.md", 110), ("docs/decisions.md", 300), ("docs/how-a-run-flows.md", 120)):

@@ -24,9 +24,18 @@ def sentence(value: str) -> Markup:
     """HTML of a sentence: with Greek letters, the star of f*, and 1e-6 in place of Python's 1e-06."""
     from markupsafe import Markup, escape  # loaded by those who write a page
 
-    escaped = str(escape(_LONG_EXPONENT.sub(r"\1\2", value)))
+    escaped = str(escape(short_exponents(value)))
     letters = _LETTER.sub(lambda m: f"&{'epsilon' if m[1] == 'eps' else m[1]};", escaped)
     return Markup(re.sub(r"\b([fhx])\*", r"\1&Star;", letters))
+
+
+def short_exponents(text: str) -> str:
+    """1e-6 in place of Python's 1e-06.
+
+    >>> short_exponents("from 1e-06 to 2.5e-12")
+    'from 1e-6 to 2.5e-12'
+    """
+    return _LONG_EXPONENT.sub(r"\1\2", text)
 
 
 def words(value: Any) -> str:
