@@ -88,7 +88,7 @@ def data(rows: int = 96, features: int = 6, classes: int = 2, seed: int = 5) -> 
     return A, np.argmax(scores, axis=1).astype(np.float64)
 
 
-LOSSES = {"logistic": ps.Logistic, "squares": ps.LeastSquares, "softmax": ps.Softmax}
+LOSSES = {"logistic": ps.Logistic, "squared": ps.LeastSquares, "softmax": ps.Softmax}
 
 
 @cache

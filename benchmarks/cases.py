@@ -54,9 +54,9 @@ def _entry(name: str, kind: tuple[Any, ...], _: Path, **given: Any) -> Any:
 # -- losses, storage, precision ----------------------------------------------------------------------------------------
 def losses(engine: str) -> Iterator[Case]:
     """Other losses, single precision, matrices of ones."""
-    kinds = [(loss, storage, "float64") for loss in ("squares", "softmax") for storage in ("dense", "sparse")]
+    kinds = [(loss, storage, "float64") for loss in ("squared", "softmax") for storage in ("dense", "sparse")]
     kinds += [("logistic", storage, "float32") for storage in ("dense", "sparse")]
-    kinds += [("logistic", "ones", "float64"), ("squares", "sparse", "float32"), ("softmax", "dense", "float32")]
+    kinds += [("logistic", "ones", "float64"), ("squared", "sparse", "float32"), ("softmax", "dense", "float32")]
     for kind in kinds:
         for batch in (None, 7):
             for name in ("scaffnew-own", "scaffold") if batch is None else ("scaffnew",):
@@ -243,7 +243,7 @@ def on_gpu() -> Iterator[Case]:
         for batch in (None, 5) if name in ("scaffold-cohort", "scaffnew-cohort", "decentralized") else (None,):
             kind = ("logistic", "sparse", "float64", batch)
             yield Case("gpu", f"{name}{'-batch' if batch else ''}", partial(_entry, name, kind, engine="gpu"))
-    for kind in (("softmax", "dense", "float64", None), ("squares", "sparse", "float32", None)):
+    for kind in (("softmax", "dense", "float64", None), ("squared", "sparse", "float32", None)):
         yield Case("gpu", "-".join(("scaffnew", *kind[:3])), partial(_entry, "scaffnew", kind, engine="gpu"))
     yield Case("gpu", "sweep", lambda _: _sweep("gpu", None))
 

@@ -30,7 +30,7 @@ def quadratic(kappa: float = 50.0, d: int = 12) -> Any:
 def problems() -> dict[str, tuple[Any, Any]]:
     """f and psi."""
     return {
-        "lasso": (model("squares", "dense"), ps.prox.L1(0.02)),
+        "lasso": (model("squared", "dense"), ps.prox.L1(0.02)),
         "logistic": (model("logistic", "sparse"), ps.prox.ElasticNet(0.01, 0.05)),
         "quadratic": (quadratic(), ps.prox.Box(-0.5, 0.5)),
         "softmax": (model("softmax", "dense"), ps.prox.GroupL1(0.02, (3,) * 6)),

@@ -96,7 +96,7 @@ def drawn(seed: int, k: int, quick: bool) -> Drawn:
     d = round(10 ** rng.uniform(1, 2 if quick else 3.4))
     rows, clients = round(10 ** rng.uniform(2.5, 3.5)), int(rng.integers(3, 20))
     l2 = float(10 ** rng.uniform(-4, -2) if not quick else 1e-2)
-    kind, by = str(rng.choice(["logistic", "squares"])), str(rng.choice(["label", "iid"]))
+    kind, by = str(rng.choice(["logistic", "squared"])), str(rng.choice(["label", "iid"]))
     dense = d <= 300 and rng.random() < 0.5
     A = rng.standard_normal((rows, d)) * np.geomspace(1, 0.1, d) if dense else sparse_rows(rows, d, rng)
     labels = classes(A, rng)

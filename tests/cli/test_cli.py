@@ -190,7 +190,7 @@ def test_every_status_has_an_exit_code():
         assert commands.exit_code(replace(result, status=status), has_tolerance=True) in range(131)
 
 
-def test_the_worst_run_of_a_comparison_counts(call):
+def test_the_worst_run_of_a_sweep_counts(call):
     flags = (*EASY, "--K", "5", "--gamma", "figure", "--tol", "1e-4", "--rounds", "2000", "--quiet")
     assert call("sweep", "scaffnew", "local-gd", *flags)[0] == 5
     assert [commands.worst(codes) for codes in ([0, 3, 130, 4, 5], [0, 3, 4, 5], [0, 3])] == [130, 4, 3]

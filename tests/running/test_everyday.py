@@ -1,4 +1,4 @@
-"""What a person types and sees at a prompt: reprs, progress, sweeps, comparisons, tuning, loading, plots."""
+"""What a person types and sees at a prompt: reprs, progress, sweeps, tuning, loading, plots."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_loaded_result_is_the_one_that_was_returned(tmp_path: Path) -> None:
     assert warm.rounds == 5
 
 
-def test_sweeps_and_comparisons_are_loaded_in_their_order(tmp_path: Path) -> None:
+def test_sweeps_are_loaded_in_their_order(tmp_path: Path) -> None:
     methods = [ps.Scaffnew(0.5, 0.5), "gd", ps.Scaffnew(0.1, 0.5)]
     swept = ps.sweep(methods, logistic(), rounds=8, seeds=[2, 10], out=tmp_path / "sweep")
     found = ps.load(tmp_path / "sweep")

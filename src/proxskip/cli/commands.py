@@ -156,7 +156,7 @@ def _sweep(o: Namespace) -> int:
     kappa = "" if problem.kappa is None else f", kappa = {problem.kappa:,.0f}"
     title = f"{problem.info.get('data')}, {problem.n} clients split by {problem.info.get('split')}{kappa}"
     axes = ("rounds", "floats") if o.x is None else (o.x,)
-    files = [] if o.out is None else _keep_comparison(groups, Path(o.out), title, axes)
+    files = [] if o.out is None else _keep_sweep(groups, Path(o.out), title, axes)
     if o.json:
         output.as_json([s | {"labels": labels} for s in summaries])
     elif not o.quiet:
@@ -167,7 +167,7 @@ def _sweep(o: Namespace) -> int:
     return code
 
 
-def _keep_comparison(groups: Sequence[fields.Group], out: Path, title: str, axes: Sequence[str]) -> list[Path]:
+def _keep_sweep(groups: Sequence[fields.Group], out: Path, title: str, axes: Sequence[str]) -> list[Path]:
     """Write results.csv, sweep.png and sweep.pdf."""
     written = out / "results.csv"
     kept = load(out)
@@ -269,7 +269,7 @@ def held_runs(path: Path) -> list[Path]:
     """The folder and the folders of methods and seeds inside it that hold a run."""
     if not path.is_dir():
         return []
-    # only folders that a run or a comparison makes: --force removes nothing else
+    # only folders that a run or a sweep makes: --force removes nothing else
     inner = [p for p in sorted(path.iterdir()) if p.name in METHODS or p.name.startswith("seed-")]
     return [*([path] if _files(path) else []), *(q for p in inner for q in held_runs(p))]
 

@@ -85,6 +85,6 @@ def _plain(found: Tuned) -> dict[str, Any]:
         "method": found.method.name,
         "parameters": found.method.parameters(),
         "rounds": found.rounds,
-        "notes": list(found.notes),
+        "warnings": list(found.warnings),
         "candidates": candidates,
     }

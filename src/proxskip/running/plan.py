@@ -108,12 +108,12 @@ class Plan(display.Tabled):
     Args:
         rows: the candidates, the fastest first.
         tol: the gradient norm to reach.
-        notes: advice in sentences.
+        warnings: what to know about these times, in sentences.
     """
 
     rows: tuple[PlanRow, ...]
     tol: float
-    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def best(self) -> PlanRow:
@@ -141,7 +141,7 @@ class Plan(display.Tabled):
 
     def _remarks(self) -> Sequence[str]:
         spent = f"The runs took {sum(row.spent for row in self.rows):.2g} s."
-        return [self.sentence, *self.notes, spent]
+        return [self.sentence, *self.warnings, spent]
 
     def _shown(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         cells = [

@@ -78,14 +78,14 @@ class Tuned(display.Tabled):
         method: the best one, with its parameters.
         candidates: all of them, the best first.
         rounds: spent, over all candidates and seeds.
-        notes: what the table does not show.
+        warnings: what the table does not show.
         target: as it was given.
     """
 
     method: Method
     candidates: tuple[Candidate, ...]
     rounds: int
-    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     target: float | None = None
 
     lines_of_repr = 6
@@ -122,7 +122,7 @@ class Tuned(display.Tabled):
         return f"Tuned: {method}; {len(self.candidates)} candidates, {self.rounds:,} rounds"
 
     def _remarks(self) -> Sequence[str]:
-        return self.notes
+        return self.warnings
 
     def _shown(self) -> tuple[Sequence[str], list[list[str]]]:
         rows = []
