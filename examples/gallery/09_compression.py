@@ -23,5 +23,5 @@ methods = {
 # The same runs against rounds and against bits.
 results = {label: ps.run(method, problem, target=1e-8, rounds=3000) for label, method in methods.items()}
 ps.plot(results)
-ps.plot(results, x="bits-up")
+ps.plot(results, x="bits_up")
 plt.show()

@@ -360,7 +360,7 @@ def test_sweep_writes_its_files_and_a_table_and_they_are_plotted(call, tmp_path)
         assert [row["method"] for row in csv.DictReader(file)] == ["scaffnew", "gd"]
     parts = ("rounds", "exchanges", "floats", "passes", "seconds", "status", "sweep.png")
     assert [part for part in parts if part not in text] == []
-    flags = ("--x", "local-steps", "--y", "grad_norm", "--title", "two", "--out", figure)
+    flags = ("--x", "local_steps", "--y", "grad_norm", "--title", "two", "--out", figure)
     code, text, _ = call("plot", out, *flags)
     assert (code, str(figure) in text) == (0, True)
     assert figure.read_bytes().startswith(b"\x89PNG")

@@ -324,7 +324,7 @@ def test_the_solution_of_the_lasso_is_what_it_was_made_to_be() -> None:
 def test_what_the_others_save(name: str, claims: int, tmp_path: Path) -> None:
     made, verdicts = experiment(name).make(Bench(tmp_path, "digits", quick=True, threads=1))
     assert [c.verdict for c in verdicts if c.verdict != "REPORTED"] == ["PASS"] * claims, [c.measured for c in verdicts]
-    assert {"rounds", *(("bits-up", "bits-down") if name == "bits" else ())} <= set(made.panels[0].xs)
+    assert {"rounds", *(("bits_up", "bits_down") if name == "bits" else ())} <= set(made.panels[0].xs)
     if name == "family":  # one point for each curve that reached eps
         curves, costs = made.panels
         ends = {

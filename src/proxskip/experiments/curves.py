@@ -19,8 +19,8 @@ from proxskip.results.trace import Trace
 from proxskip.types import Array, InputError
 
 AXES = (
-    *("rounds", "exchanges", "floats", "bytes", "bits-up", "bits-down"),
-    *("iterations", "local-steps", "passes", "seconds"),
+    *("rounds", "exchanges", "floats", "bytes", "bits_up", "bits_down"),
+    *("iterations", "local_steps", "passes", "seconds"),
 )
 """The x axes for runs with clients."""
 Flags = dict[str, Any]

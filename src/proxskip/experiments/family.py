@@ -120,35 +120,35 @@ def bits(
     eps: float = 1e-6,
 ) -> Parts:
     """LoCoDL with all clients, and TAMUNA on cohorts, each against Scaffnew."""
-    axes = ["bits-up", "bits-down", "rounds", "passes", "iterations", "seconds"]
+    axes = ["bits_up", "bits_down", "rounds", "passes", "iterations", "seconds"]
     settings: Flags = {"rounds": rounds, "every": every, "target": eps, "seeds": seeds, "axes": axes}
-    costs = ["rounds", "bits-up", "bits-down"]
+    costs = ["rounds", "bits_up", "bits_down"]
 
     all_take_part = problem_of(l2_relative, clients, "equal")
     compressed = [curve("locodl", f"LoCoDL, {codec}", {"codec": codec}, codec=codec) for codec in codecs]
     plain = curve("scaffnew", "Scaffnew, float32", codec="float32")
     locodl = bench.run([plain, *compressed], **settings, **all_take_part)
     heading = f"{clients} clients, all clients take part"
-    yield from panel_and_table("locodl", heading, locodl, eps, costs, x="bits-up")
+    yield from panel_and_table("locodl", heading, locodl, eps, costs, x="bits_up")
 
     some_take_part = problem_of(l2_relative, many_clients, "equal")
     owned = [curve("tamuna", f"TAMUNA, s = {s}", {"s": s}, s=s) for s in owners]
     on_cohorts = curve("scaffnew", f"Scaffnew, cohorts of {cohort}")
     tamuna = bench.run([on_cohorts, *owned], cohort=cohort, **settings, **some_take_part)
     heading = f"{many_clients} clients, cohorts of {cohort} clients"
-    yield from panel_and_table("tamuna", heading, tamuna, eps, costs, x="bits-up")
+    yield from panel_and_table("tamuna", heading, tamuna, eps, costs, x="bits_up")
     yield bench.constants(**some_take_part)
 
     yield claims.claim(
         "bits-locodl",
         f"To {eps:g}, LoCoDL needs at most half the uplink bits of Scaffnew in float32.",
-        claims.ratio(locodl.of("locodl"), locodl["scaffnew"], eps, at_most=0.5, best=True, axes=["bits-up"]),
+        claims.ratio(locodl.of("locodl"), locodl["scaffnew"], eps, at_most=0.5, best=True, axes=["bits_up"]),
         EVERYWHERE,
     )
     yield claims.claim(
         "bits-tamuna",
         f"To {eps:g}, TAMUNA needs fewer uplink bits than Scaffnew on the same cohorts.",
-        claims.ratio(tamuna.of("tamuna"), tamuna["scaffnew"], eps, below=1, best=True, axes=["bits-up"]),
+        claims.ratio(tamuna.of("tamuna"), tamuna["scaffnew"], eps, below=1, best=True, axes=["bits_up"]),
         EVERYWHERE,
     )
 
@@ -178,7 +178,7 @@ def sleeping(
 ) -> Parts:
     """GradSkip and Scaffnew on clients whose L_i differ."""
     problem = problem_of(l2_relative, clients, "rows", spread=spread)
-    axes = ["passes", "local-steps", "rounds", "seconds"]
+    axes = ["passes", "local_steps", "rounds", "seconds"]
     drawn = bench.run(["scaffnew", "gradskip"], rounds=rounds, target=eps, every=1, seeds=seeds, axes=axes, **problem)
     heading = f"{clients} clients whose L_i differ by a factor of {spread:g}"
     yield from panel_and_table("sleeping", heading, drawn, eps, costs=["rounds", "passes"], x="passes")

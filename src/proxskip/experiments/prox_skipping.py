@@ -80,12 +80,12 @@ def skipping(
     by_method = {m: {k: found[m, k] for k in kappa} for m in COMPARED}
     of_kappa, of_cost = _kappa_panel(eps, by_method), _cost_panel(cost_kappa, ratios, by_method)
     rates = _rates(by_method)
-    axes = ("prox", "iterations", "passes", "seconds")
+    axes = ("prox_evals", "iterations", "passes", "seconds")
     flags: Flags = {"l2_relative": data_l2_relative, "psi": data_psi, "clients": 1}
     on_data = bench.run(list(COMPARED), axes=axes, target=data_target, rounds=data_rounds, **flags)
     yield of_kappa
     yield of_cost
-    yield panel("data", f"{bench.data}: logistic loss with l1, one function", on_data, "prox")
+    yield panel("data", f"{bench.data}: logistic loss with l1, one function", on_data, "prox_evals")
     yield rates
     yield from claims_of(of_kappa, of_cost, rates)
 

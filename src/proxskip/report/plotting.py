@@ -28,7 +28,7 @@ def plot(
     Args:
         results: a Result or what ``proxskip.torch.train`` returned, several of them, run folders, or a mapping from
             labels to any of these.
-        x: rounds, floats, bytes, bits-up, bits-down, exchanges, local-steps, passes, iterations, prox, seconds or
+        x: rounds, floats, bytes, bits_up, bits_down, exchanges, local_steps, passes, iterations, prox_evals, seconds or
             sim_seconds (over a simulated network).
         y: gap, grad_norm or lyapunov, on a logarithmic axis, or any other column of the trace, such as f or accuracy.
         ax: axes to draw on; new ones if not given. ``ax.figure.savefig("figure.pdf")`` makes a file for a paper.

@@ -37,7 +37,7 @@ class ProxEstimator(SparseEstimator):
         *,
         l2: float = 0.0,
         fit_intercept: bool = True,
-        method: str = "fista-restart",
+        solver: str = "fista-restart",
         tol: float = 1e-6,
         max_iter: int = 20_000,
         warm_start: bool = False,
@@ -46,7 +46,7 @@ class ProxEstimator(SparseEstimator):
         self.penalty = penalty
         self.l2 = l2
         self.fit_intercept = fit_intercept
-        self.method = method
+        self.solver = solver
         self.tol = tol
         self.max_iter = max_iter
         self.warm_start = warm_start
@@ -58,7 +58,7 @@ class ProxEstimator(SparseEstimator):
         slope = float(np.linalg.norm(model.gradient(np.zeros(model.d))))
         psi, start = self._penalty(rows, width - free, free), self._start(rows, width - free, free)
         result: Minimum = minimize(
-            model, psi, start, method=self.method, tol=self.tol * (slope or 1.0), seed=seed_of(self),
+            model, psi, start, method=self.solver, tol=self.tol * (slope or 1.0), seed=seed_of(self),
             max_iter=self.max_iter, progress=False,
         )  # fmt: skip
         self.result_ = result
@@ -96,7 +96,8 @@ class ProxClassifier(LinearClassifier, ProxEstimator):
         penalty: an operator of ``proxskip.prox`` or pyproximal, such as ``proxskip.prox.L1(0.01)``; None for none.
         l2: the coefficient of the squared norm. Where the classes can be separated and there is no penalty, give one:
             there is no minimum otherwise.
-        method: of ``proxskip.minimize``; "auto" chooses by the clock, so that ``n_iter_`` may differ from fit to fit.
+        solver: a method of ``proxskip.minimize``; "auto" chooses by the clock, so that ``n_iter_`` may differ from fit
+            to fit.
         tol: stop when the certificate is below tol times the gradient's norm at zero.
         max_iter: iterations.
         warm_start: start from the coefficients of the last ``fit``.
@@ -135,7 +136,7 @@ class ProxRegressor(RegressorMixin, ProxEstimator):
 
     Args:
         penalty: an operator of ``proxskip.prox`` or pyproximal, such as ``proxskip.prox.TV1D(0.1)``; None for none.
-        l2, fit_intercept, method, tol, max_iter, warm_start, random_state: as in ``ProxClassifier``.
+        l2, fit_intercept, solver, tol, max_iter, warm_start, random_state: as in ``ProxClassifier``.
 
     >>> from sklearn.datasets import load_diabetes
     >>> from proxskip.prox import L1
