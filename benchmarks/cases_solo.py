@@ -49,13 +49,23 @@ def psis() -> dict[str, Any]:
     }  # fmt: skip
 
 
+class Seen(ps.callbacks.Callback):
+    """Keeps the x of every record."""
+
+    def __init__(self) -> None:
+        self.x: list[Any] = []
+
+    def on_record(self, step: int, metrics: Any) -> None:
+        self.x.append(metrics.x)
+
+
 def solve(f: Any, psi: Any, method: Any, _: Path, **given: Any) -> Any:
-    """All x that the callback sees, and the result."""
-    seen: list[Any] = []
+    """The x of all records, and the result."""
+    seen = Seen()
     given = {"tol": 1e-7, "seed": 3, "track": True, "max_iter": 3000} | given
-    found = ps.minimize(f, psi, method=method, callback=lambda row, x: seen.append(x.copy()), **given)
+    found = ps.minimize(f, psi, method=method, callbacks=[seen], **given)
     # a status by its number: its name may be an alias
-    return {"x": np.array(seen), "minimum": replace(found, status=int(found.status))}
+    return {"x": np.array(seen.x), "minimum": replace(found, status=int(found.status))}
 
 
 def cases() -> Iterator[Case]:

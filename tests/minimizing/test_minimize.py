@@ -489,22 +489,42 @@ def test_the_result_has_the_manners_of_scipy() -> None:
     assert np.all(np.isnan(ps.minimize(F, L1, ZERO).trace["fun"]))
 
 
-def test_the_callback_sees_records_can_stop_and_cannot_change_the_answer() -> None:
-    rows: list[dict[str, float]] = []
+class Meddler(ps.callbacks.Callback):
+    """Writes down what it hears, changes every x that it gets, and stops at a number of records."""
 
-    def callback(row: dict[str, float], x: Array) -> None:
-        rows.append(row)
+    def __init__(self, most: float) -> None:
+        self.most = most
+        self.heard: list[str] = []
+        self.steps: list[int] = []
+
+    def on_run_start(self, config: dict[str, Any]) -> None:
+        self.heard.append(f"{config['method']} to {config['stop']['tol']:g}")
+
+    def on_record(self, step: int, metrics: Any) -> None:
+        x = metrics.x
         x -= np.ones(30)
-        if len(rows) == 5:
-            raise StopIteration
+        self.steps.append(step)
+        if len(self.steps) == self.most:
+            raise StopIteration("five are enough.")
 
+    def on_run_end(self, result: Any) -> None:
+        self.heard.append(result.status.name)
+
+
+def test_callbacks_hear_a_minimization_can_stop_it_and_cannot_change_its_answer() -> None:
     how = {"method": "fista-restart"}  # "auto" looks at the clock
-    stopped = ps.minimize(F, L1, ZERO, callback=callback, **how)
-    assert len(rows) == 5
+    five, all_of_it = Meddler(5), Meddler(np.inf)
+    stopped = ps.minimize(F, L1, ZERO, callbacks=[five], **how)
+    assert len(five.steps) == 5
     assert stopped.status is ps.Status.STOPPED
-    whole = ps.minimize(F, L1, ZERO, callback=callback, **how)
-    assert len(rows) > 20
+    assert stopped.message.startswith("stopped by a callback: five are enough (certificate")
+    assert five.heard == ["fista-restart to 1e-08", "STOPPED"]
+    whole = ps.minimize(F, L1, ZERO, callbacks=[all_of_it], **how)
+    assert all_of_it.steps == whole.trace["iteration"].tolist()
+    assert len(all_of_it.steps) > 20
     assert np.array_equal(whole.x, ps.minimize(F, L1, ZERO, **how).x)
+    with pytest.raises(ps.InputError, match="has none of"):
+        ps.minimize(F, L1, ZERO, callbacks=[lambda row, x: None])
 
 
 LONG = ps.LeastSquares(*regression(50, 5), l2=0.1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,7 @@ from proxskip.prox.parts import name_of
 from proxskip.results import description
 from proxskip.results.result import Result, Status, Summary
 from proxskip.results.trace import Trace
+from proxskip.running.listen import Record, check_callbacks, listening, tell_end, tell_record
 from proxskip.running.progress import MinimizeProgress, is_wanted
 from proxskip.running.stop import Stop
 from proxskip.types import Array, Matrix
@@ -113,7 +114,7 @@ def minimize(
     L: float | None = None, mu: float | None = None, batch: int | None = None,
     max_iter: int | None = None, max_grad: int | None = None, max_prox: int | None = None, seconds: float | None = None,
     dual: npt.ArrayLike | None = None, track: bool = False,
-    callback: Callable[[dict[str, float], Array], object] | None = None, threads: int | None = None,
+    callbacks: Sequence[object] = (), threads: int | None = None,
     allow_unsafe_step: bool = False, progress: bool | None = None,
 ) -> Minimum:  # fmt: skip
     """Minimize f(x) + psi(x), or f(x) + psi(D x), with as few proxes as the method needs.
@@ -136,7 +137,7 @@ def minimize(
         max_iter, max_grad, max_prox, seconds: limits.
         dual: h (or y) to start from, such as an earlier result's.
         track: record f + psi in the trace too (not counted in the seconds).
-        callback: called with each record and x; StopIteration ends the run as STOPPED.
+        callbacks: objects such as those of ``proxskip.callbacks``, as for ``proxskip.run``.
         progress: show it in one line, or in lines without a terminal; by default in a terminal or a notebook only.
 
     >>> import proxskip as ps
@@ -146,6 +147,7 @@ def minimize(
     (True, [1.5, 0.125, 0.15625])
     """
     began = time.perf_counter()
+    check_callbacks(callbacks)
     stop = Stop.for_minimize(tol, max_iter, max_grad, max_prox, seconds)
     if method == "auto" and any(v is not None for v in (p, gamma, tau, batch)):
         method = "proxskip" if D is None else "splitskip"  # the method whose parameters these are
@@ -160,10 +162,14 @@ def minimize(
         run: Descent = AutoDescent(task, start, **settings)
     else:
         run = Descent(task, _maker(method, task, p, gamma, tau), start, **settings)
-    if not is_wanted(progress):
-        return _finish(run, name, stop, track, callback)
-    with MinimizeProgress(name) as line:
-        return _finish(run, name, stop, track, line.around(callback))
+    limits = {"max_iter": max_iter, "max_grad": max_grad, "max_prox": max_prox, "seconds": seconds}
+    config = {"method": name, "seed": settings["seed"], "stop": {"tol": settings["tol"], **limits}}
+    with MinimizeProgress(name, quiet=not is_wanted(progress)) as line:
+        heard = (*callbacks, line)
+        with listening(heard, config):
+            result = _finish(run, name, stop, track, heard)
+        tell_end(heard, result)
+        return result
 
 
 def _maker(
@@ -176,21 +182,17 @@ def _maker(
     return lambda problem, smooth: method.complete(problem)
 
 
-def _finish(
-    run: Descent, name: str, stop: Stop, track: bool, callback: Callable[[dict[str, float], Array], object] | None
-) -> Minimum:
+def _finish(run: Descent, name: str, stop: Stop, track: bool, callbacks: Sequence[object]) -> Minimum:
     try:
         with np.errstate(all="ignore"):
             run.client.enough = lambda: stop.limit(run.round, run.ledger) is not None
-            status, message, point, certificate = _loop(run, stop, track, callback)
+            status, message, point, certificate = _loop(run, stop, track, callbacks)
         return _result(run, name, status, message, point, certificate)
     finally:
         run.close()
 
 
-def _loop(
-    run: Descent, stop: Stop, track: bool, callback: Callable[[dict[str, float], Array], object] | None
-) -> tuple[Status, str, Point, float]:
+def _loop(run: Descent, stop: Stop, track: bool, callbacks: Sequence[object]) -> tuple[Status, str, Point, float]:
     """Rounds until something says stop: how it ended, and the returned point with its certificate."""
     tol = threshold = run.tol
     failed, recorded = 0, 0
@@ -200,8 +202,10 @@ def _loop(
         known = run.advance()
         if known and run.round - recorded >= (run.round // 100 or 1):
             recorded = run.round
-            if _record(run, track, callback):
-                return _give_up(run, Status.STOPPED, "stopped by the callback", tol)
+            why = _record(run, track, callbacks)
+            if why is not None:
+                words = f": {why.rstrip('.')}" if why else ""
+                return _give_up(run, Status.STOPPED, f"stopped by a callback{words}", tol)
         if known and run.watch.diverged(run.bound):
             return _give_up(run, Status.DIVERGED, _diverged(run), tol)
         if known and run.bound <= threshold:
@@ -213,7 +217,7 @@ def _loop(
                 above = False
             failed += 1
             if certificate <= tol and (not above or failed > MAX_FAILED_CERTIFICATES):
-                _record(run, track, callback)
+                _record(run, track, callbacks)
                 return _success(run, certificate, tol)
             if failed > MAX_FAILED_CERTIFICATES or run.rounding > tol:
                 return _give_up(run, *_not_certified(run), tol, certificate)
@@ -303,19 +307,13 @@ def _give_up(
     return end, f"{why} (certificate {reached:.2e}).", run.best, reached
 
 
-def _record(run: Descent, track: bool, callback: Callable[[dict[str, float], Array], object] | None) -> bool:
-    """Add a row to the trace (not counted in the seconds); True if the callback asks to stop."""
+def _record(run: Descent, track: bool, callbacks: Sequence[object]) -> str | None:
+    """Add a row to the trace (not counted in the seconds); the reason if a callback asks to stop."""
     row = run.row()
     if track:
         row["fun"] = run.task.value(run.x)
     run.trace.append(row)
-    if callback is None:
-        return False
-    try:
-        callback(row, run.x.reshape(run.task.shape).copy())
-    except StopIteration:
-        return True
-    return False
+    return tell_record(callbacks, int(row["iteration"]), Record(row, run.x.reshape(run.task.shape)))
 
 
 def _result(run: Descent, name: str, status: Status, message: str, point: Point, certificate: float) -> Minimum:

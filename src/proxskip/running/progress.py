@@ -6,14 +6,13 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self, TextIO
 
 from proxskip.results.description import cohort_floor
 from proxskip.results.result import RunResult
 from proxskip.support.display import in_notebook
-from proxskip.types import Array
 
 SECONDS_BEFORE_FIRST = 1.0
 """A run that takes less than this shows no progress."""
@@ -153,18 +152,9 @@ class Progress(StatusLine):
 class MinimizeProgress(StatusLine):
     """Shows how the certificate of ``minimize`` approaches the tolerance."""
 
-    def around(
-        self, callback: Callable[[dict[str, float], Array], object] | None
-    ) -> Callable[[dict[str, float], Array], object]:
-        """A callback for ``minimize`` that shows each record and then calls the given one."""
-
-        def both(row: dict[str, float], x: Array) -> None:
-            words = f"iteration {row['iteration']:,.0f}", f"{row['nprox']:,.0f} proxes"
-            self.show([*words, f"certificate {row['certificate']:.1e}"])
-            if callback is not None:
-                callback(row, x)
-
-        return both
+    def on_record(self, step: int, metrics: dict[str, float]) -> None:
+        words = f"iteration {step:,}", f"{metrics['nprox']:,.0f} proxes"
+        self.show([*words, f"certificate {metrics['certificate']:.1e}"])
 
 
 class OverallProgress(StatusLine):
