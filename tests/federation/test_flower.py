@@ -601,6 +601,19 @@ def test_a_table_of_a_federation_is_that_of_a_run(method: Any, clock: Clock) -> 
     assert [line.split() for line in repr(found).splitlines()] == [line.split() for line in repr(judge).splitlines()]
 
 
+def test_a_folder_gives_the_table_of_its_federation_back(clock: Clock, tmp_path: Path) -> None:
+    options = {"weights": "rows", "tol": 1e-10}
+    asked, plain = (
+        start(app_of(patients()), ps.Newton(), 40, inference=asks, folder=tmp_path / str(asks), **options)
+        for asks in (True, False)
+    )
+    read = ps.load(tmp_path / "True")
+    assert repr(read.inference(level=0.9)) == repr(asked.inference(level=0.9))
+    assert plain.success
+    with pytest.raises(ps.InputError, match="the rows are not in the result; pass the problem that was run"):
+        ps.load(tmp_path / "False").inference()
+
+
 def test_a_table_costs_one_more_exchange(clock: Clock) -> None:
     problem = patients()
     plain, told = (

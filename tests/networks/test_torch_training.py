@@ -447,6 +447,20 @@ def test_a_resumed_training_is_the_whole_one_bit_by_bit(name, tmp_path):
     assert ps.load(tmp_path / "a").x.tobytes() == whole.x.tobytes()
 
 
+def test_a_finished_training_is_given_back_whole_by_resume_and_without_code_by_load(tmp_path):
+    setting = {"optimizer": lambda q: torch.optim.AdamW(q, 0.01), "period": 3}
+    whole = trained(setting, 3, 4, every=1, out=tmp_path / "a")
+    data = torch_ranks.virtual_data(3)
+    module, optimizer = torch_ranks.virtual_module(), setting["optimizer"]
+    again = resume(tmp_path / "a", module, cross_entropy, data, optimizer, rounds=4, device="cpu")
+    assert again.rounds == 4
+    assert again.of_clients["f"].tolist() == whole.of_clients["f"].tolist()
+    assert all(torch.equal(a, b) for a, b in zip(again.module.parameters(), whole.module.parameters(), strict=True))
+    loaded = ps.load(tmp_path / "a")
+    assert loaded.x.tobytes() == whole.x.tobytes()
+    assert [hasattr(loaded, name) for name in ("module", "of_clients", "buffers")] == [False] * 3
+
+
 KILLED = """
 import sys
 from support.torch_training import Stopping, plain, trained

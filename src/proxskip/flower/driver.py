@@ -19,13 +19,13 @@ from proxskip.flower import messages, nodes, tables
 from proxskip.flower.envelope import log, unwrap, wrap
 from proxskip.flower.messages import Ask
 from proxskip.flower.nodes import FederatedClient
-from proxskip.flower.server import INFORMATION, Server
+from proxskip.flower.server import Server
 from proxskip.flower.tickets import Purpose, ServerState
 from proxskip.methods.built_in import BUILT_IN
 from proxskip.problems.information import Information
 from proxskip.results import checkpoint, description, inference, run_text
 from proxskip.results.inference import Inference
-from proxskip.results.load import FEDERATION
+from proxskip.results.load import FEDERATION, INFORMATION
 from proxskip.results.result import Result, Status, Summary
 from proxskip.results.trace import Trace
 from proxskip.running.ledger import Ledger
@@ -194,7 +194,9 @@ class FederationRun:
         summary = self._summary()
         if self.server.problem.n > MOST_NAMES:
             summary |= {"participation": None, "noise": None}
-        meta = {"config": self._config(), "state": state, "costs": vars(self.costs), "summary": summary}
+        meta: dict[str, Any] = {"config": self._config(), "state": state, "costs": vars(self.costs), "summary": summary}
+        if INFORMATION in self.state.vectors:
+            meta["columns"] = list(tables.names(self.remotes, self.server.problem.d))
         checkpoint.save(self.folder, arrays | self.trace.to_arrays("trace."), meta, name=FEDERATION)
 
     def _config(self) -> dict[str, Any]:
@@ -417,6 +419,11 @@ class FederationRun:
             message += f" {self.last_error}"
             summary["message"] = message
         log(INFO, "\t%s", message)
+        means, told = s.vectors.get(INFORMATION), None
+        if means is not None:
+            told = inference.pooled(
+                means, s.vectors["x"], self._rows(), tables.names(self.remotes, len(s.vectors["x"]))
+            )
         return FederationResult(
             arrays=self._arrays(),
             train_metrics_clientapp=self.round_metrics,
@@ -428,7 +435,7 @@ class FederationRun:
             summary=summary,
             warnings=tuple(summary["warnings"]),
             state=s,
-            information=tables.pooled(s.vectors.get(INFORMATION), s.vectors["x"], self.remotes),
+            information=told,
         )
 
 

@@ -25,6 +25,7 @@ from proxskip.flower.tickets import Outcome, Purpose, Reply, ServerState, Ticket
 from proxskip.methods import Decaying
 from proxskip.participation import Everyone, Participation, Uniform
 from proxskip.problems.federated import Problem
+from proxskip.results.load import INFORMATION
 from proxskip.results.result import Status
 from proxskip.running.audit import rounded_scale
 from proxskip.running.ledger import Ledger
@@ -36,8 +37,6 @@ from proxskip.running.watch import not_finite
 from proxskip.support.sums import weighted_sum
 from proxskip.types import InputError
 
-INFORMATION = "information"
-"""Where the state keeps what the clients say of their Hessians at the end."""
 NO_COSTS = Ledger()
 """A server stops by rounds and tolerance only; its driver counts the messages."""
 

@@ -1,4 +1,4 @@
-"""A table of standard errors from a federation: what is asked of the clients, and what follows from their answers."""
+"""A table of standard errors from a federation: which clients can give one, and the names of its rows."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from proxskip.flower.nodes import FederatedClient
-from proxskip.methods.newton import Expansion
-from proxskip.problems.clients import expansion_length
-from proxskip.problems.information import Information
 from proxskip.results.inference import MODELS
-from proxskip.types import Array, InputError
+from proxskip.types import InputError
 
 
 def check(remotes: Sequence[FederatedClient], weights: Any, psi: Any, batch: int | None) -> None:
@@ -25,13 +22,6 @@ def check(remotes: Sequence[FederatedClient], weights: Any, psi: Any, batch: int
         raise InputError('inference=True needs weights="rows", so that every row counts the same.')
 
 
-def pooled(flat: Array | None, x: Array, remotes: Sequence[FederatedClient]) -> Information | None:
-    """What the means of the clients' answers say of all rows together; None if they were not asked."""
-    if flat is None:
-        return None
-    rows, length = sum(r.N for r in remotes), expansion_length(len(x))
-    here, start = Expansion.of(flat[:length], len(x)), Expansion.of(flat[length:], len(x))
-    names = remotes[0].columns or tuple(f"x{j + 1}" for j in range(len(x)))
-    return Information(
-        x, rows * here.value, rows * here.gradient, rows * here.hessian, rows * start.hessian, rows, names
-    )
+def names(remotes: Sequence[FederatedClient], d: int) -> tuple[str, ...]:
+    """The names of the unknowns."""
+    return remotes[0].columns or tuple(f"x{j + 1}" for j in range(d))

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import scipy
 
+from proxskip.methods.newton import Expansion
 from proxskip.problems import information, oracles
+from proxskip.problems.clients import expansion_length
 from proxskip.problems.cox import check_order
 from proxskip.problems.information import Information
 from proxskip.results.plain_table import PlainTable
@@ -162,6 +164,15 @@ def of(
         errors += f", with the penalty l2 = {l2:g} as a normal prior"
     degrees = told.rows - d if squares else None
     return Inference(told.names, told.x, covariance, level, degrees, MODELS[loss], told.rows, clients, errors)
+
+
+def pooled(means: Array, x: Array, rows: int, names: tuple[str, ...]) -> Information:
+    """What a federation knows of all rows together: the means of its clients' expansions at x and at zero."""
+    length = expansion_length(len(x))
+    here, start = Expansion.of(means[:length], len(x)), Expansion.of(means[length:], len(x))
+    return Information(
+        x, rows * here.value, rows * here.gradient, rows * here.hessian, rows * start.hessian, rows, names
+    )
 
 
 def _check(problem: Any, x: Array) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from proxskip.results import checkpoint, description, folder, several
+from proxskip.results import checkpoint, description, folder, inference, several
 from proxskip.results.checkpoint import CheckpointError
 from proxskip.results.journal import read_rows
 from proxskip.results.result import RunResult, Status, Summary
@@ -15,6 +15,8 @@ from proxskip.types import InputError, Vectors
 
 FEDERATION = "server"
 """The checkpoint of a federation's server."""
+INFORMATION = "information"
+"""The server's vector with what the clients said of their Hessians, if they were asked."""
 
 
 def load(path: str | Path) -> RunResult | Results:
@@ -22,6 +24,10 @@ def load(path: str | Path) -> RunResult | Results:
 
     The methods come in the order of the sweep, and the seeds of each method in theirs. Of a run that has
     not ended it is the result at its last checkpoint, with the status INTERRUPTED.
+
+    Folders hold no code, so a training comes back without its module, and without its buffers and the numbers of each
+    client; ``proxskip.torch.resume`` with the same limits gives these back. A federation comes back without what its
+    clients remember, and without Flower's parts.
 
     Args:
         path: a run folder, or a folder of several.
@@ -93,9 +99,12 @@ def _of_a_federation(path: Path) -> RunResult:
         about = Summary(saved.meta["summary"])
         vectors = {k.removeprefix("server."): v for k, v in saved.arrays.items() if k.startswith("server.")}
         trace = Trace.from_arrays(saved.arrays, "trace.")
+        means, told = vectors.get(INFORMATION), None
+        if means is not None:
+            told = inference.pooled(means, vectors["x"], about["samples"], tuple(saved.meta["columns"]))
         return RunResult(
             vectors["x"], Status[about["status"]], str(about["message"]), trace, None, vectors, {},
-            saved.arrays["participated"], about, tuple(about["warnings"]),
+            saved.arrays["participated"], about, tuple(about["warnings"]), told,
         )  # fmt: skip
     except (KeyError, TypeError) as error:
         raise CheckpointError(f"{path} holds no federation that proxskip wrote ({error!r:.80}).") from None

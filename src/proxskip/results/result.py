@@ -10,11 +10,12 @@ import numpy as np
 
 from proxskip.results.trace import Trace, sparkline
 from proxskip.support import display
-from proxskip.types import Array, Indices, Vectors
+from proxskip.types import Array, Indices, InputError, Vectors
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from proxskip.problems.information import Information
     from proxskip.results.inference import Inference
 
 
@@ -136,6 +137,7 @@ class RunResult(Result):
         participation: in how many rounds each client took part.
         summary: all of summary.json: parameters, constants, costs and the end state; print it to read it.
         warnings: sentences about the run, such as that no theorem covers it.
+        information: of a federation that was loaded, what its clients said of their Hessians, if they were asked.
     """
 
     x: Array
@@ -148,6 +150,7 @@ class RunResult(Result):
     participation: Indices
     summary: Summary = field(default_factory=Summary)
     warnings: tuple[str, ...] = ()
+    information: Information | None = None
 
     @property
     def rounds(self) -> int:
@@ -155,7 +158,7 @@ class RunResult(Result):
         return int(self.summary["rounds"])
 
     def inference(
-        self, problem: Any, *, level: float = 0.95, robust: bool = False, penalized: bool = False
+        self, problem: Any = None, *, level: float = 0.95, robust: bool = False, penalized: bool = False
     ) -> Inference:
         """The coefficients' standard errors, p-values and intervals: those of a fit to the rows of all clients.
 
@@ -163,14 +166,20 @@ class RunResult(Result):
 
         Args:
             problem: the problem that was run; its clients are Logistic, LeastSquares, Poisson or Cox, weighted by rows.
+                A federation with ``inference=True`` that was loaded needs none.
             level: of the intervals.
             robust: take the errors from how the clients differ, with their scores in a sandwich between two inverse
                 Hessians; needs more clients than coefficients.
             penalized: with l2 > 0, take the penalty for a normal prior; refused otherwise.
         """
-        from proxskip.results.inference import inference  # only where it is asked for
+        from proxskip.results import inference  # only where it is asked for
 
-        return inference(problem, self.x, level=level, robust=robust, penalized=penalized)
+        if problem is not None:
+            return inference.inference(problem, self.x, level=level, robust=robust, penalized=penalized)
+        if self.information is None:
+            raise InputError("the rows are not in the result; pass the problem that was run.")
+        loss, clients = str(self.summary["loss"]), int(self.summary["clients"])
+        return inference.of(self.information, loss, clients, None, level=level, robust=robust, penalized=penalized)
 
     def rows(self) -> list[tuple[str, str]]:
         from proxskip.results import run_text  # it names methods and codecs, which a worker has no use for
