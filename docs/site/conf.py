@@ -70,7 +70,7 @@ sphinx_gallery_conf = {
     "gallery_dirs": "gallery",
     "notebook_extensions": set(),
     "filename_pattern": "|".join(rf"/{re.escape(name)}\.py" for name in SCRIPTS if is_run(name)) or "nothing",
-    "ignore_pattern": "|".join((r"__init__\.py", *(rf"/{name}\.py" for name in left_out))),
+    "ignore_pattern": "|".join((r"__init__\.py", *(rf"^{name}\.py" for name in left_out))),
     "within_subsection_order": "FileNameSortKey",
     "reset_modules": ("matplotlib", plain_looks),
     "abort_on_example_error": True,
