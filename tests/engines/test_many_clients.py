@@ -20,7 +20,7 @@ from proxskip.results import folder, journal, sealed
 from proxskip.results.checkpoint import CheckpointError
 from proxskip.running import sparse_memory
 from proxskip.support.randomness import FEW_CLIENTS, stream, subset
-from proxskip.support.rows import Journal, Rows, zero_rows
+from proxskip.support.rows import Journal, MemoryRows, zero_rows
 from proxskip.support.sums import largest, weighted_sum
 from support.methods import METHODS, Row
 from support.tiers import thinned
@@ -92,7 +92,7 @@ def test_large_cohorts_and_own_steps_and_minibatches_have_the_same_bytes(monkeyp
 def test_sums_leave_out_the_rows_that_nobody_wrote() -> None:
     n, d = 1500, 3
     rng = np.random.default_rng(5)
-    rows, w = Rows.zeros(n, d), rng.random(n)
+    rows, w = MemoryRows.zeros(n, d), rng.random(n)
     assert not np.any(weighted_sum(w, rows))
     assert largest(rows) == 0.0
     for _ in range(6):

@@ -10,7 +10,7 @@ from proxskip.core.engine import Engine, Request, Size, Work, look
 from proxskip.core.exchange import SettleHalf
 from proxskip.engines.local import Sender
 from proxskip.problems.federated import Problem
-from proxskip.support.rows import Rows
+from proxskip.support.rows import MemoryRows
 from proxskip.types import Array, Indices, Vectors
 
 
@@ -114,14 +114,14 @@ class NearEngine(Engine):
         """Overwrite rows, such that the journal can bring the old ones back."""
         rows = self.kept[name]
         self.journal.write(rows, at, values)
-        if isinstance(rows, Rows) and rows.written is not None:
+        if isinstance(rows, MemoryRows) and rows.written is not None:
             self.journal.write(rows.written, at, True)
 
     def _store(self, cohort: Indices, up: Sequence[Array], memory: Vectors) -> tuple[Array, ...]:
         """Keep a stack's memory; returns what goes up, with one row per member."""
         shape = (len(cohort), self.problem.d)
         for k, v in memory.items():
-            if self._is_everyone(cohort) and v.shape == shape and not isinstance(self.kept[k], Rows):
+            if self._is_everyone(cohort) and v.shape == shape and not isinstance(self.kept[k], MemoryRows):
                 # each name needs its own writable array
                 own = v.flags.owndata and v.flags.carray and all(v is not u for u in self.kept.values())
                 self.journal.write(self.kept, k, v if own else np.array(v, order="C"))

@@ -158,16 +158,17 @@ class StackClient(Sender):
             look(self.request.halt)
             active, number = k < K, self.step
             moves = active & (self._coins() < q)
-            if self.batch is None:  # both minibatches are all rows, and cancel
-                slope = full = self.full_gradients(x, active)
+            if self.batch is None:  # both minibatches are all rows, and cancel: the slope is the full gradient
+                slope = self.full_gradients(x, active)
                 self._count_step(active)
             else:
                 slope = self._next_estimates(x, active) - self.estimates(w, number, active) + gw
                 self.gradients += self._rows_of(active)
-            if moves.any() and self.batch is not None:
-                full = self.full_gradients(x, moves)
-                self.gradients += int(self.rows[moves].sum())
             if moves.any():
+                full = slope
+                if self.batch is not None:
+                    full = self.full_gradients(x, moves)
+                    self.gradients += int(self.rows[moves].sum())
                 w, gw = self._chosen(moves, x, w), self._chosen(moves, full, gw)
             x = self._chosen(active, x - gamma * (slope - h), x)
         return x, w, gw

@@ -17,7 +17,7 @@ import numpy as np
 
 from proxskip.results import checkpoint, sealed
 from proxskip.results.checkpoint import CheckpointError
-from proxskip.support.rows import Rows
+from proxskip.support.rows import MemoryRows
 from proxskip.types import Array, Indices
 
 PREFIX = "memory."
@@ -54,7 +54,7 @@ def write_rows(folder: Path, state: RowsState) -> dict[str, list[str]]:
 
 def read_rows(folder: Path, parts: Mapping[str, Any], n: int, x0: Array) -> RowsState:
     """What a run of n clients from x0 saved in the parts that a checkpoint lists."""
-    memory = {str(k): Rows.zeros(n, len(x0)) for k in parts["remembers"]}
+    memory = {str(k): MemoryRows.zeros(n, len(x0)) for k in parts["remembers"]}
     if "x" in memory and x0.any():
         memory["x"].fill_rows(np.arange(n), x0)
     numbers = {k: np.zeros(n, dtype=np.int64) for k in NUMBERS}

@@ -8,7 +8,7 @@ from proxskip.core.method import Claims, Method
 from proxskip.participation import Everyone
 from proxskip.problems.federated import Problem
 from proxskip.running.run_spec import RunSpec
-from proxskip.support.rows import Rows
+from proxskip.support.rows import MemoryRows
 from proxskip.types import Array, Indices, Vectors
 
 LARGEST_WHOLE = 1 << 28
@@ -33,7 +33,7 @@ def start_rows(spec: RunSpec, x0: Array, h0: Array | None) -> Vectors:
         elif isinstance(spec.asked, Everyone):
             memory[name] = np.zeros((n, d))
         else:
-            memory[name] = Rows.zeros(n, d)
+            memory[name] = MemoryRows.zeros(n, d)
     return memory
 
 
@@ -41,7 +41,7 @@ def restored_rows(spec: RunSpec, x0: Array, h0: Array | None, saved: Vectors, to
     """What the clients remember in a checkpoint, kept as from the start."""
     memory = start_rows(spec, x0, h0)
     for name, rows in memory.items():
-        if isinstance(rows, Rows):
+        if isinstance(rows, MemoryRows):
             rows.fill_rows(took_part, saved[name][took_part])
         else:
             memory[name] = np.asarray(saved[name])

@@ -1,8 +1,8 @@
 """What clients remember: rows of which the system makes only the pages that are written to, and a journal of a round.
 
 With cohorts of a thousand out of a million clients, most rows of an (n, d) array never change. ``zero_rows`` gives an
-array for which the system provides memory where it is written to, and nowhere else. ``Rows`` knows in addition which
-rows these are, so that copies and sums leave the others alone.
+array for which the system provides memory where it is written to, and nowhere else. ``MemoryRows`` knows in addition
+which rows these are, so that copies and sums leave the others alone.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ def zero_rows(n: int, d: int) -> Array:
     return np.frombuffer(pages, np.float64, n * d).reshape(n, d)
 
 
-class Rows(np.ndarray[Any, Any]):
+class MemoryRows(np.ndarray[Any, Any]):
     """An (n, d) array of zeros but for the rows in ``written``; what is computed from it is an ordinary array."""
 
     written: npt.NDArray[np.bool_] | None = None
     """Whether each client's row was written to; None for an array of which nothing is known."""
 
     @staticmethod
-    def zeros(n: int, d: int) -> Rows:
-        rows = zero_rows(n, d).view(Rows)
+    def zeros(n: int, d: int) -> MemoryRows:
+        rows = zero_rows(n, d).view(MemoryRows)
         rows.written = np.zeros(n, dtype=np.bool_)
         return rows
 
@@ -55,7 +55,7 @@ class Rows(np.ndarray[Any, Any]):
         """A copy of the rows that were written to."""
         if self.written is None:
             return super().copy(order)
-        same = Rows.zeros(*self.shape)
+        same = MemoryRows.zeros(*self.shape)
         some = np.flatnonzero(self.written)
         same.fill_rows(some, np.asarray(self)[some])
         return same
