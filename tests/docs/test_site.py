@@ -234,6 +234,23 @@ def test_the_gallery_has_no_card_that_cannot_run(site: Path) -> None:
     assert (site / "gallery" / "15_networks.html").is_file() == (importlib.util.find_spec("torch") is not None)
 
 
+FLAGS_IN_LINES = """[...document.querySelectorAll('article p code .pre, article li code .pre, article td code .pre')]
+.filter(e => e.textContent.startsWith('--')).map(e => [e.textContent, e.getBoundingClientRect().height /
+parseFloat(getComputedStyle(e).fontSize)])"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 1400])
+def test_a_flag_is_never_broken(site: Path, browser: chromium.Browser, width: int) -> None:
+    page = browser.page(width, 900)
+    for name in ("flags", "command-line", "choosing", "network-time"):
+        page.open(site / f"{name}.html")
+        flags = page.js(FLAGS_IN_LINES)
+        assert flags, name
+        assert [flag for flag, lines in flags if lines > 2.5] == [], name
+    page.close()
+
+
 @pytest.mark.slow
 def test_figures_are_dark_in_dark_mode(site: Path, browser: chromium.Browser) -> None:
     page = browser.page(1400, 900, dark=True)
