@@ -222,3 +222,42 @@ def test_the_table_of_niid_bench_in_its_quick_form(tmp_path: Path, niid: Any, ca
     assert len(out.read_text().splitlines()) == len(results)
     assert "| two labels | 10 | AdamW + h |" in capsys.readouterr().out
     assert len(niid.main(["--quick", "--minutes", "0", "--out", str(out)])) == len(results), "they were kept"
+
+
+def test_two_reports_are_compared_in_every_number_and_verdict(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    same_numbers = importlib.import_module("same_numbers")
+    curve = {"label": "gd", "x": {"rounds": [0.0, 1.0], "seconds": [0.0, 0.5]}, "y": [0.25, 1e-17], "low": None}
+    report = {
+        "about": {"seconds": 3.0, "L_max": 1.5, "data": "digits"},
+        "claims": [{"id": "fewer", "verdict": "PASS", "numbers": {"ratio": 0.5}}],
+        "experiments": [{"id": "fig1a", "panels": [{"id": "theory", "series": [curve]}]}],
+    }
+
+    def compared(**changes: Any) -> list[str]:
+        """The differences after these changes of the claim and of the curve's y."""
+        other = json.loads(json.dumps(report))
+        other["about"]["seconds"] = 9.0
+        other["claims"][0] |= {k: v for k, v in changes.items() if k != "y"}
+        other["experiments"][0]["panels"][0]["series"][0] |= {k: v for k, v in changes.items() if k == "y"}
+        found: list[str] = same_numbers.differences(report, other)
+        return found
+
+    assert compared() == compared(y=[0.25 * (1 + 1e-10), -1e-16]) == []
+    assert compared(verdict="FAIL") == ["/claims/fewer/verdict was PASS, and is FAIL."]
+    assert compared(numbers={"ratio": 0.5 + 1e-8}) == ["/claims/fewer/numbers/ratio was 0.5, and is 0.50000001."]
+    assert compared(numbers={"share": 0.5}) == [
+        "/claims/fewer/numbers/ratio is missing.",
+        "/claims/fewer/numbers/share is new.",
+    ]
+    assert compared(y=[0.25]) == ["/experiments/fig1a/panels/theory/series/gd/y/1 is missing."]
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "results.json").write_text(json.dumps(report))
+    assert same_numbers.main([str(tmp_path / "old"), str(tmp_path / "new")]) == 0
+    report["about"]["L_max"] = None
+    (tmp_path / "new" / "results.json").write_text(json.dumps(report))
+    assert same_numbers.main([str(tmp_path / "old"), str(tmp_path / "new")]) == 1
+    assert "/about/L_max was 1.5, and is None." in capsys.readouterr().out
