@@ -19,7 +19,7 @@ import scipy.sparse
 import proxskip as ps
 from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.methods import registry
-from proxskip.types import EngineError
+from proxskip.types import EngineError, GradientWarning
 from support.comparing import bits, near
 from support.methods import METHODS, NAMED, Row
 from support.pages import code_of
@@ -305,6 +305,18 @@ def test_a_sharded_run_is_resumed_only_on_the_same_data(tmp_path: Path, engines:
     other = engine.load(lambda i: load_shard(3 - i), n=4)
     with pytest.raises(ps.InputError, match="fingerprint"):
         ps.resume(tmp_path / "run", other, engine=engine, rounds=12)
+
+
+def test_a_run_on_a_shard_with_the_gradient_of_another_function_proves_nothing(engines: Engines) -> None:
+    def load_shard(i: int) -> Any:
+        f = ps.Quadratic(np.ones(3), np.full(3, float(i)))
+        return SimpleNamespace(value=f.value, gradient=lambda x: f.gradient(x) + (i == 1), L=1.0, mu=1.0, d=3)
+
+    engine = engines(2)
+    problem = engine.load(load_shard, n=3)
+    with pytest.warns(GradientWarning, match=r"^client 1 \(load_shard\(1\)\): the gradient of f"):
+        res = ps.run(ps.GD(1.0), problem, tol=1e-8, rounds=50, engine=engine)
+    assert res.status is ps.Status.INEXACT
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import threading
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,11 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping  
 from proxskip import flower  # noqa: E402
 from proxskip.flower import Federated, client_app, driver, from_arrays, from_svmlight, nodes  # noqa: E402
 from proxskip.flower.envelope import wrap  # noqa: E402
+from proxskip.types import GradientWarning  # noqa: E402
 from support.grid import Clock, Here, app_of  # noqa: E402
 from support.lockstep import CENTRAL, forms_of  # noqa: E402
 from support.methods import NAMED, Row  # noqa: E402
-from support.problems import WEIGHTS, quadratics  # noqa: E402
+from support.problems import WEIGHTS, OwnProx, few_steps, quadratics  # noqa: E402
 from support.tiers import thinned  # noqa: E402
 
 pytestmark = [pytest.mark.flower, pytest.mark.usefixtures("home")]
@@ -528,6 +530,41 @@ def test_a_network_trains_in_a_federation(clock: Clock) -> None:
     out = Federated(ps.Scaffnew(0.2, 0.2), 3, batch=10, seed=1).start(Here(client_app(make), 3), start, num_rounds=40)
     assert (net.module_at(out.x)(centres).argmax(dim=1) == torch.arange(3)).all()
     assert out.summary["sum_h"] <= 1e-12
+
+
+def shifted(f: Any) -> Any:
+    """f with the gradient of another function, as a function of one's own."""
+    return SimpleNamespace(value=f.value, gradient=lambda x: f.gradient(x) + 1.0, L=f.L, mu=f.mu, d=f.d)
+
+
+@pytest.mark.parametrize("noise", [None, flower.Noise(10.0, 0.0)])
+def test_a_site_whose_gradient_does_not_belong_to_its_value_is_named(noise: Any, clock: Clock) -> None:
+    """Only the site can compare the two; one that adds noise does not tell, since that quotes its slopes."""
+    clients = list(quadratics(4))
+    clients[2] = shifted(clients[2])
+    app = client_app(lambda context: clients[int(context.node_config["partition-id"])], noise=noise)
+    if noise is not None:
+        assert start(app, measure=None).status is ps.Status.LIMIT
+        return
+    with pytest.warns(GradientWarning, match=r"^client 2 \(client-2\): the gradient of f does not belong to its value"):
+        out = start(app, rounds=2000, tol=1e-6, measure=20)
+    assert (out.status, out.success) == (ps.Status.INEXACT, False)
+    assert "which proves nothing: client 2 (client-2)" in out.message
+    assert any("client 2 (client-2)" in note for note in out.warnings)
+
+
+@pytest.mark.parametrize(
+    ("psi", "doubt"),
+    [
+        (few_steps(0.5, 1), "is inexact, by about"),
+        (OwnProx(lambda x, t: np.maximum(x - 0.05 * t, 0.0), ps.prox.L1(0.05)), "does not belong to its value"),
+        (OwnProx(ps.prox.L1(0.05).prox, ps.prox.L1(0.05)), None),
+    ],
+)
+def test_a_federation_does_not_converge_by_a_wrong_prox(psi: Any, doubt: str | None, clock: Clock) -> None:
+    out = start(quad_app(), lambda p: ps.ProxGD(1 / p.L_max), 3000, psi=psi, tol=1e-6, measure=20)
+    assert out.status is (ps.Status.CONVERGED if doubt is None else ps.Status.INEXACT)
+    assert doubt is None or f"which proves nothing: the prox of OwnProx {doubt}" in out.message
 
 
 @pytest.mark.parametrize("some", [True, False])

@@ -19,7 +19,7 @@ from proxskip.minimizing.setup import method_maker, prepare
 from proxskip.prox import ProxWarning
 from proxskip.types import Array, InputError, UnsafeStepWarning
 from support.comparing import close
-from support.problems import OwnProx, difference, quadratic
+from support.problems import OwnProx, difference, few_steps, quadratic, scaled
 
 
 def plain(f: Any) -> SimpleNamespace:
@@ -439,12 +439,50 @@ def test_the_inner_tolerance_follows_the_certificate() -> None:
     assert residual(res.x) <= res.certificate <= 1e-8
 
 
-def test_an_inner_solver_that_misses_its_tolerance_is_told() -> None:
-    res = ps.minimize(F, Rough(0.05, 1e-5), ZERO, tol=1e-8, max_iter=20_000)
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+def test_an_inner_solver_that_misses_its_tolerance_is_told(scale: float) -> None:
+    res = ps.minimize(scaled(F, scale), Rough(0.05 * scale, 1e-5), ZERO, tol=1e-8 * scale, max_iter=20_000)
     assert res.status is ps.Status.INEXACT
     assert "inner solver" in res.message
     assert res.inner_failures > 0
-    assert residual(res.x) <= res.certificate <= 30e-5 * F.L
+    # what the prox may hide is part of the certificate
+    assert max(residual(res.x), 1e-5 * F.L) <= res.certificate / scale <= 30e-5 * F.L
+
+
+OPERATORS: dict[str, Any] = {
+    "none": lambda scale: None,
+    "exact": lambda scale: prox.L1(0.05 * scale),
+    "one's own": lambda scale: OwnProx(prox.L1(0.05 * scale).prox, prox.L1(0.05 * scale)),
+    "one's own, inexact": lambda scale: few_steps(0.05 * scale, 3),
+    "one's own, almost exact": lambda scale: few_steps(0.05 * scale, 60),
+    "with an inner solver": lambda scale: prox.Sum(prox.TV1D(0.05 * scale), prox.NonNegative()),
+    "with an inner solver that fails": lambda scale: Rough(0.05 * scale, 1e-5),
+}
+
+
+@pytest.mark.filterwarnings("ignore::proxskip.prox.ProxWarning")
+@pytest.mark.parametrize("method", ["fista", "fista-restart", "apda", "proxskip"])
+@pytest.mark.parametrize("L_is_known", [True, False])
+@pytest.mark.parametrize("name", OPERATORS)
+def test_another_unit_of_f_and_psi_changes_the_unit_of_the_certificate_alone(
+    name: str, L_is_known: bool, method: str
+) -> None:
+    """A power of two changes no rounding either, so that all else is the same to the last bit."""
+    found = []
+    for scale in (2.0**-14, 1.0, 2.0**14):
+        f = plain(scaled(F, scale))
+        f.L, f.mu = scale * F.L if L_is_known else None, scale * F.mu
+        res = ps.minimize(
+            f,
+            OPERATORS[name](scale),
+            np.ones(30),
+            method=method,
+            tol=1e-4 * scale,
+            max_iter=3000,
+            p=0.3 if method == "proxskip" else None,
+        )
+        found.append((res.status, res.nit, res.nprox, res.certificate / scale, res.x.tolist()))
+    assert found[0] == found[1] == found[2]
 
 
 @pytest.mark.filterwarnings("ignore:TV is not firmly")

@@ -1,5 +1,6 @@
 """Gradients and proxes that do not belong to their values are noticed by minimize, and right ones are not accused."""
 
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,10 +14,10 @@ import pytest
 
 import proxskip as ps
 from proxskip import prox
-from proxskip.problems import gradient_check
+from proxskip.problems import gradient_check, sharded
 from proxskip.prox import ProxWarning
 from proxskip.types import Array, GradientWarning
-from support.problems import OwnProx, quadratic
+from support.problems import OwnProx, few_steps, quadratic, scaled
 
 
 def own(value: Callable[[Array], float], gradient: Callable[[Array], Array], L: float | None = None) -> Any:
@@ -303,6 +304,16 @@ def test_a_wrong_sign_of_l2_on_one_of_six_clients_is_named(x0: Array, l2: float)
     assert problem.solution is None
 
 
+def test_a_shard_whose_gradient_does_not_belong_to_its_value_is_named_by_the_machine_that_loads_it() -> None:
+    def load_shard(i: int) -> Any:
+        return Shifted(np.ones(4), -1.0 if i == 2 else 1.0)
+
+    known = [sharded.loaded(sharded.Shards(load_shard, 4), i)[1] for i in range(4)]
+    assert [f.contradiction is None for f in known] == [True, True, False, True]
+    said = gradient_check.of_clients(known, np.zeros(4))
+    assert str(said).startswith("client 2 (load_shard(2)): the gradient of f does not belong to its value")
+
+
 def hidden_single(f: Any) -> Any:
     """f in single precision without saying so, plus a term in double precision."""
     value, gradient = in_single(f, 0.0)
@@ -357,26 +368,15 @@ def test_a_prox_that_forgets_an_absolute_value_is_noticed() -> None:
             assert ps.minimize(f, half, tol=1e-8).status is ps.Status.INEXACT
 
 
-def few_steps(lam: float, steps: int, seconds: float = 0.0) -> Any:
-    """The prox of TV1D by some projected gradient steps on the dual, from zero."""
-
-    def solve(x: Array, t: float) -> Array:
-        p = np.zeros(len(x) + 1)
-        for _ in range(steps):
-            p[1:-1] = np.clip(p[1:-1] + np.diff(x + np.diff(p)) / 4, -t * lam, t * lam)
-        return x + np.diff(p)
-
-    return OwnProx(solve, prox.TV1D(lam))
-
-
 @pytest.mark.parametrize("method", ["fista-restart", "apda", "auto"])
 @pytest.mark.parametrize("steps", [3, 30, 300])
-def test_the_certificate_of_an_inexact_prox_is_not_far_from_the_truth(steps: int, method: str) -> None:
-    f, exact = quadratic(30.0, 30), prox.TV1D(0.1)
-    tol = 1e-4
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+def test_the_certificate_of_an_inexact_prox_is_not_far_from_the_truth(scale: float, steps: int, method: str) -> None:
+    f, exact = scaled(quadratic(30.0, 30), scale), prox.TV1D(0.1 * scale)
+    tol = 1e-4 * scale
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        res = ps.minimize(f, few_steps(0.1, steps), np.zeros(30), method=method, tol=tol, max_prox=3000)
+        res = ps.minimize(f, few_steps(0.1 * scale, steps), np.zeros(30), method=method, tol=tol, max_prox=3000)
     true = float(np.linalg.norm(res.x - exact.prox(res.x - f.gradient(res.x) / f.L, 1 / f.L))) * f.L
     assert true <= 2 * res.certificate
     if res.success:
@@ -476,3 +476,60 @@ def test_an_exact_operator_converges_without_a_warning(name: str, own_operator: 
                 warnings.simplefilter("error")
                 found = ps.minimize(f, psi, method=method, tol=tol * slope)
             assert found.status is ps.Status.CONVERGED
+
+
+# -- the same, in runs with clients ------------------------------------------------------------------------------------
+def three_clients(psi: Any, seed: int = 0, scale: float = 1.0) -> ps.Problem:
+    """Their solution does not depend on the scale if psi is scaled too."""
+    rng, root = np.random.default_rng([6, seed]), math.sqrt(scale)
+    x = rng.standard_normal(12)
+    pairs = [(B, B @ x + rng.standard_normal(20)) for B in (rng.standard_normal((20, 12)) for _ in range(3))]
+    return ps.Problem([ps.LeastSquares(root * B, root * b, l2=0.1 * scale) for B, b in pairs], psi=psi)
+
+
+def true_residual(problem: ps.Problem, exact: Any, x: Array) -> float:
+    gamma = 1 / problem.L_average
+    return float(np.linalg.norm(x - exact.prox(x - gamma * problem.gradient(x), gamma))) / gamma
+
+
+@pytest.mark.parametrize("method", ["proxgd", "scaffnew", "fista"])
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+@pytest.mark.parametrize("steps", [3, 30])
+def test_a_run_with_an_inexact_prox_converges_only_where_its_residual_is_true(
+    steps: int, scale: float, method: str
+) -> None:
+    problem, tol = three_clients(few_steps(0.1 * scale, steps), scale=scale), 1e-4 * scale
+    res = ps.run(method, problem, tol=tol, rounds=3000)
+    true = true_residual(problem, prox.TV1D(0.1 * scale), res.x)
+    assert res.success == (steps == 30)
+    assert true <= 1.1 * tol if res.success else true > 10 * tol
+    assert (problem.solution is None) == (steps == 3)
+    if res.status is ps.Status.INEXACT:
+        assert "which proves nothing: the prox of OwnProx is inexact, by about" in res.message
+    else:
+        assert res.success or res.status is ps.Status.STALLED
+
+
+@pytest.mark.parametrize(
+    ("method", "D"),
+    [("scaffnew", None), ("proxskip", None), ("pdhg", np.eye(12)), ("pdhg", np.diff(np.eye(12), axis=0))],
+)
+def test_a_run_does_not_converge_with_a_prox_that_forgets_an_absolute_value(method: str, D: Array | None) -> None:
+    half = OwnProx(lambda x, t: np.maximum(x - 0.1 * t, 0.0), L1)
+    for seed in range(5):
+        clients = three_clients(None, seed).clients
+        problem = ps.Problem(clients if method == "scaffnew" else clients[:1], psi=half, D=D)
+        with pytest.warns(ProxWarning, match=r"does not belong to its value.* minimum is therefore unknown"):
+            res = ps.run(method, problem, tol=1e-6, rounds=20_000)
+        assert res.status is ps.Status.INEXACT
+        assert "which proves nothing: the prox of OwnProx does not belong to its value" in res.message
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_a_run_converges_with_an_exact_operator_of_ones_own(name: str) -> None:
+    psi = OwnProx(EXACT[name].prox, EXACT[name])
+    for seed, scale in enumerate((1e-3, 1.0, 1e3)):
+        problem = three_clients(psi, seed, scale)
+        for tol in (1e-4, 1e-9):
+            assert ps.run("fista", problem, tol=tol * scale, rounds=5000).status is ps.Status.CONVERGED
+        assert (problem.solution is None) == (three_clients(EXACT[name], seed, scale).solution is None)

@@ -59,3 +59,20 @@ class OwnProx:
 
     def __call__(self, x: Any) -> Any:
         return self.value(x)
+
+
+def few_steps(lam: float, steps: int) -> OwnProx:
+    """The prox of TV1D by some projected gradient steps on the dual, from zero: it is not exact."""
+
+    def solve(x: Array, t: float) -> Array:
+        p = np.zeros(len(x) + 1)
+        for _ in range(steps):
+            p[1:-1] = np.clip(p[1:-1] + np.diff(x + np.diff(p)) / 4, -t * lam, t * lam)
+        return np.asarray(x + np.diff(p))
+
+    return OwnProx(solve, ps.prox.TV1D(lam))
+
+
+def scaled(f: Any, by: float) -> Any:
+    """by * f, for a quadratic."""
+    return ps.Quadratic(by * f.H, by * f.b)

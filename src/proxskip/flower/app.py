@@ -21,6 +21,7 @@ from proxskip.flower.client import ClientNode, ClientState
 from proxskip.flower.envelope import HELLO, KEY, unwrap, wrap
 from proxskip.flower.noise import Noise
 from proxskip.flower.worker import Worker
+from proxskip.problems import gradient_check
 from proxskip.problems.oracles import attribute, has_hessian, knows_L, row_smoothness_of, rows_of
 from proxskip.results import checkpoint, description
 from proxskip.types import InputError, Oracle
@@ -120,6 +121,8 @@ def _about(oracle: Oracle, context: Context, batch: int | None, noise: Noise | N
         "hessian": has_hessian(oracle),
         "columns": attribute(oracle, "columns"),
         "noise": None if noise is None else [noise.clip, noise.std],
+        # it quotes two slopes of f, which a client that adds noise keeps to itself
+        "contradiction": None if noise is not None else gradient_check.of_client(oracle, np.zeros(worker.d), 0),
     }
 
 

@@ -16,7 +16,7 @@ from proxskip.flower import halves
 from proxskip.flower.messages import Answer
 from proxskip.flower.server_half import Call
 from proxskip.flower.tickets import Outcome, ServerState, Ticket
-from proxskip.problems import accuracy
+from proxskip.problems import accuracy, prox_check
 from proxskip.problems.federated import Problem
 from proxskip.problems.oracles import knows_L
 from proxskip.results.result import Status
@@ -146,15 +146,22 @@ def measured(
     L = problem.L_max if all(map(knows_L, problem.clients)) else 0.0
     size = float(problem.weights[list(ticket.asked)] @ sizes) + L * float(np.linalg.norm(x))
     residual = accuracy.Bounded(float(np.linalg.norm(g)), accuracy.ASSUMED_ULPS * accuracy.UNIT * size)
+    probed = None
     if problem.psi is not None:
-        residual = accuracy.prox_residual(problem.psi.prox, x, g, residual.error, 1.0 / problem.L_average)
+        probed = prox_check.of_operator(problem.psi)
+        residual = accuracy.prox_residual(probed or problem.psi.prox, x, g, residual.error, 1.0 / problem.L_average)
         f += float(problem.psi(x))
     state.grad_norm, state.f = residual.value, f
     if state.round == 0 and problem.mu is not None and problem.knows_L:
         state.ceiling = RunWatch.of(method, problem, start_of(problem, G, None), residual.value).blown_up
     if residual.value > state.ceiling:
         return grown(residual.value, state.round)
-    state.reached = state.reached or stop.reached({"grad_norm": residual.most})
+    hidden = 0.0
+    if probed is not None and stop.tol is not None and stop.reached({"grad_norm": residual.most}):
+        hidden, doubt = probed.spoils, probed.doubt(stop.tol, stop.tol)
+        if doubt is not None:
+            return stop.converged(state.round, doubt)
+    state.reached = state.reached or stop.reached({"grad_norm": residual.most + hidden})
     is_below_rounding = stop.tol is not None and stop.tol < residual.error
     state.at_rounding = is_below_rounding and residual.value <= residual.error
     return None

@@ -29,6 +29,8 @@ EXTRA_TTL = 5.0
 """Seconds a message lives beyond its deadline: Flower's simulation forgets expired messages."""
 MIN_TIMEOUT = 30.0
 """The shortest time limit of a call to the SuperLink, in seconds."""
+MAX_SENTENCE = 300
+"""How much of a client's sentence is kept."""
 UNKNOWN_L = 1e-9
 """Stands for an unknown L: it allows every step size, with a warning."""
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
@@ -97,6 +99,7 @@ class FederatedClient:
         has_hessian: whether its function has a Hessian.
         columns: the names of its unknowns; None if it knows none.
         noise: what it adds to its uploads; None for nothing.
+        contradiction: how its gradient and its value contradict each other; None if they do not.
     """
 
     node: int
@@ -112,6 +115,7 @@ class FederatedClient:
     has_hessian: bool
     columns: tuple[str, ...] | None = None
     noise: Noise | None = None
+    contradiction: str | None = None
 
     def value(self, x: Array) -> float:
         raise InputError(f"{self.name} is a remote client; only it can evaluate its function.")
@@ -147,7 +151,11 @@ class FederatedClient:
             )
         noise, has_hessian = Noise.of(words.get("noise"), name), words.get("hessian") is True
         columns = None if words.get("columns") is None else tuple(map(str, words["columns"]))
-        return FederatedClient(node, name, partition, d, N, L, mu, kind, l2, known, has_hessian, columns, noise)
+        fault = words.get("contradiction")
+        return FederatedClient(
+            node, name, partition, d, N, L, mu, kind, l2, known, has_hessian, columns, noise,
+            None if fault is None else str(fault)[:MAX_SENTENCE],
+        )  # fmt: skip
 
 
 class RemoteProblem(Problem):

@@ -9,6 +9,7 @@ happens next.
 from __future__ import annotations
 
 import math
+import warnings
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -24,6 +25,7 @@ from proxskip.flower.server_half import Call, Done, Mean, MeansSoFar, advance
 from proxskip.flower.tickets import Outcome, Purpose, Reply, ServerState, Ticket
 from proxskip.methods import Decaying
 from proxskip.participation import Everyone, Participation, Uniform
+from proxskip.problems import gradient_check
 from proxskip.problems.federated import Problem
 from proxskip.results.load import INFORMATION
 from proxskip.results.result import Status
@@ -35,7 +37,7 @@ from proxskip.running.run_spec import RunSpec
 from proxskip.running.stop import Stop
 from proxskip.running.watch import not_finite
 from proxskip.support.sums import weighted_sum
-from proxskip.types import InputError
+from proxskip.types import GradientWarning, InputError
 
 NO_COSTS = Ledger()
 """A server stops by rounds and tolerance only; its driver counts the messages."""
@@ -106,6 +108,8 @@ class Server:
         self.unsafe = spec.unsafe
         self.least = fewest(self.method, least, problem.n)
         self.has_h = self._has_h()
+        self.contradiction = gradient_check.of_clients(problem.clients, np.zeros(problem.d))
+        """Why the gradients of a client prove nothing."""
         self.under_way: Ticket | None = None
         plain = (Trip(None, 0, problem.d),)
         self._routes: dict[str, Route] = {halves.REPORT: plain, halves.MEASURE: plain}
@@ -146,6 +150,9 @@ class Server:
             raise InputError(f"a run id must have 16 bytes, not {len(run)}.")
         vectors = self.method.start(self.problem, checked_x0(self.problem, x0))
         self.state = ServerState.fresh(run, self.problem.n, vectors)
+        if self.contradiction is not None:
+            warnings.warn(self.contradiction, GradientWarning, stacklevel=2)
+            self.state.note(self.contradiction)
         self._update_scale()
         return self._open()
 
@@ -242,7 +249,7 @@ class Server:
         """How a run ends that needs no further round, in the words of ``run``."""
         state = self.state
         if state.reached:
-            return self.stop.converged(state.round)
+            return self.stop.converged(state.round, self.contradiction)
         if state.at_rounding:
             return Status.PRECISION, (
                 f"the gradient norm {state.grad_norm:.3g} is at the level of rounding after {state.round} rounds; a "

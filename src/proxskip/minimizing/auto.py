@@ -23,6 +23,7 @@ from proxskip.methods import Fista
 from proxskip.minimizing.descent import Descent, Task
 from proxskip.minimizing.functions import Smooth
 from proxskip.minimizing.setup import apda, method_maker
+from proxskip.problems import prox_check
 from proxskip.problems.federated import Problem
 from proxskip.types import Array
 
@@ -90,10 +91,10 @@ class AutoDescent(Descent):
         checked, L = self.solo.checked, self.f.L or 1.0
         if checked is not None and checked.error * L > self.bound:
             return True
-        if self.watch.since < self.next_doubt or not self.probes or self.solo.call is None:
+        if self.watch.since < self.next_doubt or self.probed is None or self.solo.call is None:
             return False
         self.next_doubt = 2 * self.watch.since
-        return 2 * L * self.error_of_prox(*self.solo.call) > DOUBTED * self.bound
+        return 2 * L * prox_check.error_of(self.solo.last_prox, self.solo.call) > DOUBTED * self.bound
 
     def _finish_without_skipping(self) -> None:
         self.arm = self.plain

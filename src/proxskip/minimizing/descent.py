@@ -15,7 +15,7 @@ from proxskip.core.method import Method
 from proxskip.minimizing import functions
 from proxskip.minimizing.exchange import LimitReached, Overflow, SoloExchange, TooSteep, client_of
 from proxskip.minimizing.functions import CURVATURE_SLACK, Linear, Smooth
-from proxskip.problems import accuracy, gradient_check
+from proxskip.problems import accuracy, gradient_check, prox_check
 from proxskip.problems.federated import Problem
 from proxskip.problems.linear_model import LinearModel
 from proxskip.problems.quadratic import Quadratic
@@ -117,10 +117,9 @@ class Descent:
             self.own_tolerance = self.solo.inner.tolerance  # given back by ``close``
             self.solo.inner.reset()
         psi = task.psi
-        self.probes = psi is not None and self.solo.inner is None and not is_ours(psi)
-        """Whether the accuracy of the prox is unknown, so that certificates have to find it out."""
-        self.hidden = 0.0
-        """How far the prox of the last certificate was off, if that is unknown; by a second prox."""
+        is_known = psi is None or self.solo.inner is not None or is_ours(psi)
+        self.probed = None if is_known else prox_check.Probed(psi, self.solo.last_prox)
+        """The prox of certificates, if its accuracy is unknown, so that they have to find it out."""
         self.solo.allow(tol / (self.f.L or 1.0))  # such an error cannot move a certificate by tol
         self._begin(x0, dual)
         self.x0, self.best = x0, Point(math.inf, x0, dual, 0)
@@ -357,27 +356,11 @@ class Descent:
         inner = self.solo.inner
         if inner is not None:
             inner.tolerance = 0.1 * max(min(self.best.bound, 1e300), self.tol or 0.0) * scale
-        return self._probed_prox if self.probes else self.solo.last_prox
-
-    def _probed_prox(self, w: Array, t: float) -> Array:
-        """A prox of unknown accuracy, with a second one for its error."""
-        u = self.solo.last_prox(w, t)
-        self.hidden = self.error_of_prox(w, u, t)
-        return u
-
-    def error_of_prox(self, w: Array, u: Array, t: float) -> float:
-        """How far u is from prox_{t psi}(w), as far as another prox tells; 0 if rounding explains it.
-
-        z -> prox_{t/2 psi}((z + w)/2)  is a prox-gradient step on  psi(z) + |z - w|^2/(2 t)  and halves the distance to
-        its minimum: a point that it moves by e is at most 2 e away.
-        """
-        moved = float(np.linalg.norm(u - self.solo.last_prox((u + w) / 2, t / 2)))
-        rounding = 4 * accuracy.FUNCTION_ULPS * accuracy.UNIT * float(np.linalg.norm(u) + np.linalg.norm(w))
-        return max(2 * moved - rounding, 0.0)
+        return self.probed or self.solo.last_prox
 
     def _accuracy(self) -> float:
-        if self.probes:
-            return self.hidden
+        if self.probed is not None:
+            return self.probed.error
         last = None if self.solo.inner is None else self.solo.inner.last
         return 0.0 if last is None else last.accuracy
 

@@ -36,6 +36,7 @@ from proxskip.minimizing.functions import CURVATURE_SLACK, Smooth, curvature
 from proxskip.problems.federated import Problem
 from proxskip.problems.linear_model import LinearModel
 from proxskip.problems.oracles import dtype_of
+from proxskip.problems.prox_check import Call
 from proxskip.support.randomness import minibatch, stream
 from proxskip.types import Array, Column, Indices, InputError, Prox, Vectors, is_sparse
 
@@ -280,9 +281,9 @@ class SoloExchange:
         self.hope = hope
         """The certificate that the next prox should not spoil."""
         self.start: Array | None = None
-        self.last: tuple[Array, Array, float] | None = None
-        self.call: tuple[Array, Array, float] | None = None
-        self.earlier: tuple[Array, Array, float] | None = None
+        self.last: Call | None = None
+        self.call: Call | None = None
+        self.earlier: Call | None = None
         """The last (x, prox(x, t), t) of psi itself, also where ``last`` is of psi*, and the one before."""
         self.call_error = 0.0
         """The certified error of that call; 0 where psi says nothing about it."""
@@ -351,7 +352,7 @@ class SoloExchange:
 
     def prox(self, x: Array, t: float) -> Array:
         new = self._prox(x, t, self.L + abs(self.L - 1.0 / t))
-        self.earlier, self.last = self.call, (x, new, t)
+        self.earlier, self.last = self.call, Call(x, new, t)
         self.call = self.last
         return new
 
@@ -359,8 +360,8 @@ class SoloExchange:
         u = y / t  # Moreau: prox_{t psi*}(y) = y - t prox_{psi/t}(y/t)
         w = self._prox(u, 1.0 / t, 1.0 + 2.0 * t)
         new = y - t * w
-        self.last = (y, new, t)
-        self.earlier, self.call = self.call, (u, w, 1.0 / t)
+        self.last = Call(y, new, t)
+        self.earlier, self.call = self.call, Call(u, w, 1.0 / t)
         return new
 
     @property

@@ -20,7 +20,6 @@ from proxskip.minimizing.descent import Descent, Point, Task, skip_probability
 from proxskip.minimizing.functions import Smooth
 from proxskip.problems.federated import Problem
 from proxskip.prox import Inner
-from proxskip.prox.parts import name_of
 from proxskip.results import description
 from proxskip.results.result import Result, Status, Summary
 from proxskip.results.trace import Trace
@@ -238,19 +237,11 @@ def _start(run: Descent) -> Point:
 
 def _not_certified(run: Descent) -> tuple[Status, str]:
     """Why the bound is below tol and the certificate is not."""
-    if run.hidden > 0.0:
-        return Status.INEXACT, f"relative to your prox the tolerance is reached, but {_off(run)}"
+    if run.probed is not None and run.probed.error > 0.0:
+        return Status.INEXACT, f"relative to your prox the tolerance is reached, but {run.probed.inexact}"
     if run.solo.inner is not None or (run.solo.checked is not None and run.solo.checked.said):
         return Status.INEXACT, "the bound is below tol but the certificate is not"
     return Status.PRECISION, _at_rounding(run)
-
-
-def _off(run: Descent) -> str:
-    """How far the prox of the last certificate was off."""
-    return (
-        f"the prox of {name_of(run.task.psi)} is inexact, by about {run.hidden:.2g} at this x: where prox(w, t) is u, "
-        "prox((u + w)/2, t/2) must be u as well, and differs from it"
-    )
 
 
 def _at_rounding(run: Descent) -> str:
@@ -360,8 +351,8 @@ def _doubts(run: Descent, tol: float) -> list[str]:
     """Reasons not to trust the prox."""
     checked = run.solo.checked
     doubts = [] if checked is None or not checked.said else [checked.said]
-    if run.hidden * (run.f.L or 1.0) > tol:
-        doubts.append(f"{_off(run)}.")
+    if run.probed is not None and run.probed.error * (run.f.L or 1.0) > tol:
+        doubts.append(f"{run.probed.inexact}.")
         warnings.warn(doubts[-1], prox.ProxWarning, stacklevel=6)
     return doubts
 

@@ -14,14 +14,13 @@ import numpy as np
 
 from proxskip.problems import oracles
 from proxskip.problems.federated import Problem
+from proxskip.problems.prox_check import FUNCTION_ULPS
 from proxskip.problems.sharded import RemoteClient
 from proxskip.problems.spectrum import norm
 from proxskip.types import Array, Matrix, Oracle
 
 Prox: TypeAlias = Callable[[Array, float], Array]
 UNIT = float(np.finfo(np.float64).eps) / 2
-FUNCTION_ULPS = 16.0
-"""Units of rounding by which a prox in closed form may be off."""
 ASSUMED_ULPS = 64.0
 """Units of rounding by which a gradient or a value may be off."""
 
@@ -96,15 +95,20 @@ def _is_remote(problem: Problem) -> bool:
     return isinstance(problem.clients[0], RemoteClient)
 
 
-def residual(problem: Problem, x: Array, y: Array | None = None) -> Bounded:
-    """The residual that ``run`` stops by, with its error."""
+def residual(problem: Problem, x: Array, y: Array | None = None, prox: Prox | None = None) -> Bounded:
+    """The residual that ``run`` stops by, with its error.
+
+    Args:
+        prox: what computes the prox of psi, if not psi itself.
+    """
     g, error = smooth_gradient(problem, x)
     if problem.psi is None:
         return Bounded(norm(g), error)
+    prox = prox or problem.psi.prox
     if problem.D is None:
-        return prox_residual(problem.psi.prox, x, g, error, 1.0 / problem.L_average if problem.knows_L else 1.0)
+        return prox_residual(prox, x, g, error, 1.0 / problem.L_average if problem.knows_L else 1.0)
     assert y is not None
-    return dual_residual(problem.psi.prox, problem.D, x, y, g, error)
+    return dual_residual(prox, problem.D, x, y, g, error)
 
 
 def prox_residual(prox: Prox, x: Array, g: Array, error: float, t: float) -> Bounded:

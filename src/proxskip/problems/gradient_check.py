@@ -53,13 +53,20 @@ def of_clients(clients: Sequence[Oracle], x: Array) -> str | None:
     # one function stands for all packed clients, which are the library's own
     distinct = clients.distinct() if isinstance(clients, Clients) else clients
     for i, f in enumerate(distinct):
-        if is_trusted(f):
-            continue
-        value, gradient = partial(checked_value, f, i=i), partial(checked_gradient, f, i=i)
-        fault = contradiction(value, gradient, x, gradient(x), float(f.L) if oracles.knows_L(f) else None)
+        # a client on another machine was compared there
+        fault = oracles.attribute(f, "contradiction") if is_trusted(f) else of_client(f, x, i)
         if fault is not None:
-            return f"client {i}: {fault}"
+            name = oracles.attribute(f, "name")
+            return f"client {i}: {fault}" if name is None else f"client {i} ({name}): {fault}"
     return None
+
+
+def of_client(f: Oracle, x: Array, i: int) -> str | None:
+    """How the gradient and the value of client i contradict each other near x; None if they do not."""
+    if is_trusted(f):
+        return None
+    value, gradient = partial(checked_value, f, i=i), partial(checked_gradient, f, i=i)
+    return contradiction(value, gradient, x, gradient(x), float(f.L) if oracles.knows_L(f) else None)
 
 
 def contradiction(

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import numpy as np
 import scipy
 
-from proxskip.problems import oracles
+from proxskip.problems import gradient_check, oracles
 from proxskip.problems.clients import RemoteValues, ValuesElsewhere, checked_gradient
 from proxskip.problems.cox import Cox
 from proxskip.problems.federated import Problem
@@ -63,6 +63,8 @@ class RemoteClient:
     classes: tuple[Label, ...] | None
     digest: str
     has_hessian: bool = False
+    contradiction: str | None = None
+    """How its gradient and its value contradict each other; None if they do not."""
 
     def value(self, x: Array, *rows: object) -> NoReturn:
         """Refused: the data are not here."""
@@ -87,7 +89,7 @@ def loaded(source: Shards, i: int) -> tuple[Oracle, RemoteClient]:
         dtype, classes = f.dtype if linear else np.dtype(np.float64), oracles.attribute(f, "classes")
         known = RemoteClient(
             source.name(i), d, N, has_rows, L_known, L, mu, L_rows, loss, dtype, l2, classes, digest.hexdigest(),
-            oracles.has_hessian(f),
+            oracles.has_hessian(f), gradient_check.of_client(f, np.zeros(d), i),
         )  # fmt: skip
         return f, known
     except Exception as error:

@@ -12,8 +12,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import scipy
 
-from proxskip.problems import gradient_check, oracles
+from proxskip.problems import gradient_check, oracles, prox_check
 from proxskip.problems.operators import is_identity, operator_norm2
+from proxskip.prox import ProxWarning
 from proxskip.support.cores import one_blas_thread
 from proxskip.types import Array, GradientWarning
 
@@ -74,11 +75,18 @@ def minimize(problem: Problem) -> tuple[Array, Array | None, float] | None:
         y = None if problem.D is None else -problem.gradient(x)  # the optimality condition for D = I
     else:
         x, y, certificate = _papc(problem)
+    probed = prox_check.of_operator(problem.psi)
+    if probed is not None:
+        gamma = 1.0 / problem.L_average
+        _ = probed(x - gamma * problem.gradient(x), gamma) if y is None else probed(y + problem.D @ x, 1.0)
+        certificate += probed.spoils
     if certificate > MAX_CERTIFICATE * scale or not curved:
         return None
     fault = gradient_check.of_clients(problem.clients, x)
-    if fault is not None:
-        warnings.warn(f"{fault} The minimum is therefore unknown.", GradientWarning, stacklevel=4)
+    wrong = None if probed is None else probed.doubt(certificate, certificate)
+    if fault is not None or wrong is not None:
+        kind = ProxWarning if fault is None else GradientWarning
+        warnings.warn(f"{fault or wrong} The minimum is therefore unknown.", kind, stacklevel=4)
         return None
     return x, y, certificate
 

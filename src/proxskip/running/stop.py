@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from proxskip import theory
-from proxskip.problems import accuracy
+from proxskip.problems import accuracy, prox_check
 from proxskip.problems.federated import Problem
 from proxskip.results.result import Status
 from proxskip.types import Array, InputError
@@ -42,11 +42,13 @@ class Spent(Protocol):
 
 
 class Unproved(NamedTuple):
-    """A measure that seems to meet its tolerance, but rounding leaves it undecided."""
+    """A measure that seems to meet its tolerance, but rounding or the user's prox leaves it undecided."""
 
     sentence: str
     hopeless: bool
-    """Whether rounding alone exceeds the tolerance."""
+    """Whether rounding or the error of the prox alone exceeds the tolerance."""
+    status: Status = Status.PRECISION
+    """How the run ends if nothing changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +121,15 @@ class Stop:
         return self.has_tolerance and good and (self.target is None or row["gap"] <= self.target)
 
     def unproved(self, problem: Problem, x: Array, y: Array | None) -> Unproved | None:
-        """The first tolerance that may fail at x because of rounding; None if all hold."""
+        """The first tolerance that may fail at x because of rounding or the user's prox; None if all hold."""
         if self.tol is not None:
-            residual = accuracy.residual(problem, x, y)
+            probed = prox_check.of_operator(problem.psi)
+            residual = accuracy.residual(problem, x, y, probed)
             if not residual.most <= self.tol:
                 return _unproved("the gradient norm", residual, self.tol)
+            room = self.tol - residual.most
+            if probed is not None and (doubt := probed.doubt(room, self.tol)):
+                return Unproved(doubt, not room < probed.spoils < self.tol, Status.INEXACT)
         if self.target is not None:
             gap = accuracy.gap(problem, x)
             if not gap.most <= self.target:
@@ -147,9 +153,12 @@ class Stop:
             return f"{counts.seconds:.3g} seconds"
         return None
 
-    def converged(self, round: int) -> Verdict:
-        """The verdict on a run whose tolerances hold."""
-        return Verdict(Status.CONVERGED, f"reached the tolerance after {round} rounds.")
+    def converged(self, round: int, doubt: str | None = None) -> Verdict:
+        """The verdict on a run whose tolerances hold, unless that is in doubt."""
+        reached = f"reached the tolerance after {round} rounds"
+        if doubt is None:
+            return Verdict(Status.CONVERGED, f"{reached}.")
+        return Verdict(Status.INEXACT, f"{reached}, which proves nothing: {doubt}")
 
     def exhausted(self, round: int, counts: Spent) -> Verdict | None:
         """The verdict on a run that has reached a limit; None if it has not."""
@@ -168,4 +177,4 @@ def _unproved(name: str, measured: accuracy.Bounded, tolerance: float) -> Unprov
         f"the tolerance {tolerance:.3g} is below what rounding can confirm: {name} is {measured.value:.3g} with a "
         f"rounding error of up to {measured.error:.2g},"
     )
-    return Unproved(sentence, not measured.error < tolerance)
+    return Unproved(sentence, not measured.error < tolerance, Status.PRECISION)

@@ -72,20 +72,16 @@ def corrupted(run: Standing) -> Verdict | None:
 
 
 def reached(run: Standing) -> Verdict | None:
-    """All tolerances hold even allowing for rounding, or rounding keeps them from being confirmed."""
+    """All tolerances hold even allowing for rounding, or rounding or the prox keeps them from being confirmed."""
     stop, records = run.spec.stop, run.records
     if not run.is_measured or not stop.reached(records.row):
         return None
     missed = records.missed
-    if missed is None:
-        doubt = run.contradiction or doubted(run)
-        verdict = stop.converged(run.round)
-        if doubt is None:
-            return verdict
-        return Verdict(Status.INEXACT, f"{verdict.message.removesuffix('.')}, which proves nothing: {doubt}")
-    if missed.hopeless or len(records.undecided) >= MAX_UNDECIDED:
+    if missed is not None and not missed.hopeless and len(records.undecided) < MAX_UNDECIDED:
+        return None
+    if missed is not None and missed.status is Status.PRECISION:
         return Verdict(Status.PRECISION, f"{missed.sentence} after {run.round} rounds{and_so(doubted(run))}")
-    return None
+    return stop.converged(run.round, run.contradiction or doubted(run) or (missed and missed.sentence))
 
 
 def doubted(run: Standing, is_claimed: bool = True) -> str | None:
