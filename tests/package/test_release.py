@@ -64,7 +64,7 @@ def test_every_tier_of_the_tests_runs_in_a_workflow() -> None:
 @pytest.mark.parametrize("name", [".readthedocs.yaml", ".github/workflows/tests.yml"])
 def test_the_site_is_published_with_its_pages_about_torch(name: str) -> None:
     steps = (ROOT / name).read_text("utf-8")
-    assert re.search(r"pip install torch .*\n(.*\n)?.*(docs/site/build\.py|make docs)", steps)
+    assert re.search(r"""pip install -e "\.\[(docs,)?torch\]".*\n.*(docs/site/build\.py|make docs)""", steps)
 
 
 def test_a_release_with_placeholders_for_urls_or_another_version_is_refused() -> None:
