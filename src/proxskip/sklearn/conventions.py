@@ -49,7 +49,9 @@ except ImportError:  # before scikit-learn 1.6
 
 
 class SparseEstimator(BaseEstimator):
-    """An estimator that takes sparse matrices, and says so."""
+    """A linear estimator that takes sparse matrices, and says so."""
+
+    coef_: Array
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -59,19 +61,22 @@ class SparseEstimator(BaseEstimator):
     def _more_tags(self) -> dict[str, Any]:  # before scikit-learn 1.6
         return {"accept_sparse": True}
 
+    def _margins(self, X: Any) -> Array:
+        """What the coefficients make of each sample, without an intercept."""
+        check_is_fitted(self)
+        X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
+        return np.asarray(X @ self.coef_.T)
+
 
 class LinearClassifier(ClassifierMixin, SparseEstimator):
     """Predictions from ``coef_`` and ``intercept_``: one row for two classes, otherwise one row per class."""
 
     classes_: npt.NDArray[Any]
-    coef_: Array
     intercept_: Array
 
     def decision_function(self, X: Any) -> Array:
         """The margins: one number per sample for two classes, otherwise one per class."""
-        check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
-        scores = np.asarray(X @ self.coef_.T) + self.intercept_
+        scores = self._margins(X) + self.intercept_
         return scores.ravel() if scores.shape[1] == 1 else scores
 
     def predict(self, X: Any) -> npt.NDArray[Any]:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 from sklearn.base import RegressorMixin
-from sklearn.utils.validation import check_is_fitted
 
 from proxskip.minimizing.minimize import Minimum, minimize
 from proxskip.problems.glm import LeastSquares, Logistic, Softmax
@@ -170,6 +169,4 @@ class ProxRegressor(RegressorMixin, ProxEstimator):
 
     def predict(self, X: Any) -> Array:
         """The fitted value of each sample."""
-        check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
-        return np.asarray(X @ self.coef_ + self.intercept_)
+        return np.asarray(self._margins(X) + self.intercept_)

@@ -29,7 +29,6 @@ class StatisticalEstimator(FederatedEstimator):
     """A federated estimator with a table."""
 
     random_state = None
-    coef_: Array
 
     def inference(self, **options: Any) -> Inference:
         """The table of coefficients with their standard errors, p-values and intervals.
@@ -39,11 +38,6 @@ class StatisticalEstimator(FederatedEstimator):
         """
         check_is_fitted(self)
         return self.result_.inference(self._problem, **options)
-
-    def _margins(self, X: Any) -> Array:
-        check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
-        return np.asarray(X @ self.coef_)
 
     def _named(self, model: Any) -> Any:
         """The model with the names of the columns, where X was a data frame."""
