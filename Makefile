@@ -5,7 +5,7 @@ export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
-.PHONY: setup demo docs quick test test-slow test-bare test-torch test-trainers test-stats test-browser test-shells test-all check bench chaos clean
+.PHONY: setup demo docs quick test test-slow test-bare test-torch test-trainers test-stats test-browser test-shells test-all check bench compare chaos clean
 
 setup: $(VENV)/.stamp
 
@@ -103,6 +103,10 @@ check: setup
 bench: setup
 	$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[bench]'
 	$(BIN)/python benchmarks/run.py
+
+# Other libraries, each in an environment of its own in build/compare, which is kept; decent-bench needs python3.13
+compare: setup
+	$(BIN)/python benchmarks/compare.py
 
 chaos: setup
 	$(BIN)/python tests/campaigns/chaos.py

@@ -1,4 +1,4 @@
-"""The benchmarks: each can be loaded, a run loses no other's results, two trees are compared byte by byte, and MNIST is read."""
+"""The benchmarks: each can be loaded, a run loses no other's results, libraries and trees are compared, and MNIST is read."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import proxskip as ps
 from proxskip import InputError
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -104,6 +105,78 @@ def test_one_byte_is_named(new: dict[str, Any], said: list[str], tmp_path: Path,
         begin, _, rest = words.partition("| ")
         assert line.startswith(begin)
         assert rest in line
+
+
+# -- compare.py --------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def comparison(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("compare")
+
+
+SCRIPT = """
+import library
+# the user's code: logistic
+x = library.start()
+
+# a comment
+watch(x)
+# end
+forgotten = 1
+# the user's code: logistic network
+x = x.step()
+x = x.step()
+# end
+"""
+
+
+def test_the_lines_of_a_task_are_those_between_its_marks_but_not_those_for_the_judge(comparison: ModuleType) -> None:
+    assert [comparison.lines_of(SCRIPT, task) for task in ("logistic", "network")] == [3, 2]
+
+
+def test_every_run_of_the_comparison_has_a_script_with_lines_to_count(comparison: ModuleType) -> None:
+    for name, peer in comparison.PEERS.items():
+        source = (BENCHMARKS / "compare" / f"with_{name}.py").read_text(encoding="utf-8")
+        for problem, methods in peer.methods.items():
+            task = "network" if problem == "network" else "logistic"
+            assert isinstance(methods, str) or comparison.lines_of(source, task) > 1
+
+
+def test_the_judge_finds_the_minimum_and_gives_zero_a_gap_of_one(comparison: ModuleType) -> None:
+    problem = comparison.logistic("digits", 20, 20, 1e-2)
+    pairs = zip(problem["rows"], problem["labels"], strict=True)
+    ours = ps.Problem([ps.Logistic(A, b, l2=problem["l2"], classes=(-1, 1)) for A, b in pairs])
+    assert np.allclose(comparison.errors(problem, np.array([np.zeros(64), ours.solution.x])), [1, 0], atol=1e-12)
+    assert np.isclose(problem["best"], ours.solution.f, rtol=1e-12)
+    assert {len(set(labels)) for labels in problem["labels"]} == {1, 2}, "nearly all clients have one label"
+
+
+def test_the_judge_of_the_network_counts_wrong_answers(comparison: ModuleType) -> None:
+    problem = comparison.network()
+    always_three = np.zeros(64 * 64 + 64 + 64 * 10 + 10)
+    always_three[-7] = 1.0
+    wrong = comparison.errors(problem, np.array([always_three, problem["x0"]]))
+    assert wrong[0] == np.mean(problem["test_labels"] != 3)
+    assert wrong[1] > 0.8, "untrained"
+
+
+def test_the_table_says_what_was_not_reached_and_who_was_not_run(comparison: ModuleType) -> None:
+    never = dict.fromkeys(("rounds", "seconds", "floats"))
+    reached = {"rounds": 7, "seconds": 0.5, "floats": 8960}
+    rows = [
+        {"name": "proxskip", "method": "b", "start": 1.0, "least": 0.25, "lines": 3} | never,
+        {"name": "torch", "method": "a", "start": 2.0, "least": 1e-9, "lines": 12} | reached,
+    ]
+    text = comparison.table(rows, {"fedjax": "pip: no"}, 100)
+    assert text.splitlines()[2:] == [
+        "| plain PyTorch | a | 7 | 0.5 | 2 | 8,960 | 1e-09 | 12 |",
+        "| proxskip | b | - | - | 1 | - | 0.25 | 3 |",
+        "| FedJAX | not run: pip: no | | | | | | |",
+    ]
+    first = comparison.ahead({"digits": rows}).splitlines()[-1]
+    assert "**plain PyTorch 7** (proxskip -)" in first
+    assert "| proxskip 1 |" in first
+    assert "| proxskip 3 |" in first
 
 
 # -- MNIST and NIID-Bench ----------------------------------------------------------------------------------------------
