@@ -8,6 +8,7 @@ usually gives a wrong answer without warning, so it is refused here.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -116,6 +117,19 @@ class Graph:
         'ring, failing 0.2'
         """
         return Graph(f"{self.name}, failing {p:g}", self.W, failure=p)
+
+    def plain(self) -> dict[str, Any]:
+        """Plain data for a run folder."""
+        W = scipy.sparse.coo_array(self.W)
+        places = {"rows": W.row.tolist(), "columns": W.col.tolist(), "weights": W.data.tolist()}
+        return {"name": self.name, "n": self.n, **places} | ({"failure": self.failure} if self.failure else {})
+
+    @staticmethod
+    def of(plain: Mapping[str, Any]) -> Graph:
+        """From plain data."""
+        W = np.zeros((plain["n"], plain["n"]))
+        W[plain["rows"], plain["columns"]] = plain["weights"]
+        return Graph(plain["name"], W, failure=plain.get("failure", 0.0))
 
     def mix(self, X: Array) -> Array:
         """One gossip step on an ``(n, d)`` array: row i becomes ``sum_j W_ij X_j``, summed in the order of j."""

@@ -5,9 +5,9 @@ The server draws cohorts from a generator keyed by (seed, round).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import scipy
@@ -225,3 +225,24 @@ def as_participation(cohort: object) -> Participation:
     raise InputError(
         f"cohort = {cohort!r} is not understood; give a number of clients, a probability, or a list of cohorts."
     )
+
+
+RULES: dict[str, Callable[..., Participation]] = {
+    "uniform": Uniform,
+    "bernoulli": Bernoulli,
+    "given": Given.of,
+}
+"""What makes a rule again, by its name in run folders; everyone has nothing to be made of."""
+
+
+def plain(rule: Any) -> dict[str, Any]:
+    """A rule as plain data for a run folder: its name, and its one number or list; None for everyone."""
+    if isinstance(rule, Given):
+        return {"given": [list(c) for c in rule.cohorts]}
+    return {type(rule).__name__.lower(): next(iter(astuple(rule)), None)}
+
+
+def of_plain(saved: Mapping[str, Any]) -> Participation:
+    """The rule from plain data."""
+    ((name, value),) = saved.items()
+    return EVERYONE if name == "everyone" else RULES[name](value)

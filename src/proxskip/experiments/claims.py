@@ -23,6 +23,8 @@ from proxskip.types import Array
 
 FINAL_STATUSES = ("stalled", "diverged")
 """A run with this status would not improve with more rounds."""
+SLOPE_TOLERANCE = 0.1
+"""How far a fitted log-log slope may be from that of a theorem."""
 Numbers = dict[str, float | None]
 Curves = Series | Sequence[Series]
 """One curve or several."""

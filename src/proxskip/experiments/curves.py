@@ -27,9 +27,11 @@ Flags = dict[str, Any]
 """Flags as on the command line, with ``_`` for ``-``."""
 Values = Mapping[str, Any]
 """Plain data by name, as in JSON: parameters of a measurement, or what was measured."""
-OF_A_PROBLEM = (*settings.PROBLEM_FLAGS, "spread")
+HALF_DECADES = (1e2, 316.22776601683796, 1e3, 3162.2776601683795, 1e4, 31622.776601683792, 1e5)
+"""Condition numbers from 1e2 to 1e5, two in each decade."""
+PROBLEM_VALUES = (*settings.PROBLEM_FLAGS, "spread")
 """``spread`` scales the rows of the clients, so that their L_i differ by this factor."""
-OF_A_RUN = (*settings.LIMITS, "every")
+RUN_VALUES = (*settings.LIMITS, "every")
 _TOOLTIP = ("gamma", "p", "K", "q", "tau", "eta_g", "option", "batch", "clients", "seed")
 
 
@@ -54,7 +56,7 @@ class Curve:
     @property
     def of_problem(self) -> dict[str, Any]:
         """The flags that define its problem."""
-        return {k: v for k, v in self.flags.items() if k in OF_A_PROBLEM}
+        return {k: v for k, v in self.flags.items() if k in PROBLEM_VALUES}
 
     @property
     def limits(self) -> dict[str, Any]:
@@ -64,7 +66,7 @@ class Curve:
     @property
     def parameters(self) -> dict[str, Any]:
         """The flags of its method."""
-        return {k: v for k, v in self.flags.items() if k not in (*OF_A_PROBLEM, *OF_A_RUN)}
+        return {k: v for k, v in self.flags.items() if k not in (*PROBLEM_VALUES, *RUN_VALUES)}
 
 
 def curve(method: str, label: str = "", about: Values | None = None, **flags: Any) -> Curve:
@@ -82,7 +84,7 @@ def curve(method: str, label: str = "", about: Values | None = None, **flags: An
 
 def flags_of(method: str) -> tuple[str, ...]:
     """The flags that a curve of this method may have."""
-    return (*OF_A_PROBLEM, *OF_A_RUN, *settings.flags_taken(method), "cohort", "decay")
+    return (*PROBLEM_VALUES, *RUN_VALUES, *settings.flags_taken(method), "cohort", "decay")
 
 
 # -- after it ----------------------------------------------------------------------------------------------------------

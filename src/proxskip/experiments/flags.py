@@ -19,12 +19,10 @@ from proxskip.datasets.files import LABELS
 from proxskip.graphs import NAMES as GRAPHS
 from proxskip.methods.registry import METHODS
 from proxskip.networks import NAMED, Network
-from proxskip.problems.glm import LeastSquares, Logistic, Softmax
+from proxskip.problems.glm import MODELS
 from proxskip.running.run import run
 from proxskip.running.tune import POWERS, tune
 from proxskip.types import InputError
-
-LOSSES: dict[str, Any] = {"logistic": Logistic, "squared": LeastSquares, "softmax": Softmax}
 
 
 # -- values of flags ---------------------------------------------------------------------------------------------------
@@ -199,7 +197,7 @@ PROBLEM = (
     Flag("group", "group column of a table, for --split group", metavar="COLUMN", needs="clients"),
     Flag("standardize", "give features mean zero and mean square one", default=False, switch=True),
     DATA_DIR,
-    Flag("loss", "", None, "LOSS", "logistic", tuple(LOSSES)),
+    Flag("loss", "", None, "LOSS", "logistic", tuple(MODELS)),
     Flag("l2", "lambda of the regularizer lambda/2 |x|^2", nonnegative("l2"), "LAMBDA"),
     Flag("l2_relative", "lambda / smoothness of the average loss; default: 1e-4", nonnegative("l2-relative"),
          "SHARE"),

@@ -14,7 +14,7 @@ from proxskip.core.method import Method
 from proxskip.experiments import claims
 from proxskip.experiments.bench import Bench
 from proxskip.experiments.closed_form_quadratics import Stepper
-from proxskip.experiments.curves import Flags, Values, log_log, panel
+from proxskip.experiments.curves import HALF_DECADES, Flags, Values, log_log, panel
 from proxskip.experiments.figures import Parts, figure
 from proxskip.methods import Accelerated, ProxGD, ProxSkip
 from proxskip.methods.registry import title
@@ -23,11 +23,9 @@ from proxskip.problems.quadratic import Quadratic
 from proxskip.report.figures import Panel, Series, Table
 from proxskip.support.randomness import generator
 
-SLOPE_TOLERANCE = 0.1
 MAX_ROUNDS = 5_000_000
 Rows = Mapping[float, Values]
 """What was measured, by kappa."""
-HALF_DECADES = (1e2, 316.22776601683796, 1e3, 3162.2776601683795, 1e4, 31622.776601683792, 1e5)
 RATIOS = (
     *(0.1, 0.31622776601683794, 1.0, 3.1622776601683795, 10.0, 31.622776601683793, 100.0, 316.22776601683796, 1000.0),
 )
@@ -185,8 +183,8 @@ def claims_of(of_kappa: Panel, of_cost: Panel, rates: Table) -> Iterator[claims.
     yield claims.claim(
         "skipping-slopes",
         "Prox evaluations grow like kappa for ProxGD and like sqrt(kappa) for accelerated ProxGD and ProxSkip: "
-        f"slopes within {SLOPE_TOLERANCE}.",
-        claims.slopes(of_kappa, expected, SLOPE_TOLERANCE),
+        f"slopes within {claims.SLOPE_TOLERANCE}.",
+        claims.slopes(of_kappa, expected, claims.SLOPE_TOLERANCE),
     )
     yield claims.claim("skipping-rates", "No method contracts more slowly than its theorem says.", _no_slower(rates))
     drawn = {s.method: s for s in of_cost.series}

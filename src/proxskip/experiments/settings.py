@@ -15,12 +15,12 @@ import scipy
 from proxskip import datasets
 from proxskip.core.method import Method
 from proxskip.core.method import flags as parameters_of
-from proxskip.experiments.flags import LOSSES, PROBLEM, STOPPING, defaults
+from proxskip.experiments.flags import PROBLEM, STOPPING, defaults
 from proxskip.graphs import as_graph
 from proxskip.methods import Decaying
 from proxskip.methods.registry import METHODS, named
 from proxskip.problems.federated import Problem
-from proxskip.problems.glm import Logistic
+from proxskip.problems.glm import MODELS, Logistic
 from proxskip.problems.split import split
 from proxskip.prox import parse as prox_text
 from proxskip.types import InputError, is_sparse
@@ -134,7 +134,7 @@ def problem_of(spec: Mapping[str, Any]) -> tuple[Problem, dict[str, int] | None]
     data = datasets.load(spec["data"], data_dir=spec["data_dir"], **{k: spec.get(k) for k in _OF_A_TABLE})
     data = data.standardized() if spec["standardize"] else data
     of_loss = {k: spec[k] for k in ("l2_relative", "intercept", "dtype")}
-    model = LOSSES[spec["loss"]](data.A, data.b, spec["l2"] or 0.0, **of_loss)
+    model = MODELS[spec["loss"]](data.A, data.b, spec["l2"] or 0.0, **of_loss)
     if spec["l2_relative"] == L2_RELATIVE:
         _warn_of_scales(model)
     of_split = {k: spec[k] for k in ("weights", "smoothness", "alpha", "batch")}

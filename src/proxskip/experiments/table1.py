@@ -13,7 +13,7 @@ from proxskip.experiments import claims
 from proxskip.experiments import paper_table as paper
 from proxskip.experiments.bench import Bench
 from proxskip.experiments.closed_form_quadratics import AffineMap, Stepper, filling, rounds_of_s_local_gd, rounds_to
-from proxskip.experiments.curves import Curve, Values, log_log
+from proxskip.experiments.curves import HALF_DECADES, Curve, Values, log_log
 from proxskip.experiments.figures import Parts, figure
 from proxskip.methods import Scaffnew, SLocalGD
 from proxskip.methods.registry import METHODS, title
@@ -21,9 +21,7 @@ from proxskip.problems.federated import Problem
 from proxskip.report.figures import Panel, Series, Table, first_below
 from proxskip.results.result import RunResult
 
-SLOPE_TOLERANCE = 0.1
 MAX_ROUNDS = 1_000_000
-HALF_DECADES = (1e2, 316.22776601683796, 1e3, 3162.2776601683795, 1e4, 31622.776601683792, 1e5)
 
 
 Rows = Mapping[float, Values]
@@ -283,5 +281,5 @@ def claims_of(panels: Sequence[Panel]) -> Iterator[claims.Asserted]:
 
 def _slopes(panel: Panel, kappas: int, power: float, id: str, text: str) -> claims.Asserted:
     expected = {e.label: power for e in ENTRIES if e.exponent == power}
-    full = f"{text}: log-log slopes on the quadratics within {SLOPE_TOLERANCE} of {power:g}."
-    return claims.claim(id, full, claims.slopes(panel, expected, SLOPE_TOLERANCE, points=kappas))
+    full = f"{text}: log-log slopes on the quadratics within {claims.SLOPE_TOLERANCE} of {power:g}."
+    return claims.claim(id, full, claims.slopes(panel, expected, claims.SLOPE_TOLERANCE, points=kappas))

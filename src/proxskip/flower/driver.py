@@ -15,6 +15,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MessageType, MetricRecord
 from flwr.serverapp.strategy import Result as FlowerResult
 
+from proxskip import participation
 from proxskip.flower import messages, nodes, tables
 from proxskip.flower.envelope import log, unwrap, wrap
 from proxskip.flower.messages import Ask
@@ -394,15 +395,15 @@ class FederationRun:
         }  # fmt: skip
         config = {
             "method": server.method.name, "parameters": description.parameters(server.method), "problem": about,
-            "seed": server.seed, "engine": "flower", "cohort": description.cohort(server.cohort),
+            "seed": server.seed, "engine": "flower", "cohort": participation.plain(server.cohort),
         }  # fmt: skip
         row = self.costs.measured(s, self._rows())
         notes = (*server.unsafe, *s.notes)
         summary = description.summary(config, problem, row, *server.verdict(), None, notes)
         if not all(r.L_known for r in remotes):
             summary |= {"smoothness": "unknown", "kappa": None}
-        participation = dict(zip(server.names, s.participated.tolist(), strict=True))
-        summary |= {"closing": server.closing, "participation": participation, "counts": dict(vars(s.counts))}
+        rounds_of = dict(zip(server.names, s.participated.tolist(), strict=True))
+        summary |= {"closing": server.closing, "participation": rounds_of, "counts": dict(vars(s.counts))}
         summary["settings"].append("closing")
         noise = self._noise()
         summary["noise"] = {"clients": noise, "releases": s.ticket} if any(noise.values()) else None

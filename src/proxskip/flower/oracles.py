@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from proxskip.datasets.files import read_svmlight
-from proxskip.problems.glm import LeastSquares, Logistic, Softmax
+from proxskip.problems.glm import MODELS
 from proxskip.problems.linear_model import LinearModel
 from proxskip.problems.poisson import Poisson
 from proxskip.types import InputError
 
-LOSSES: dict[str, Any] = {"logistic": Logistic, "squared": LeastSquares, "softmax": Softmax, "poisson": Poisson}
+LOSSES = MODELS | {"poisson": Poisson}
 
 
 def from_arrays(

@@ -7,6 +7,7 @@ the weighted sum of the functions of the shards is the function of the whole aga
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -205,3 +206,7 @@ class Softmax(LinearModel):
         """The share of held-out rows that are classified correctly."""
         guess = np.asarray(self.classes)[np.argmax(self.margins(x, self.design(A)), axis=1)]
         return float(np.mean(guess == np.asarray(labels)))
+
+
+MODELS: dict[str, Any] = {kind.loss: kind for kind in (Logistic, LeastSquares, Softmax)}
+"""The linear models of tables by the names of their losses."""

@@ -5,21 +5,20 @@ from __future__ import annotations
 import hashlib
 import platform
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields
+from collections.abc import Mapping
+from dataclasses import fields
 from functools import cache
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
-import scipy
 
-from proxskip import theory
+from proxskip import participation, theory
 from proxskip.codecs import BUILT_IN
 from proxskip.core.method import Method
 from proxskip.graphs import Graph
 from proxskip.methods import Decaying, registry
-from proxskip.participation import Bernoulli, Everyone, Given, Participation, Uniform
+from proxskip.participation import Participation
 from proxskip.problems.federated import Problem
 from proxskip.problems.linear_model import LinearModel
 from proxskip.problems.oracles import dtype_of
@@ -28,7 +27,7 @@ from proxskip.problems.sharded import RemoteClient, add_client, matrix_parts
 from proxskip.results.fields import FIELDS, SHOWN
 from proxskip.results.result import Status, Summary
 from proxskip.support.version import __version__
-from proxskip.types import Array, InputError, is_sparse
+from proxskip.types import InputError, is_sparse
 
 
 # -- configuration -----------------------------------------------------------------------------------------------------
@@ -38,7 +37,7 @@ def config(
     limits: Mapping[str, Any],
     seed: int,
     engine: str,
-    participation: Participation,
+    cohorts: Participation,
     spec: dict[str, Any],
     fingerprinted: bool = True,
 ) -> dict[str, Any]:
@@ -54,7 +53,7 @@ def config(
         "stop": dict(limits),
         "seed": seed,
         "engine": engine,
-        "cohort": cohort(participation),
+        "cohort": participation.plain(cohorts),
         "spec": spec,
     }
 
@@ -137,38 +136,20 @@ def revive(saved: Mapping[str, Any]) -> tuple[Method, Participation]:
     method: Method = kind(**values)
     if decay is not None:
         method = Decaying(method, decay)
-    ((rule, value),) = saved["cohort"].items()
-    return method, _RULES[rule](value)
-
-
-_RULES: dict[str, Callable[[Any], Participation]] = {
-    "everyone": lambda _: Everyone(),
-    "uniform": Uniform,
-    "bernoulli": Bernoulli,
-    "given": Given.of,
-}
+    return method, participation.of_plain(saved["cohort"])
 
 
 def _revived(v: Any) -> Any:
     """A parameter again, from what ``_plain`` made of it."""
     if isinstance(v, dict):
-        return Graph(v["name"], _mixing(v), failure=v.get("failure", 0.0))
+        return Graph.of(v)
     return tuple(v) if isinstance(v, list) else v
-
-
-def cohort(participation: Any) -> dict[str, Any]:
-    """A rule for cohorts as plain data: its name, and its one parameter."""
-    if isinstance(participation, Given):
-        return {"given": [list(c) for c in participation.cohorts]}
-    return {type(participation).__name__.lower(): next(iter(asdict(participation).values()), None)}
 
 
 def _plain(v: Any) -> Any:
     """A parameter as plain data: a graph as its matrix, a codec as its text, a tuple as a list."""
     if isinstance(v, Graph):
-        W = scipy.sparse.coo_array(v.W)
-        places = {"rows": W.row.tolist(), "columns": W.col.tolist(), "weights": W.data.tolist()}
-        return {"name": v.name, "n": v.n, **places} | ({"failure": v.failure} if v.failure else {})
+        return v.plain()
     if isinstance(v, BUILT_IN):
         return str(v)
     if isinstance(v, tuple):
@@ -259,12 +240,6 @@ def _measured(problem: Problem, row: dict[str, float]) -> dict[str, Any]:
         "f_star": None if problem.solution is None else problem.solution.f,
         **{k: float(row[k]) if np.isfinite(row[k]) else None for k in problem.metrics},
     }
-
-
-def _mixing(graph: dict[str, Any]) -> Array:
-    W = np.zeros((graph["n"], graph["n"]))
-    W[graph["rows"], graph["columns"]] = graph["weights"]
-    return W
 
 
 def versions() -> dict[str, str]:
