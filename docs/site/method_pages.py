@@ -67,9 +67,9 @@ EXAMPLES: dict[str, tuple[str, str, str, int]] = {
 }
 """Of each method: the problem of its example, its class, the method beside it in the figure, and its rounds at most."""
 AXES = {
-    "tamuna": "bits-up",
-    "locodl": "bits-up",
-    "gradskip": "local-steps",
+    "tamuna": "bits_up",
+    "locodl": "bits_up",
+    "gradskip": "local_steps",
     "scaffnew-vr": "passes",
     "proxskip-vr": "passes",
 }
