@@ -86,6 +86,11 @@ def test_the_classifier_solves_what_scikit_learn_solves(sparse: bool) -> None:
         assert np.mean(ours.predict(X) == y) == ours.score(X, y)
 
 
+def test_the_estimators_add_no_square_that_was_not_asked_for() -> None:
+    for kind in (ProxClassifier, ProxRegressor):
+        assert kind(ps.prox.L1(0.01)).get_params()["l2"] == 0.0
+
+
 @pytest.mark.parametrize("sparse", thinned([True, False], 2))
 def test_the_regressor_is_the_lasso(sparse: bool) -> None:
     X, y = DIABETES

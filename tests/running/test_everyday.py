@@ -419,6 +419,8 @@ def test_a_table_counts_to_the_first_record_that_is_good_enough(tmp_path: Path) 
         assert [row["rounds"], row["rounds min"], row["rounds max"]] == [np.median(rounds), min(rounds), max(rounds)]
         assert [row["bits"], row["bits min"], row["bits max"]] == [np.median(bits), min(bits), max(bits)]
     assert [row["seeds"] for row in table.rows] == [3, 1]  # gradient descent draws nothing
+    with pytest.raises(ps.InputError, match="eps = 'a' is not a number"):
+        swept.table("a")
     never = swept.table(1e-300, y="grad_norm")
     assert [row["reached"] for row in never.rows] == [0, 0]
     assert repr(never).splitlines()[-1].split()[-3:] == ["-", "-", "-"]

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from proxskip import theory
 from proxskip.methods.registry import title
 from proxskip.results import fields
 from proxskip.results.atomic import atomic_write_text
@@ -50,6 +51,7 @@ class Results(display.Tabled, list[RunResult]):
             eps: the accuracy.
             y: a column of the trace: gap, or grad_norm where f* is unknown.
         """
+        theory.positive("eps", eps)
         rows = []
         for label, runs in grouped(self).items():
             counts = [_spent(run.trace, eps, y) for run in runs]
