@@ -74,6 +74,18 @@ def test_plain_steps_are_those_of_a_run(batch):
         assert mine.trace[column][-1] == pytest.approx(theirs.trace[column][-1], rel=1e-12), column
 
 
+def test_a_loss_of_shape_1_is_the_same_loss_in_a_training():
+    def boxed(outputs, targets):
+        return cross_entropy(outputs, targets).reshape(1)
+
+    def values_with(loss):
+        module = torch_ranks.virtual_module()
+        clients = torch_ranks.virtual_data(3)
+        return train(module, loss, clients, plain, period=5, rounds=4, seed=7).trace["f"].tolist()
+
+    assert values_with(boxed) == values_with(cross_entropy)
+
+
 class BoundedNorm(torch.optim.SGD):
     """Not entry by entry: the norm of a client's gradient is at most so long."""
 
