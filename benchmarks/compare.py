@@ -3,6 +3,7 @@
     python benchmarks/compare.py                     all, with an environment of its own for each library
     python benchmarks/compare.py --peer flower       one of them; the table keeps what the others did last
     python benchmarks/compare.py --problem digits    one problem
+    python benchmarks/compare.py --page              nothing: the page is written anew from the runs that are kept
 
 The script of a library in ``compare/`` notes x and the clock after every round. One judge, here and in numpy, computes
 the gap of each x in float64, and finds the first round that was good enough. Data, split, starting point and numbers of
@@ -78,7 +79,7 @@ PEERS = {
     ),
     "torch": Peer("plain PyTorch", ("torch==2.13.0", "numpy"), MOMENTUM),
     "flower": Peer(
-        "Flower", ("torch==2.13.0", "numpy", "flwr[simulation]"), MOMENTUM | {"digits": HEAVY, "w8a": HEAVY}
+        "Flower", ("torch==2.13.0", "numpy", "flwr[simulation]==1.41.0"), MOMENTUM | {"digits": HEAVY, "w8a": HEAVY}
     ),
     "fedjax": Peer("FedJAX", ("fedjax==0.0.17 jax==0.4.30 jaxlib==0.4.30 optax==0.2.3 dm-haiku==0.0.12",), MOMENTUM),
     "pfl": Peer("pfl-research", ("torch==2.13.0", "pfl[pytorch]==0.6.0"), MOMENTUM),
@@ -319,13 +320,15 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--peer", choices=PEERS, help="run this library alone")
     options.add_argument("--problem", choices=PROBLEMS, help="run this problem alone")
+    options.add_argument("--page", action="store_true", help="write the page from the runs that are kept")
     options.add_argument("--out", type=Path, default=HERE, help="the folder of RESULTS.md and compare.png")
     asked = options.parse_args()
     for folder in (WORK, asked.out):
         folder.mkdir(parents=True, exist_ok=True)
     results: dict[str, list[dict[str, Any]]] = {}
     page, load = [], os.getloadavg()[0]
-    missing = {name: environment(name) for name in PEERS if asked.peer in (None, name)}
+    wanted = [] if asked.page else [name for name in PEERS if asked.peer in (None, name)]
+    missing = {name: environment(name) for name in wanted}
     for problem, words in PROBLEMS.items():
         made = MAKE[problem]()
         np.savez(WORK / f"{problem}.npz", **made)
@@ -337,25 +340,28 @@ def main() -> None:
                 left_out[name] = why
                 continue
             for method in methods:
-                if asked.peer in (None, name) and asked.problem in (None, problem):
+                if name in wanted and asked.problem in (None, problem):
                     if failed := race(problem, name, method):
                         left_out[name] = failed
                 elif not file_of(problem, name, method).exists():
-                    left_out[name] = "not asked for"
+                    left_out[name] = "not yet run here"
                 if (out := file_of(problem, name, method)).exists():
                     results[problem].append(row_of(made, name, method, out))
         page.append(f"**{problem}**: {words}.\n\n{table(results[problem], left_out, made['rounds'])}")
     draw(results, {problem: MAKE[problem]()["target"] for problem in results}, asked.out / "compare.png")
-    versions = ", ".join(package for peer in PEERS.values() for package in peer.packages if "==" in package)
+    packages = [package for peer in PEERS.values() for package in peer.packages if "==" in package]
     part = [
         "### The same problems through other libraries",
         "Rounds, seconds after the first round and floats until the target; start is the time from the start of the "
-        "process to the end of its first round (imports, compiling, processes). Lines are those of the user's code.",
+        "process to the end of its first round (imports, compiling, processes). Lines are those of the user's code. "
+        "FedAvg with one local step and Nesterov's momentum at the server is accelerated gradient descent. proxskip's "
+        "seconds are those of its own clock, which stands still while it makes records; Flower has a process per core. "
+        "With cohorts look at the figure too: FedAvg is far ahead at first, and stops where its cohorts' noise is.",
         *page,
         "Who is first, in bold where it is not proxskip:",
         ahead(results),
         "![The gap against rounds and seconds, for each library](compare.png)",
-        f"`make compare`; {versions}; the load was {load:.1f} when it began.",
+        f"`make compare`; {', '.join(dict.fromkeys(packages))}; the load was {load:.1f} when it began.",
     ]
     put(asked.out / "RESULTS.md", machine(), "compare", "\n\n".join(part))
     print("\n\n".join(part))
