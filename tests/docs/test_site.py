@@ -160,7 +160,8 @@ def test_the_contents_of_the_site_are_pages_that_exist() -> None:
     named = {name for names in import_module("contents").CONTENTS.values() for name in names}
     staged = {page.removesuffix(".md") for page in import_module("build").PROJECT.values()} - {"index"}
     ours = {page.stem for page in (ROOT / "docs").glob("*.md")} - {"index"}
-    assert named == staged | ours | {"gallery/index", "notebooks/index"}
+    made = {"flags", "gallery/index", "notebooks/index"}
+    assert named == staged | ours | made
 
 
 # -- the site ----------------------------------------------------------------------------------------------------------
