@@ -191,6 +191,31 @@ def test_a_model_of_each_file_is_the_split_by_site(kind: str, tmp_path: Path) ->
     np.testing.assert_allclose(one.inference(apart).covariance, two.inference(together).covariance, rtol=1e-9)
 
 
+@pytest.mark.parametrize("kind", ["poisson", "cox"])
+@pytest.mark.parametrize(
+    ("columns", "sentence"),
+    [
+        (["dose", "age"], "client 2 has the columns dose, age.*; client 1 has age, dose.*; give every client the same"),
+        (["age", "bmi"], r"client 2 has the columns \.\.\., bmi.* and lacks dose; client 1 has \.\.\., dose"),
+        (["age"], r"client 2 has [12] unknowns, not [23] \(client 2 has the columns .* and lacks dose; client 1 has"),
+    ],
+)
+def test_models_of_files_whose_columns_differ_are_refused(kind: str, columns: list[str], sentence: str) -> None:
+    """In names, order or number; a model of an array has no names to compare, wherever it stands."""
+    pandas = pytest.importorskip("pandas")
+
+    def model(names: list[str] | None) -> Any:
+        rows = pandas.DataFrame(covariates()[:, : len(names or ["", ""])], columns=names)
+        weeks, died = np.arange(1, N + 1), np.arange(N) % 2
+        A = rows if names else rows.to_numpy()
+        return ps.Cox(A, weeks, died) if kind == "cox" else ps.Poisson(A, weeks, intercept=True)
+
+    unnamed, named = model(None), model(["age", "dose"])
+    assert ps.Problem([unnamed, named, model(["age", "dose"]), unnamed]).n == 4
+    with pytest.raises(InputError, match=sentence):
+        ps.Problem([unnamed, named, model(columns)])
+
+
 def test_strata_within_a_client_stay_apart() -> None:
     inner, site = np.arange(N) % 3, np.arange(N) // 20
     f = cox(strata=inner)

@@ -14,6 +14,7 @@ import numpy as np
 
 from proxskip.problems import oracles
 from proxskip.problems.cox import Cox, are_alike, stratified
+from proxskip.problems.frames import listed
 from proxskip.problems.linear_model import LinearModel
 from proxskip.problems.quadratic import Quadratic
 from proxskip.problems.spectrum import NUMBERS_AT_ONCE
@@ -180,6 +181,7 @@ def expansion_length(d: int) -> int:
 def checked_dimension(clients: Clients, d: int) -> int:
     """The number of unknowns, from ``d`` if it is given; refuses clients that do not fit together."""
     classes = oracles.attribute(clients.distinct()[0], "classes")
+    named: tuple[int, tuple[str, ...]] | None = None  # the first client whose columns have names
     for i, f in enumerate(clients.distinct()):
         if isinstance(f, type):
             raise InputError(f"client {i} is the class {f.__name__}; give an object of it, with its data.")
@@ -188,8 +190,15 @@ def checked_dimension(clients: Clients, d: int) -> int:
             raise InputError(f"a {type(f).__name__} is not an oracle: it lacks {lacks} (L and mu may be None).")
         own = oracles.dimension_of(f)  # oracles of users need not know it
         d = d or own or 0
+        columns = oracles.given_columns(f)
+        differ = "" if columns is None or named is None else _difference(i, columns, *named)
         if own not in (None, d):
-            raise InputError(f"client {i} has {own} unknowns, not {d}; every shard needs the same dimension.")
+            also = f" ({differ})" if differ else ""
+            raise InputError(f"client {i} has {own} unknowns, not {d}{also}; every shard needs the same dimension.")
+        if differ:
+            raise InputError(f"{differ}; give every client the same columns, in the same order.")
+        if columns is not None and named is None:
+            named = i, columns
         if oracles.attribute(f, "classes") != classes:
             raise InputError(
                 f"client {i} has the classes {oracles.attribute(f, 'classes')} and client 0 has {classes}."
@@ -204,3 +213,14 @@ def checked_dimension(clients: Clients, d: int) -> int:
     if not d:
         raise InputError("the dimension is unknown; give d, or clients with an attribute d.")
     return d
+
+
+def _difference(i: int, columns: tuple[str, ...], first: int, known: tuple[str, ...]) -> str:
+    """How the columns of client i differ from those of the first client that has names; empty if they do not."""
+    if columns == known:
+        return ""
+    lacks = [name for name in known if name not in columns]
+    start = next((k for k, (own, other) in enumerate(zip(columns, known, strict=False)) if own != other), 0)
+    of_i, of_first = (f"{'..., ' if start else ''}{listed(names[start:])}" for names in (columns, known))
+    also = f" and lacks {listed(lacks)}" if lacks else ""
+    return f"client {i} has the columns {of_i}{also}; client {first} has {of_first}"

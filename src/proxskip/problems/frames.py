@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -36,8 +36,7 @@ def separated(A: Matrix, given: Mapping[str, Any]) -> tuple[Matrix, tuple[str, .
         return A, None, dict(given)
     for argument, name in chosen.items():
         if name not in list(A.columns):
-            known = ", ".join(map(str, list(A.columns)[:SHOWN])) + (", ..." if len(A.columns) > SHOWN else "")
-            raise InputError(f'{argument} = "{name}" is no column of the data frame; it has {known}.')
+            raise InputError(f'{argument} = "{name}" is no column of the data frame; it has {listed(A.columns)}.')
     for name, times in Counter(A.columns).items():
         if times > 1:
             raise InputError(f'{times} columns have the name "{name}"; give each a name of its own.')
@@ -46,6 +45,12 @@ def separated(A: Matrix, given: Mapping[str, Any]) -> tuple[Matrix, tuple[str, .
         raise InputError("the data frame has no column left for the features.")
     matrix = np.column_stack([_numbers(A[name], name) for name in kept])
     return matrix, tuple(map(str, kept)), {**given, **{argument: A[name] for argument, name in chosen.items()}}
+
+
+def listed(columns: Iterable[object]) -> str:
+    """The first names of columns, for a message."""
+    names = [str(name) for name in columns]
+    return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
 
 
 def _numbers(column: npt.ArrayLike, name: object) -> Array:

@@ -108,6 +108,14 @@ def names_of(f: object, d: int) -> tuple[str, ...]:
     return known or tuple(f"x{j + 1}" for j in range(d))
 
 
+def given_columns(f: object) -> tuple[str, ...] | None:
+    """The names of the columns, if somebody gave them; those of a model without a data frame only count."""
+    if isinstance(f, (LinearModel, Cox)) and f.names is None:
+        return None
+    columns = attribute(f, "columns")
+    return None if columns is None else tuple(columns)
+
+
 def dtype_of(f: object) -> np.dtype[Any]:
     """The precision of the data of f."""
     return getattr(f, "dtype", np.dtype(np.float64))

@@ -200,7 +200,7 @@ def as_clients(given: Iterable[Oracle]) -> Clients:
 
 
 def _are_one_kind(clients: Sequence[Oracle]) -> bool:
-    """Whether these are linear models whose rows may be mixed: the same unknowns, classes, regularizer and type."""
+    """Whether these are linear models whose rows may be mixed: the same columns, classes, regularizer and type."""
     first = clients[0] if clients else None
     if not isinstance(first, LinearModel) or type(first).gradient is not LinearModel.gradient:
         return False
@@ -214,7 +214,7 @@ def _is_alike(f: object, first: LinearModel) -> bool:
 
 
 def _kind_of(f: LinearModel) -> tuple[object, ...]:
-    return f.A.shape[1], f.intercept, f.l2, f.dtype, oracles.attribute(f, "classes")
+    return f.names, f.A.shape[1], f.intercept, f.l2, f.dtype, oracles.attribute(f, "classes")
 
 
 def sums(v: Array, row0: Indices) -> Array:
