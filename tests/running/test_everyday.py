@@ -353,7 +353,7 @@ def test_tune_finds_a_step_that_beats_the_others_of_its_grid() -> None:
     assert ps.run(found.method, problem, rounds=40, allow_unsafe_step=True).summary["gap"] <= max(10 * best, 1e-12)
     assert found.rounds <= 600
     assert len(found.candidates) == 10
-    assert "Scaffnew(gamma=" in repr(found)
+    assert "Scaffnew, gamma = " in repr(found)
 
 
 @pytest.mark.filterwarnings("ignore::proxskip.UnsafeStepWarning")
