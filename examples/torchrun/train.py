@@ -5,7 +5,7 @@
 Every process sees only some of the ten digits and talks to the others once in eight steps, over gloo on this machine.
 AdamW with local steps (DiLoCo's inner optimizer) fails on such data, and the control variate mends it. The curves go to
 ``torchrun.png``. A process that dies (try ``--die 20``) makes the others stop; torchrun starts all of them again, and
-they go on from their checkpoints, bit for bit as if nothing had happened.
+they go on from the newest checkpoint that all of them have, bit for bit as if nothing had happened.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -50,21 +51,32 @@ def network() -> torch.nn.Module:
     return torch.nn.Sequential(*layers)
 
 
+def newest_of_all(generations: list[Path]) -> dict[str, Any] | None:
+    """This rank's checkpoint of the newest round that all ranks have saved; None if there is no such round.
+
+    A rank may die after an average that another one has saved already. No rank is further ahead than that, since the
+    next average needs all of them, and so two generations are enough.
+    """
+    found = [torch.load(path, weights_only=True) for path in generations if path.exists()]
+    by_round = {len(saved["accuracy"]): saved for saved in found}
+    newest = torch.tensor(max(by_round, default=0))
+    dist.all_reduce(newest, op=dist.ReduceOp.MIN)
+    return by_round.get(int(newest))
+
+
 def train(name: str, rank: int, n: int, given: argparse.Namespace) -> list[float]:
     """The test accuracy after every communication."""
     X, y, X_test, y_test = data(rank, n)
     model = network()
     optimizer = Scaffnew(torch.optim.AdamW(model.parameters(), lr=0.01), period=8, control=RUNS[name])
     accuracy: list[float] = []
-    checkpoint = given.out / f"{RUNS[name]}.{rank}.pt"
-    if checkpoint.exists():  # torchrun has started us again
-        saved = torch.load(checkpoint, weights_only=True)
+    generations = [given.out / f"{RUNS[name]}.{rank}.{k}.pt" for k in range(2)]
+    saved = newest_of_all(generations)
+    if saved is not None:  # torchrun has started us again
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         accuracy = saved["accuracy"]
     while optimizer.rounds < given.rounds:
-        if given.die == optimizer.rounds and rank == 1 and os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0":
-            os._exit(1)
         for k in range(8):  # local steps; the last one communicates
             batch = torch.Generator().manual_seed(10_000 * rank + 8 * optimizer.rounds + k)
             rows = torch.randint(len(y), (32,), generator=batch)
@@ -73,7 +85,10 @@ def train(name: str, rank: int, n: int, given: argparse.Namespace) -> list[float
             optimizer.step()
         with torch.no_grad():
             accuracy.append(float((model(X_test).argmax(1) == y_test).float().mean()))
+        if given.die == optimizer.rounds and rank == 1 and os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0":
+            os._exit(1)
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "accuracy": accuracy}
+        checkpoint = generations[optimizer.rounds % 2]
         torch.save(state, checkpoint.with_suffix(".new"))
         os.replace(checkpoint.with_suffix(".new"), checkpoint)
     if rank == 0:
@@ -103,7 +118,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--out", type=Path, default=Path("torchrun-run"), help="folder of checkpoints and the picture")
-    parser.add_argument("--die", type=int, default=-1, help="let one process die at this round, once")
+    parser.add_argument("--die", type=int, default=-1, help="let one process die in this round, once, before it saves")
     given = parser.parse_args()
     torch.set_num_threads(1)
     init_process_group("gloo")

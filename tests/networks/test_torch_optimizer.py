@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("torch-ranks")]
 
 SHORT = ("resume", "refuse", "fewer", "one_file", "starts", "without_parameters")
 LONG = ("settings", "rejoin", "scaler", "nodes", "sharded", "other_shards", "batch_norm")
-NEW = ("buckets", "conformance", "distributed_checkpoint", "rejoin_schedule", "rejoin_momentum")
+NEW = ("buckets", "conformance", "distributed_checkpoint", "rejoin_schedule", "rejoin_momentum", "killed")
 
 
 @pytest.fixture(scope="module")
@@ -56,12 +56,14 @@ def test_a_dead_rank_ends_the_others_with_a_sentence(tmp_path):
 
 @pytest.mark.slow
 def test_torchrun_starts_again_and_goes_on_bit_by_bit(tmp_path):
-    """The example, once undisturbed and once with a process that dies in the middle."""
+    """The example, once undisturbed and once with a process that dies after an average that the other one saves."""
     script = Path(__file__).parents[2] / "examples" / "torchrun" / "train.py"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    # torchrun looks so rarely that the other process saves, and notices by itself
+    torchrun += ["--max-restarts", "2", "--monitor-interval", "2"]
     curves = []
     for name, extra in (("whole", []), ("killed", ["--die", "3"])):
-        call = [*torchrun, "--max-restarts", "2", str(script), "--rounds", "6", "--out", str(tmp_path / name), *extra]
+        call = [*torchrun, str(script), "--rounds", "6", "--out", str(tmp_path / name), *extra]
         done = subprocess.run(call, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, timeout=600)
         assert done.returncode == 0, done.stderr.decode()[-2000:]
         assert (b"a rank died" in done.stderr) == (name == "killed")

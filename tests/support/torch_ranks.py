@@ -223,6 +223,38 @@ def rejoin_schedule(rank, n, folder):
                 descend(point, again, H, c, rounds=8, scheduler=schedule)
 
 
+def killed(rank, n, folder):
+    """Checkpoints of one average go on bit by bit, schedule and all, without a warning; of different steps they do not."""
+    H, c = quadratic(rank)
+
+    def begun():
+        point, optimizer = made(p=None, period=8)
+        return point, optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: 0.99**k)
+
+    def loaded(checkpoint):
+        all_three = begun()
+        for part, state in zip(all_three, copy.deepcopy(checkpoint), strict=True):
+            part.load_state_dict(state)
+        return all_three
+
+    point, optimizer, schedule = begun()
+    checkpoints = {}
+    for step in range(1, 97):
+        end = descend(point, optimizer, H, c, steps=1, scheduler=schedule)
+        checkpoints[step] = copy.deepcopy([part.state_dict() for part in (point, optimizer, schedule)])
+        assert optimizer.synchronized == (step % 8 == 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        point, optimizer, schedule = loaded(checkpoints[64])
+        optimizer.meet()
+        assert torch.equal(end, descend(point, optimizer, H, c, steps=96 - optimizer.steps, scheduler=schedule))
+    # rank 1 was killed after step 65, while the others went on towards the next average
+    point, optimizer, schedule = loaded(checkpoints[60 if rank == 1 else 70])
+    meets(optimizer, said=rank == 0)
+    with pytest.raises(ValueError, match="or they resumed at different steps"):
+        descend(point, optimizer, H, c, steps=8, scheduler=schedule)
+
+
 def fewer(rank, n, folder):
     """Three ranks save in the middle of a round and two load; then three, of which the last has no state."""
     three, two = dist.new_group([0, 1, 2]), dist.new_group([0, 1])

@@ -322,7 +322,10 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         outer = [] if self.outer is None else [float(g["lr"]) for g in self.outer.param_groups]
         mine = torch.tensor([*self.flat.mean_lrs(), *outer], dtype=torch.float64, device=self.flat.x.device)
         if any(not torch.equal(other, mine) for other in self.wire.gather(mine)):
-            raise InputError("the ranks have different learning rates; use the same schedule on all of them.")
+            raise InputError(
+                "the ranks have different learning rates, or they resumed at different steps; use the same schedule on "
+                "all of them, and load the checkpoints of one step."
+            )
 
     def _move(self, mean: Tensor) -> None:
         f = self.flat
