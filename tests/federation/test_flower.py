@@ -721,8 +721,11 @@ def test_a_small_site_sends_no_hessian(rows: int, least: int | None, refused: st
     if refused is None:
         assert start(app, ps.Newton(), 2).summary["rounds"] == 2
     elif least is None:
-        with pytest.raises(ps.InputError, match=f"this site has 9 rows, and {refused}"):
-            start(app, ps.Newton(), 2)
+        grid = Here(app, 4)
+        for method, options in (ps.Newton(), {}), (ps.Scaffnew(gamma=0.1, p=0.3), {"inference": True}):
+            with pytest.raises(ps.InputError, match=f"client-0 has 9 rows, and {refused}"):
+                Federated(method, 4, weights="rows", **options).start(grid, num_rounds=2)
+        assert all(map(is_hello, grid.sent))  # it is refused before any work
         assert start(app, lambda p: ps.Scaffnew(gamma=1 / p.L, p=0.3), 2).summary["rounds"] == 2
     else:
         with pytest.raises(ps.InputError, match=f"this site has 10 rows, and {refused} with fewer than 11"):
@@ -733,5 +736,20 @@ def test_a_site_needs_more_rows_than_unknowns_to_send_a_hessian(clock: Clock) ->
     rng = np.random.default_rng(1)
     A, y = rng.standard_normal((4 * 15, 15)), rng.standard_normal(60)
     start(app_of(ps.split(ps.LeastSquares(A[:, :14], y), 4, by="contiguous")), ps.Newton(), 2)
-    with pytest.raises(ps.InputError, match="this site has 15 rows, and sends no Hessian of fewer than 16"):
+    with pytest.raises(ps.InputError, match="client-0 has 15 rows, and sends no Hessian of fewer than 16"):
         start(app_of(ps.split(ps.LeastSquares(A, y), 4, by="contiguous")), ps.Newton(), 2)
+
+
+def test_a_small_site_sends_no_hessian_whatever_the_server_asks(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxskip.flower.tables.check_rows", lambda remotes: None)
+    with pytest.raises(ps.InputError, match="this site has 9 rows, and sends no Hessian of fewer than 10"):
+        start(app_of(patients(36)), ps.Newton(), 2)
+
+
+def test_a_run_without_its_clients_has_no_table_and_says_so(clock: Clock) -> None:
+    def fails(node: int, message: Message) -> Any:
+        return False if is_hello(message) else Error(2, "ValueError: no such file: part-3.svm")
+
+    out = Federated(ps.Newton(), 4, weights="rows", inference=True).start(Here(app_of(patients()), 4, fails))
+    with pytest.raises(ps.InputError, match=r"the run ended early: have 0 of 4 clients.*no such file: part-3\.svm"):
+        out.inference()

@@ -80,7 +80,9 @@ def client_app(
     @app.query(HELLO)
     def hello(message: Message, context: Context) -> Message:
         _, words = unwrap(message.content, limit)
-        about = _about(oracle_of(context), context, words.get("batch"), noise)
+        oracle, batch = oracle_of(context), words.get("batch")
+        worker = Worker(oracle, 0, 0, batch)  # refuses an unsuitable oracle
+        about = _about(worker, context, batch, noise) | {"least_rows": _fewest_rows(worker, least_rows)}
         return Message(wrap(None, about), reply_to=message)
 
     @app.train()
@@ -92,7 +94,7 @@ def client_app(
         method, _ = description.revive({**words, "cohort": {"everyone": None}})
         # a new worker for every message: everything to remember is in the memory on disk
         worker = Worker(oracle_of(context), i, int(words["seed"]), words["batch"])
-        worker.least_rows = max(FEWEST_ROWS, worker.d + 1) if least_rows is None else least_rows
+        worker.least_rows = _fewest_rows(worker, least_rows)
         client = ClientNode(method, worker, int(words["itemsize"]), limit, noise)
         folder = _folder_of(context, memory_folder) if on_disk else None
         before = _load(context, folder, run, i)
@@ -105,10 +107,15 @@ def client_app(
     return app
 
 
-def _about(oracle: Oracle, context: Context, batch: int | None, noise: Noise | None) -> dict[str, Any]:
+def _fewest_rows(worker: Worker, least_rows: int | None) -> int:
+    """With fewer rows, this site sends no Hessian."""
+    return max(FEWEST_ROWS, worker.d + 1) if least_rows is None else least_rows
+
+
+def _about(worker: Worker, context: Context, batch: int | None, noise: Noise | None) -> dict[str, Any]:
     """What the server must know about a client before the first round."""
-    worker = Worker(oracle, 0, 0, batch)  # refuses an unsuitable oracle
-    node, loss = context.node_config, getattr(oracle, "loss", None)
+    oracle, node = worker.oracle, context.node_config
+    loss = getattr(oracle, "loss", None)
     return {
         "d": worker.d,
         "N": worker.rows,

@@ -111,6 +111,8 @@ class FederationResult(Result, FlowerResult):
         Args:
             level: of the intervals.
         """
+        if self.information is None and self.status not in (Status.CONVERGED, Status.LIMIT, Status.PRECISION):
+            raise InputError(f"there is no table, because the run ended early: {self.message}")
         if self.information is None:
             raise InputError("the clients were not asked for their Hessians: pass Federated(..., inference=True).")
         loss, clients = str(self.summary["loss"]), int(self.summary["clients"])

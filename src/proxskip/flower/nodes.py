@@ -100,6 +100,7 @@ class FederatedClient:
         columns: the names of its unknowns; None if it knows none.
         noise: what it adds to its uploads; None for nothing.
         contradiction: how its gradient and its value contradict each other; None if they do not.
+        least_rows: with fewer rows it sends no Hessian.
     """
 
     node: int
@@ -116,6 +117,7 @@ class FederatedClient:
     columns: tuple[str, ...] | None = None
     noise: Noise | None = None
     contradiction: str | None = None
+    least_rows: int = 0
 
     def value(self, x: Array) -> float:
         raise InputError(f"{self.name} is a remote client; only it can evaluate its function.")
@@ -139,6 +141,7 @@ class FederatedClient:
             L = (float(words["L"]) if known else 0.0) or UNKNOWN_L  # zero where there is no event to learn from
             mu = None if words["mu"] is None or not known else float(words["mu"])
             d, N, kind, l2 = int(words["d"]), int(words["N"]), str(words["kind"])[:32], float(words["lambda"])
+            least_rows = int(words.get("least_rows") or 0)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(f"node {node} did not identify itself ({error}); run the same app everywhere.") from None
         if not _NAME.fullmatch(name):
@@ -154,7 +157,7 @@ class FederatedClient:
         fault = words.get("contradiction")
         return FederatedClient(
             node, name, partition, d, N, L, mu, kind, l2, known, has_hessian, columns, noise,
-            None if fault is None else str(fault)[:MAX_SENTENCE],
+            None if fault is None else str(fault)[:MAX_SENTENCE], least_rows,
         )  # fmt: skip
 
 

@@ -178,6 +178,8 @@ class Federated(Strategy):
             method, problem, rounds, seed=self.seed, itemsize=self.itemsize, limit=self.limit,
             names=tuple(r.name for r in remotes), allow_unsafe_step=self.allow_unsafe_step or bool(unknown), **options,
         )  # fmt: skip
+        if options["inform"] or server.method.about.needs_hessians:
+            tables.check_rows(remotes)
         if noisy:
             (first, *_) = server.begin(bytes(16))
             halves.check_points(server.method, first.half)

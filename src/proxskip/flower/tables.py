@@ -22,6 +22,16 @@ def check(remotes: Sequence[FederatedClient], weights: Any, psi: Any, batch: int
         raise InputError('inference=True needs weights="rows", so that every row counts the same.')
 
 
+def check_rows(remotes: Sequence[FederatedClient]) -> None:
+    """Refuse a site that will not send its Hessian, before anybody works."""
+    for r in remotes:
+        if r.least_rows > r.N:
+            raise InputError(
+                f"{r.name} has {r.N} rows, and sends no Hessian of fewer than {r.least_rows}, which would reveal much "
+                "about each; leave this site out, or let its owner set client_app(..., least_rows=)."
+            )
+
+
 def names(remotes: Sequence[FederatedClient], d: int) -> tuple[str, ...]:
     """The names of the unknowns."""
     return remotes[0].columns or tuple(f"x{j + 1}" for j in range(d))
