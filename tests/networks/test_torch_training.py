@@ -151,6 +151,9 @@ def test_the_module_is_a_copy_at_x_and_records_have_metrics(tmp_path):
     assert torch.cat([q.detach().reshape(-1) for q in result.module.parameters()]).tolist() == result.x.tolist()
     assert result.trace["accuracy"][-1] == accuracy(result.module(X), y).item()
     assert len(result.trace) == 5
+    shown = repr(result)
+    assert f"f = {result.trace['f'][-1]:.6g}, accuracy = {result.trace['accuracy'][-1]:.6g}" in shown
+    assert f"4 rounds, 60 local steps, {result.summary['bytes_up']:,.0f} bytes up" in shown
     axes = result.plot(y="accuracy")
     assert axes.lines[0].get_ydata().tolist() == result.trace["accuracy"].tolist()
     with pytest.raises(ps.InputError, match=r"choose one of the columns round, local_steps, .*, f, accuracy"):
@@ -470,6 +473,7 @@ def test_a_finished_training_is_given_back_whole_by_resume_and_without_code_by_l
     assert all(torch.equal(a, b) for a, b in zip(again.module.parameters(), whole.module.parameters(), strict=True))
     loaded = ps.load(tmp_path / "a")
     assert loaded.x.tobytes() == whole.x.tobytes()
+    assert repr(loaded).splitlines()[1:] == repr(whole).splitlines()[1:], "what it cost and measured is shown alike"
     assert [hasattr(loaded, name) for name in ("module", "of_clients", "buffers")] == [False] * 3
 
 
@@ -677,6 +681,11 @@ def test_batch_normalization_is_refused_without_buffers_and_resumes_with_them(tm
         for name, v in whole.module.state_dict().items():
             assert torch.equal(v, last.module.state_dict()[name])
         assert module[1].num_batches_tracked == 0
+        batch = data[0][0][:5]
+        alone = last.module(batch[:1])
+        assert torch.allclose(last.module(batch)[:1], alone), "the batch's own statistics are not used"
+        assert last.module[1].num_batches_tracked == whole.module[1].num_batches_tracked, "and buffers stay"
+        assert module.training, "the module that was given stays as it was"
     with pytest.raises(ps.InputError, match="test has 2 test sets for 3 clients"):
         train(module, cross_entropy, data, plain, buffers="mean", rounds=1, test=data[:2],
               metrics={"a": accuracy}, **given)  # fmt: skip

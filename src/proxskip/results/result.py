@@ -185,6 +185,8 @@ class RunResult(Result):
         from proxskip.results import run_text  # it names methods and codecs, which a worker has no use for
 
         rows = [("method", str(self.summary["method"]))]
-        if "data" in self.summary:  # a training has no problem to describe
+        if "data" in self.summary:
             rows += run_text.rows(self.summary)
+        else:  # a training that was loaded, which has no problem to describe
+            rows += run_text.of_training(self.trace.last())
         return rows + super().rows()

@@ -48,6 +48,15 @@ def rows(s: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
+def of_training(last: Mapping[str, float]) -> list[tuple[str, str]]:
+    """What a training cost, and what it measured, from its last record: f and the columns after it."""
+    rounds, steps, up, down = (int(last[name]) for name in ("round", "local_steps", "bytes_up", "bytes_down"))
+    cost = f"{rounds:,} rounds, {steps:,} local steps, {up:,} bytes up and {down:,} down, {last['seconds']:.2f} s"
+    names = list(last)
+    measured = ", ".join(f"{name} = {last[name]:.6g}" for name in names[names.index("f") :])
+    return [("cost", cost), ("result", measured)]
+
+
 def _data(s: Mapping[str, Any]) -> str:
     words = [str(s["data"])] if s["data"] else []
     if s["samples"]:

@@ -28,6 +28,7 @@ from proxskip.participation import Participation, as_participation
 from proxskip.problems.federated import Problem
 from proxskip.problems.torch_model import Function, Model, tensors_of
 from proxskip.results import folder as folders
+from proxskip.results import run_text
 from proxskip.results.atomic import atomic_write
 from proxskip.results.checkpoint import differences, in_words
 from proxskip.results.result import Result, Status, Summary
@@ -56,7 +57,8 @@ class Trained(Result):
     """What ``train`` returns.
 
     Args:
-        module: a copy of the module with the trained weights; after a divergence, the best that were recorded.
+        module: a copy of the module with the trained weights, in eval mode; after a divergence, the best that were
+            recorded. Call its ``train()`` before you train it on, for the sake of dropout and batch normalization.
         x: these weights as one vector.
         status, message: how it ended.
         trace: a record after every round, or every ``every`` rounds: costs, ``f`` (the mean loss of the clients on all
@@ -85,6 +87,10 @@ class Trained(Result):
     def rounds(self) -> int:
         """Communication rounds done."""
         return int(self.trace["round"][-1])
+
+    def rows(self) -> list[tuple[str, str]]:
+        method = ("method", str(self.settings["method"]))
+        return [method, *run_text.of_training(self.trace.last()), *super().rows()]
 
     @property
     def summary(self) -> Summary:
@@ -488,7 +494,7 @@ class Run:
         x, common = training.vector(), training.common_buffers()
         if status is Status.DIVERGED:
             x, common = self.best_x, self.best_buffers
-        module = training.model.module_at(x)
+        module = training.model.module_at(x).eval()
         names = training.model.moving
         for name, v in zip(names, common, strict=True):
             module.get_buffer(name).copy_(v)
