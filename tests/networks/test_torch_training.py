@@ -510,6 +510,12 @@ def test_another_training_is_not_resumed(tmp_path):
     ):
         with pytest.raises(ps.InputError, match=f"belongs to another training: .*{words}"):
             resume(tmp_path / "a", *other, rounds=4, device="cpu")
+
+    def smoothed(outputs, targets):
+        return cross_entropy(outputs, targets, label_smoothing=0.01)
+
+    with pytest.raises(ps.InputError, match=r"where this training recorded .*; pass the loss that train got"):
+        resume(tmp_path / "a", module, smoothed, data, plain, rounds=4, device="cpu")
     ps.run("gd", ps.Problem(ps.random_quadratics(3, 2)), rounds=2, out=tmp_path / "b")
     with pytest.raises(ps.InputError, match="holds no training"):
         resume(tmp_path / "b", module, cross_entropy, data, plain, rounds=4, device="cpu")

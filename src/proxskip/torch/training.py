@@ -226,6 +226,7 @@ def resume(
         if changes:
             raise InputError("this folder belongs to another training: " + "; ".join(changes) + ".")
         run.load(keep)
+        run.check_loss()
         return run.go(limits, callbacks, progress, keep)
 
 
@@ -534,6 +535,18 @@ class Run:
         self.best_buffers = [state[f"best.buffers.{k}"] for k in range(len(self.best_buffers))]
         if keep.checkpoint.note is not None:
             self._note(keep.checkpoint.note)
+
+    def check_loss(self) -> None:
+        """Refuse another loss than the one whose value the last record has."""
+        last = self.trace.last()
+        if last["round"] != self.training.round:  # a training that diverged has no record of where it stands
+            return
+        f = self.training.measured()[0]["f"]
+        rounding = torch.finfo(self.training.dtype).eps ** 0.5  # sums differ a little from device to device
+        if abs(f - last["f"]) > rounding * (1.0 + abs(last["f"])):
+            raise InputError(
+                f"the loss is {f:.6g} where this training recorded {last['f']:.6g}; pass the loss that train got."
+            )
 
 
 NUMBERS = ("spent", "simulated", "best_f", "best_round")
