@@ -24,7 +24,7 @@ from proxskip.engines.cpu import engine as cpu
 from proxskip.engines.cpu import kernels, shards
 from proxskip.engines.cpu.cohort import Cohort
 from proxskip.engines.cpu.engine import CpuEngine
-from proxskip.engines.local import OneClient
+from proxskip.engines.local import OneClient, no_half
 from proxskip.engines.reference import ReferenceEngine
 from proxskip.engines.sparse_rows import merged_rows
 from proxskip.support import compiling, display
@@ -55,9 +55,9 @@ def descend_on(engine, problem, X, H, gamma, K, seed=3, round=5, step0=0):
     engine.open(problem, {}, seed)
     members = np.arange(problem.n)
     if isinstance(engine, ReferenceEngine):
-        alone = [OneClient(problem, i, seed, Request(None, members, round)) for i in members]
+        alone = [OneClient(problem, i, seed, Request(no_half, members, round)) for i in members]
         return np.stack([client.descend(X[i], H[i], gamma[i], int(K[i])) for i, client in enumerate(alone)])
-    client = engine.client(members, Request(None, members, round))
+    client = engine.client(members, Request(no_half, members, round))
     ends = client.plain_steps(X.copy(), H, np.asarray(gamma), np.asarray(K), step0, 0.0)
     engine.close()
     return ends

@@ -10,7 +10,7 @@ import numpy as np
 from proxskip.codecs import Codec
 from proxskip.core.gossip import Links
 from proxskip.problems.federated import Problem
-from proxskip.types import Array, Column, Counts, Indices, Vectors
+from proxskip.types import Array, Column, Counts, Indices, InputError, Vectors
 
 Pull: TypeAlias = tuple[Column, Array | float]
 """``(tau, centre)``: each step also goes down the gradient of ``tau/2 |z - centre|^2``; fastest with the centre 0.0."""
@@ -78,6 +78,18 @@ ClientHalf = Callable[..., Sent]
 """``half(client, memory, K, *down, **own) -> (up, memory)``"""
 SettleHalf = Callable[..., Vectors]
 """``half(client, memory, *outcome) -> memory``"""
+
+
+def run_half(half: ClientHalf, client: Any, memory: Vectors, K: Counts, *down: Array, **own: Any) -> Sent:
+    """What a half returns, if it has the form of ``Sent``."""
+    match half(client, memory, K, *down, **own):
+        case (tuple() | list()) as up, dict() as new:
+            return tuple(up), new
+    name = getattr(half, "__qualname__", half)
+    raise InputError(
+        f"{name} does not return what goes up and what the client remembers; return two things, a tuple of vectors and "
+        'a dictionary, such as  (x,), {"h": h}.'
+    )
 
 
 def as_sent(v: Array, up: Array, sent: Array) -> Array:

@@ -7,11 +7,19 @@ from collections.abc import Sequence
 import numpy as np
 
 from proxskip.core.engine import Engine, Request, Size, Work, look
-from proxskip.core.exchange import SettleHalf
+from proxskip.core.exchange import SettleHalf, run_half
 from proxskip.engines.local import Sender
 from proxskip.problems.federated import Problem
 from proxskip.support.rows import MemoryRows
-from proxskip.types import Array, Indices, Vectors
+from proxskip.types import Array, Indices, InputError, Vectors
+
+
+class Remembered(dict[str, Array]):
+    """What clients remember, by name."""
+
+    def __missing__(self, name: str) -> Array:
+        known = f"only {', '.join(self)}" if self else "nothing"
+        raise InputError(f'clients remember {known}, and not "{name}"; name it in remembers= of the method\'s about.')
 
 
 class NearEngine(Engine):
@@ -27,7 +35,7 @@ class NearEngine(Engine):
     together = False
 
     def __init__(self) -> None:
-        self.kept: Vectors = {}
+        self.kept: Vectors = Remembered()
         """What the clients remember, one row per client."""
 
     def client(self, members: Indices, request: Request, place: int) -> Sender:
@@ -40,7 +48,7 @@ class NearEngine(Engine):
         self.problem = problem
         self.seed = seed
         self.journal.begin()
-        self.kept = {k: v.copy() for k, v in memory.items()}
+        self.kept = Remembered((k, v.copy()) for k, v in memory.items())
 
     def run(self, request: Request) -> Work:
         return self._run_together(request) if self.together else self._run_one_by_one(request)
@@ -49,7 +57,7 @@ class NearEngine(Engine):
         cohort = request.cohort
         client = self.client(cohort, request, 0)
         own = {k: v[:, None] for k, v in request.own.items()}
-        up, memory = request.half(client, self._of(cohort), request.K, *request.down, **own)
+        up, memory = run_half(request.half, client, self._of(cohort), request.K, *request.down, **own)
         return self._work(client, cohort, up, memory)
 
     def _work(self, client: Sender, cohort: Indices, up: Sequence[Array], memory: Vectors) -> Work:
@@ -68,7 +76,7 @@ class NearEngine(Engine):
             own = {k: float(v[j]) for k, v in request.own.items()}
             K = request.K if isinstance(request.K, int) else int(request.K[j])
             look(request.halt)
-            up, memory = request.half(client, self._of_one(i), K, *request.down, **own)
+            up, memory = run_half(request.half, client, self._of_one(i), K, *request.down, **own)
             clients.append(client)
             rows.append(up)
             memories.append(memory)
@@ -96,15 +104,15 @@ class NearEngine(Engine):
 
     # -- memory --------------------------------------------------------------------------------------------------------
     def _of_one(self, i: int) -> Vectors:
-        return {k: np.array(v[i]) for k, v in self.kept.items()}
+        return Remembered((k, np.array(v[i])) for k, v in self.kept.items())
 
     def _is_everyone(self, cohort: Indices) -> bool:
         return len(cohort) == self.problem.n
 
     def _of(self, cohort: Indices) -> Vectors:
         if self._is_everyone(cohort):
-            return {k: np.asarray(v) for k, v in self.kept.items()}
-        return {k: np.asarray(v)[cohort] for k, v in self.kept.items()}
+            return Remembered((k, np.asarray(v)) for k, v in self.kept.items())
+        return Remembered((k, np.asarray(v)[cohort]) for k, v in self.kept.items())
 
     def _keep(self, i: int, memory: Vectors) -> None:
         for k, v in memory.items():

@@ -104,7 +104,7 @@ class OneClient(Sender):
         anchor: Anchor | None = None,
         until: float | None = None,
     ) -> Any:
-        check_descent(pull, momentum, anchor, until)
+        check_descent(self.request, K, pull, momentum, anchor, until)
         if anchor is not None:
             return self._descend_anchored(x, h, gamma, K, anchor)
         y = before = x
@@ -182,8 +182,13 @@ class OneClient(Sender):
         return values[self.i] if isinstance(values, tuple) or np.ndim(values) else values
 
 
-def check_descent(pull: Pull | None, momentum: Column, anchor: Anchor | None, until: Column | None) -> None:
-    """Refuse options that cannot be combined."""
+def check_descent(
+    request: Request, K: Counts, pull: Pull | None, momentum: Column, anchor: Anchor | None, until: Column | None
+) -> None:
+    """Refuse local steps of which nobody said how many, and options that cannot be combined."""
+    asked_for_none = isinstance(request.K, int) and request.K == 0
+    if asked_for_none and request.half is not no_half and not np.any(K):
+        raise InputError("the client half descends, but exchange was given no K; call exchange(half, ..., K=...).")
     if until is not None and pull is None:
         raise InputError("until needs a pull, because it compares with the distance from its centre; give both.")
     if anchor is not None and (pull is not None or np.any(momentum)):

@@ -96,7 +96,7 @@ class StackClient(Sender):
         until: Column | None = None,
     ) -> Any:
         has_momentum = np.ndim(momentum) > 0 or bool(momentum != 0.0)
-        check_descent(pull, has_momentum, anchor, until)
+        check_descent(self.request, K, pull, has_momentum, anchor, until)
         steps = np.broadcast_to(np.asarray(K, dtype=np.int64), (len(self.members),))
         if anchor is not None:
             return self.anchored_steps(x, h, gamma, steps, anchor)

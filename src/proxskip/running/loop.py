@@ -38,7 +38,7 @@ from proxskip.running.stop import Verdict
 from proxskip.running.verdicts import verdict_on
 from proxskip.running.watch import RunWatch, advice, at_start, not_finite
 from proxskip.support.sums import weighted_sum
-from proxskip.types import AnyArray, Array, EngineError, EngineInUse, GradientWarning, Stack, Vectors
+from proxskip.types import AnyArray, Array, EngineError, EngineInUse, GradientWarning, InputError, Stack, Vectors
 
 MOST_LOSSES = 5
 """How often an engine may lose machines since one snapshot before the run gives up."""
@@ -156,7 +156,7 @@ class Loop:
         self.exchange.begin(self.round)
         began = time.perf_counter()
         try:
-            self.server = self.method.round(self.server, self.exchange)
+            server = self.method.round(self.server, self.exchange)
         except BrokenOff:
             self._break_off()
             return None
@@ -164,6 +164,9 @@ class Loop:
             self.exchange.undo(void=True)
             return None
         self.ledger.seconds += time.perf_counter() - began
+        if not isinstance(server, dict):
+            raise InputError(f'round of {self.method.name} must return the server\'s vectors by name, as {{"x": x}}.')
+        self.server = server
         self.round += 1
         if self.clock is not None:
             self.clock.committed()

@@ -149,7 +149,10 @@ def prepare(
     method: Method, problem: Problem, cohorts: Participation, allow_unsafe_step: bool
 ) -> tuple[Method, list[str]]:
     """The method with all its parameters, and warnings; refuse those with which it cannot run."""
-    method = method.complete(problem, cohorts)
+    complete = method.complete(problem, cohorts)
+    if not isinstance(complete, Method):
+        raise InputError(f"complete of {method.name} must return the method, such as  replace(self, gamma=gamma).")
+    method = complete
     notes = method.check(problem, allow_unsafe_step, cohorts)
     if isinstance(cohorts, Given) and len(groups := cohorts.apart(problem.n)) > 1:
         shown = "; ".join(str(g[:8])[1:-1] + (", ..." if len(g) > 8 else "") for g in groups[:4])

@@ -14,11 +14,11 @@ import numpy as np
 
 from proxskip import theory
 from proxskip.core.engine import Request, Size, Work
-from proxskip.core.exchange import SettleHalf
+from proxskip.core.exchange import SettleHalf, run_half
 from proxskip.engines.cpu import kernels
 from proxskip.engines.cpu.cohort import Cohort, threads_for
 from proxskip.engines.cpu.shards import RangeTask, pack
-from proxskip.engines.in_process import NearEngine
+from proxskip.engines.in_process import NearEngine, Remembered
 from proxskip.engines.sparse_rows import balanced
 from proxskip.problems.clients import value_and_gradient
 from proxskip.problems.federated import Problem
@@ -74,7 +74,7 @@ class CpuEngine(NearEngine):
             return self._run_in_ranges(request, ranges)
         client = self.client(cohort, request)
         own = {name: v[:, None] for name, v in request.own.items()}
-        up, memory = request.half(client, self._of(cohort), request.K, *request.down, **own)
+        up, memory = run_half(request.half, client, self._of(cohort), request.K, *request.down, **own)
         return self._work(client, cohort, up, memory)
 
     def _run_in_ranges(self, request: Request, ranges: list[tuple[int, int]]) -> Work:
@@ -87,7 +87,7 @@ class CpuEngine(NearEngine):
             part = part_of(request, lo, hi)
             client = self.client(part.cohort, part, threads=1)
             own = {name: v[:, None] for name, v in part.own.items()}
-            up, memory = request.half(client, self._of_range(cohort, lo, hi), part.K, *part.down, **own)
+            up, memory = run_half(request.half, client, self._of_range(cohort, lo, hi), part.K, *part.down, **own)
             clients[lo] = client
             sizes[lo] = client.sizes(up) if client.used_codec else ()
             return up, memory
@@ -172,8 +172,8 @@ class CpuEngine(NearEngine):
     def _of_range(self, cohort: Indices, lo: int, hi: int) -> Vectors:
         """The memory of the members lo to hi - 1 of the cohort."""
         if self._is_everyone(cohort):
-            return {name: np.asarray(v)[lo:hi] for name, v in self.kept.items()}
-        return {name: np.asarray(v)[cohort[lo:hi]] for name, v in self.kept.items()}
+            return Remembered((name, np.asarray(v)[lo:hi]) for name, v in self.kept.items())
+        return Remembered((name, np.asarray(v)[cohort[lo:hi]]) for name, v in self.kept.items())
 
     # -- oracles -------------------------------------------------------------------------------------------------------
     def each(self, work: RangeTask, n: int, numbers: float = math.inf, threads: int | None = None) -> None:
