@@ -82,7 +82,8 @@ SettleHalf = Callable[..., Vectors]
 
 def run_half(half: ClientHalf, client: Any, memory: Vectors, K: Counts, *down: Array, **own: Any) -> Sent:
     """What a half returns, if it has the form of ``Sent``."""
-    match half(client, memory, K, *down, **own):
+    answer: Any = half(client, memory, K, *down, **own)
+    match answer:
         case (tuple() | list()) as up, dict() as new:
             return tuple(up), new
     name = getattr(half, "__qualname__", half)
