@@ -12,7 +12,7 @@ from scipy.special import logsumexp
 import proxskip as ps
 from proxskip.methods.built_in import BUILT_IN
 from proxskip.methods.registry import named
-from proxskip.problems import oracles
+from proxskip.problems import oracles, sharded
 from proxskip.problems.poisson import LARGEST
 from proxskip.results import description
 from proxskip.types import Array, InputError
@@ -212,8 +212,11 @@ def test_models_of_files_whose_columns_differ_are_refused(kind: str, columns: li
 
     unnamed, named = model(None), model(["age", "dose"])
     assert ps.Problem([unnamed, named, model(["age", "dose"]), unnamed]).n == 4
-    with pytest.raises(InputError, match=sentence):
-        ps.Problem([unnamed, named, model(columns)])
+    clients = [unnamed, named, model(columns)]
+    elsewhere = [sharded.loaded(sharded.Shards(clients.__getitem__, 3), i)[1] for i in range(3)]
+    for given in clients, elsewhere:  # here, or as what actors report of the shards that they load
+        with pytest.raises(InputError, match=sentence):
+            ps.Problem(given)
 
 
 def test_strata_within_a_client_stay_apart() -> None:
@@ -338,6 +341,10 @@ def test_columns_go_by_their_names() -> None:
         ps.Cox(full, time="months", event="died")
     with pytest.raises(InputError, match='the column "site" holds something else than numbers'):
         ps.Poisson(full.assign(site="north"), "visits")
+    gaps = full.assign(sex=np.where(np.arange(N) % 5 == 3, np.nan, 1.0))
+    for make in (lambda: ps.Poisson(gaps, "visits"), lambda: ps.Cox(gaps, "weeks", "died")):
+        with pytest.raises(InputError, match='the column "sex" holds nan in row 3; remove or repair such rows'):
+            make()
     twice = full.rename(columns={"bmi": "age"})
     for make in (lambda: ps.Poisson(twice, "visits"), lambda: ps.Cox(twice, "weeks", "died")):
         with pytest.raises(InputError, match='2 columns have the name "age"; give each a name of its own'):

@@ -115,9 +115,10 @@ ZERO[7], DOUBLE[7] = 0.0, 2.0
         (sites(ps.Logistic(A, CLASS)).with_psi(ps.prox.L1(0.1)), "psi = .* shrinks"),
         (sites(ps.Logistic(A, CLASS)).with_batch(5), "minibatches"),
         (weighted(ps.Logistic(A, CLASS), "equal"), "rows count differently"),
+        (ps.Problem([ps.Logistic(A[:50], CLASS[:50]), ps.Logistic(A, CLASS)]), r"weights=\[f.N for f in clients\]\)"),
         (sites(ps.Logistic(A, CLASS, row_weights=DOUBLE)), "rows count differently"),
         (sites(ps.Logistic(A, CLASS, row_weights=ZERO)), "weight zero"),
-        (sites(ps.Softmax(A, CLASS)), "the loss of the clients is softmax"),
+        (sites(ps.Softmax(A, CLASS)), "the loss of the clients is softmax; a table needs one of squared, logistic"),
         (ps.Problem(ps.random_quadratics(3, 2, 1.0, 0.1, seed=0)), "the loss of the clients is None"),
     ],
 )

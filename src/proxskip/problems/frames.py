@@ -56,11 +56,15 @@ def listed(columns: Iterable[object]) -> str:
 def _numbers(column: npt.ArrayLike, name: object) -> Array:
     """A column of a data frame as numbers."""
     try:
-        return np.asarray(column, dtype=np.float64)
+        numbers = np.asarray(column, dtype=np.float64)
     except (TypeError, ValueError):
         raise InputError(
             f'the column "{name}" holds something else than numbers; leave it out, or encode it in columns of 0 and 1.'
         ) from None
+    if not np.isfinite(numbers).all():
+        j = int(np.argmin(np.isfinite(numbers)))
+        raise InputError(f'the column "{name}" holds {numbers[j]} in row {j}; remove or repair such rows.')
+    return numbers
 
 
 def names_of(names: tuple[str, ...] | None, features: int, intercept: bool = False) -> tuple[str, ...]:

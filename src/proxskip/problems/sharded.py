@@ -65,6 +65,8 @@ class RemoteClient:
     has_hessian: bool = False
     contradiction: str | None = None
     """How its gradient and its value contradict each other; None if they do not."""
+    columns: tuple[str, ...] | None = None
+    """The names of its columns, if somebody gave them."""
 
     def value(self, x: Array, *rows: object) -> NoReturn:
         """Refused: the data are not here."""
@@ -89,7 +91,7 @@ def loaded(source: Shards, i: int) -> tuple[Oracle, RemoteClient]:
         dtype, classes = f.dtype if linear else np.dtype(np.float64), oracles.attribute(f, "classes")
         known = RemoteClient(
             source.name(i), d, N, has_rows, L_known, L, mu, L_rows, loss, dtype, l2, classes, digest.hexdigest(),
-            oracles.has_hessian(f), gradient_check.of_client(f, np.zeros(d), i),
+            oracles.has_hessian(f), gradient_check.of_client(f, np.zeros(d), i), oracles.given_columns(f),
         )  # fmt: skip
         return f, known
     except Exception as error:

@@ -190,8 +190,8 @@ def _check(problem: Any, x: Array) -> None:
     kinds = {str(oracles.attribute(f, "loss")) for f in problem.clients}
     if len(kinds) > 1 or not kinds <= MODELS.keys():
         raise InputError(
-            f"the loss of the clients is {', '.join(sorted(kinds))}; there are errors where all have the same of "
-            f"{', '.join(MODELS)}."
+            f"the loss of the clients is {', '.join(sorted(kinds))}; a table needs one of {', '.join(MODELS)}, the "
+            "same for all clients."
         )
     if not oracles.has_rows(problem.clients[0]):
         raise InputError("A is an operator, which has no Hessian; give a matrix.")
@@ -202,7 +202,8 @@ def _check(problem: Any, x: Array) -> None:
     each = np.concatenate([w * s for w, s in zip(problem.weights, weights, strict=True)])
     if not np.allclose(each * len(each), 1.0, rtol=1e-9, atol=0.0):
         raise InputError(
-            'rows count differently, which is no likelihood; use split(..., weights="rows") and no row_weights.'
+            "rows count differently, which is no likelihood; weight clients by their rows, with split(..., "
+            'weights="rows") or Problem(clients, weights=[f.N for f in clients]), and give no row_weights.'
         )
 
 
