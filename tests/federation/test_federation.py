@@ -67,6 +67,19 @@ def test_settings_become_toml(word: str, said: str) -> None:
     assert script().setting(word) == said
 
 
+def test_a_server_of_ones_own_may_write_another_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module, result = script(), tmp_path / "result.json"
+    (tmp_path / "about.json").write_text('{"nodes": 2}')
+    monkeypatch.setattr(module, "HOME", tmp_path)
+    monkeypatch.setattr(module, "processes", lambda: {"node-0": {"pid": os.getpid()}})
+    monkeypatch.setattr(module, "alive", lambda pid: True)
+    monkeypatch.setattr(module.subprocess, "run", lambda *words, **options: result.write_text('{"auc": 0.9}'))
+    assert module.run([]) == 0
+    assert str(result) in capsys.readouterr().out
+
+
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not TOOLS, reason="openssl or ssh-keygen is missing")
 @pytest.mark.slow
