@@ -771,6 +771,17 @@ def test_a_figure_that_yields_nothing_is_refused() -> None:
             return panel("p", "steps", bench.run(["gd"], rounds=2))
 
 
+def test_a_figure_whose_claims_are_not_yielded_says_so_in_place_of_a_table(
+    data: str, tmp_path: Path, call: Any
+) -> None:
+    (tmp_path / "mine.py").write_text(MINE.replace("yield claims.claim(", "claims.claim("))
+    code, text, _ = call("reproduce", tmp_path / "mine.py", "--data", data, "--out", tmp_path / "r", "--quick")
+    assert code == 0
+    assert "Nothing is claimed; in a figure of your own, write yield before each of its claims." in text
+    assert "verdict" not in text
+    assert "0 claims" not in text
+
+
 def test_a_file_without_a_figure_is_refused(tmp_path: Path, call: Any) -> None:
     (tmp_path / "mine.py").write_text("x = 3\n")
     code, _, err = call("reproduce", tmp_path / "mine.py", "--out", tmp_path / "r")

@@ -75,6 +75,15 @@ def _interrupt(*_: object) -> None:
 
 
 def _print(report: ReproductionReport, out: Path) -> None:
+    """The verdicts, and where the page is."""
+    if report.claims:
+        _print_claims(report)
+    else:
+        print("Nothing is claimed; in a figure of your own, write yield before each of its claims.")
+    print(f"Open {out / PAGE} in a browser; all numbers are in {out / 'results.json'}.")
+
+
+def _print_claims(report: ReproductionReport) -> None:
     """What passed first, then what failed, what is open, and what was only measured."""
     cells, counts = [], []
     for verdict, (word, _, words) in VERDICTS.items():
@@ -85,4 +94,3 @@ def _print(report: ReproductionReport, out: Path) -> None:
     output.print_table(report.title, ("id", "verdict", "claim", "measured"), cells, styles)
     total = len(report.claims)
     print(f"{total} {'claim' if total == 1 else 'claims'}: {', '.join(counts)}.")
-    print(f"Open {out / PAGE} in a browser; all numbers are in {out / 'results.json'}.")

@@ -279,7 +279,7 @@ RUNNING = (
     *RAY,
     SEED,
     Flag("seeds", "N runs, seeds from --seed on; one if nothing is drawn", whole("seeds"), "N"),
-    Flag("network", f"simulate {NETWORKS}", network, "NAME"),
+    Flag("network", f"simulate {', '.join(NAMED)}", network, "NAME"),
     THREADS,
 )
 OUTPUT = (
