@@ -711,6 +711,14 @@ def test_sites_whose_columns_differ_are_refused(clock: Clock) -> None:
         start(app, ps.Newton())
 
 
+def test_sites_whose_classes_differ_are_refused(clock: Clock) -> None:
+    A, y = np.random.default_rng(0).standard_normal((40, 2)), np.arange(40) % 2
+    clients = [ps.Logistic(A, labels) for labels in (y, y.astype(float), y + 1, y)]
+    app = client_app(lambda context: clients[int(context.node_config["partition-id"])])
+    with pytest.raises(ps.InputError, match=r"client-2 has the classes \(1, 2\) but client-0 has \(0, 1\)"):
+        start(app, ps.Newton())
+
+
 @pytest.mark.parametrize(
     ("rows", "least", "refused"),
     [(36, None, "sends no Hessian of fewer than 10"), (40, None, None), (36, 9, None), (40, 11, "answers nothing")],

@@ -127,6 +127,7 @@ def _about(worker: Worker, context: Context, batch: int | None, noise: Noise | N
         "lambda": float(getattr(oracle, "l2", 0.0) or 0.0),
         "hessian": has_hessian(oracle),
         "columns": attribute(oracle, "columns"),
+        "classes": attribute(oracle, "classes"),
         "noise": None if noise is None else [noise.clip, noise.std],
         # it quotes two slopes of f, which a client that adds noise keeps to itself
         "contradiction": None if noise is not None else gradient_check.of_client(oracle, np.zeros(worker.d), 0),

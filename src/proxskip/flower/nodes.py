@@ -19,7 +19,7 @@ from proxskip.flower.envelope import HELLO, log, unwrap, wrap
 from proxskip.flower.noise import Noise
 from proxskip.problems.federated import Problem
 from proxskip.support.time_limits import within
-from proxskip.types import Array, InputError, Prox
+from proxskip.types import Array, InputError, Label, Prox
 
 APP_ERRORS = (1, 2, 7, 8)
 """Flower's error codes for an app that cannot be loaded or raised: waiting does not help."""
@@ -101,6 +101,7 @@ class FederatedClient:
         noise: what it adds to its uploads; None for nothing.
         contradiction: how its gradient and its value contradict each other; None if they do not.
         least_rows: with fewer rows it sends no Hessian.
+        classes: the labels that its function tells apart; None if it knows none.
     """
 
     node: int
@@ -118,6 +119,7 @@ class FederatedClient:
     noise: Noise | None = None
     contradiction: str | None = None
     least_rows: int = 0
+    classes: tuple[Label, ...] | None = None
 
     def value(self, x: Array) -> float:
         raise InputError(f"{self.name} is a remote client; only it can evaluate its function.")
@@ -154,10 +156,11 @@ class FederatedClient:
             )
         noise, has_hessian = Noise.of(words.get("noise"), name), words.get("hessian") is True
         columns = None if words.get("columns") is None else tuple(map(str, words["columns"]))
+        classes = None if words.get("classes") is None else tuple(words["classes"])
         fault = words.get("contradiction")
         return FederatedClient(
             node, name, partition, d, N, L, mu, kind, l2, known, has_hessian, columns, noise,
-            None if fault is None else str(fault)[:MAX_SENTENCE], least_rows,
+            None if fault is None else str(fault)[:MAX_SENTENCE], least_rows, classes,
         )  # fmt: skip
 
 
@@ -182,6 +185,11 @@ def as_problem(remotes: Sequence[FederatedClient], weights: str | Sequence[float
             raise InputError(
                 f"{r.name} has the columns {r.columns} but {first.name} has {first.columns}; give every client the "
                 "same, in the same order."
+            )
+        if r.classes != first.classes:
+            raise InputError(
+                f"{r.name} has the classes {r.classes} but {first.name} has {first.classes}; give every client all of "
+                "them, with classes=."
             )
         if r.l2 != first.l2:
             raise InputError(
