@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from proxskip.codecs import Codec, Identity
-from proxskip.core.exchange import ClientHalf, run_half
+from proxskip.core.exchange import ClientHalf, checked_answer
 from proxskip.problems.clients import expansion_length
 from proxskip.types import Array, Column, Counts, Vectors
 
@@ -53,7 +53,8 @@ class IdleClient:
     ) -> Route:
         """How each vector that the half sends up travels."""
         with np.errstate(all="ignore"):
-            up, _ = run_half(half, self, memory, K, *down, **own)
+            answer = half(self, memory, K, *down, **own)
+            up, _ = checked_answer(half, answer)
         # the identity of an object says which ``send`` made it
         sent = {id(v): (codec, number) for number, (v, codec) in enumerate(self.sent)}
         return tuple(Trip(*sent.get(id(v), (None, 0)), len(v)) for v in up)

@@ -80,9 +80,8 @@ SettleHalf = Callable[..., Vectors]
 """``half(client, memory, *outcome) -> memory``"""
 
 
-def run_half(half: ClientHalf, client: Any, memory: Vectors, K: Counts, *down: Array, **own: Any) -> Sent:
-    """What a half returns, if it has the form of ``Sent``."""
-    answer: Any = half(client, memory, K, *down, **own)
+def checked_answer(half: ClientHalf, answer: Any) -> Sent:
+    """What a half returned, if it has the form of ``Sent``."""
     match answer:
         case (tuple() | list()) as up, dict() as new:
             return tuple(up), new

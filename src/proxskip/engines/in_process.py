@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from proxskip.core.engine import Engine, Request, Size, Work, look
-from proxskip.core.exchange import SettleHalf, run_half
+from proxskip.core.exchange import SettleHalf, checked_answer
 from proxskip.engines.local import Sender
 from proxskip.problems.federated import Problem
 from proxskip.support.rows import MemoryRows
@@ -57,7 +57,8 @@ class NearEngine(Engine):
         cohort = request.cohort
         client = self.client(cohort, request, 0)
         own = {k: v[:, None] for k, v in request.own.items()}
-        up, memory = run_half(request.half, client, self._of(cohort), request.K, *request.down, **own)
+        answer = request.half(client, self._of(cohort), request.K, *request.down, **own)
+        up, memory = checked_answer(request.half, answer)
         return self._work(client, cohort, up, memory)
 
     def _work(self, client: Sender, cohort: Indices, up: Sequence[Array], memory: Vectors) -> Work:
@@ -76,7 +77,8 @@ class NearEngine(Engine):
             own = {k: float(v[j]) for k, v in request.own.items()}
             K = request.K if isinstance(request.K, int) else int(request.K[j])
             look(request.halt)
-            up, memory = run_half(request.half, client, self._of_one(i), K, *request.down, **own)
+            answer = request.half(client, self._of_one(i), K, *request.down, **own)
+            up, memory = checked_answer(request.half, answer)
             clients.append(client)
             rows.append(up)
             memories.append(memory)

@@ -29,7 +29,7 @@ import numpy.typing as npt
 from proxskip import prox
 from proxskip.codecs import Codec
 from proxskip.core.engine import Request
-from proxskip.core.exchange import Anchor, ClientHalf, Pull, SettleHalf, run_half
+from proxskip.core.exchange import Anchor, ClientHalf, Pull, SettleHalf, checked_answer
 from proxskip.core.gossip import Links
 from proxskip.engines.local import no_half
 from proxskip.minimizing.functions import CURVATURE_SLACK, Smooth, curvature
@@ -338,7 +338,8 @@ class SoloExchange:
         if own is not None or np.ndim(K) > 0:
             raise _needs_clients("has numbers of each client's own")
         self.start = down[0] if down and K == 1 else None  # for the bound of methods that take a prox at every step
-        up, new = run_half(half, self.client, self.memory, K, *down)  # type: ignore[arg-type]
+        answer = half(self.client, self.memory, K, *down)
+        up, new = checked_answer(half, answer)
         if new:
             self.memory = {**self.memory, **new}
         self.iterations += K  # type: ignore[operator]

@@ -14,7 +14,7 @@ import numpy as np
 
 from proxskip import theory
 from proxskip.core.engine import Request, Size, Work
-from proxskip.core.exchange import SettleHalf, run_half
+from proxskip.core.exchange import SettleHalf, checked_answer
 from proxskip.engines.cpu import kernels
 from proxskip.engines.cpu.cohort import Cohort, threads_for
 from proxskip.engines.cpu.shards import RangeTask, pack
@@ -74,7 +74,8 @@ class CpuEngine(NearEngine):
             return self._run_in_ranges(request, ranges)
         client = self.client(cohort, request)
         own = {name: v[:, None] for name, v in request.own.items()}
-        up, memory = run_half(request.half, client, self._of(cohort), request.K, *request.down, **own)
+        answer = request.half(client, self._of(cohort), request.K, *request.down, **own)
+        up, memory = checked_answer(request.half, answer)
         return self._work(client, cohort, up, memory)
 
     def _run_in_ranges(self, request: Request, ranges: list[tuple[int, int]]) -> Work:
@@ -87,7 +88,8 @@ class CpuEngine(NearEngine):
             part = part_of(request, lo, hi)
             client = self.client(part.cohort, part, threads=1)
             own = {name: v[:, None] for name, v in part.own.items()}
-            up, memory = run_half(request.half, client, self._of_range(cohort, lo, hi), part.K, *part.down, **own)
+            answer = request.half(client, self._of_range(cohort, lo, hi), part.K, *part.down, **own)
+            up, memory = checked_answer(request.half, answer)
             clients[lo] = client
             sizes[lo] = client.sizes(up) if client.used_codec else ()
             return up, memory

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from proxskip.core.engine import Engine, Mixed, Request, Work
-from proxskip.core.exchange import SettleHalf, run_half
+from proxskip.core.exchange import SettleHalf, checked_answer
 from proxskip.core.gossip import Mixer
 from proxskip.engines.gpu.cuda import CardArray, mixed, weighted_sum
 from proxskip.engines.gpu.device import need_cupy
@@ -57,7 +57,8 @@ class GpuEngine(Engine):
         cohort = request.cohort
         client = CardCohort(self, cohort, request)
         down = [self.place(v) for v in request.down]
-        up, memory = run_half(request.half, client, self._memory_of(cohort), request.K, *down, **client.own_columns)
+        answer = request.half(client, self._memory_of(cohort), request.K, *down, **client.own_columns)
+        up, memory = checked_answer(request.half, answer)
         self._keep(cohort, memory)
         sizes = client.sizes(up) if client.used_codec else ()
         steps = np.asarray(client.step) if client.had_criterion else None

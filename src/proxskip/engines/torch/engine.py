@@ -13,7 +13,7 @@ from torch import Tensor
 
 from proxskip import theory
 from proxskip.core.engine import Engine, Request, Size, Work, look
-from proxskip.core.exchange import SettleHalf, run_half
+from proxskip.core.exchange import SettleHalf, checked_answer
 from proxskip.core.gossip import Mixer
 from proxskip.engines.torch.client_memory import ClientMemory, MembersMemory, Stacks
 from proxskip.engines.torch.cohort import DeviceCohort, column
@@ -128,7 +128,8 @@ class TorchEngine(Engine):
             # per-client inputs are cut at the same places
             own = {k: column(v[places], self.zero) for k, v in request.own.items()}
             K = request.K if isinstance(request.K, int) else request.K[places]
-            up, new = run_half(request.half, client, self._memory_of(members), K, *down, **own)
+            answer = request.half(client, self._memory_of(members), K, *down, **own)
+            up, new = checked_answer(request.half, answer)
             kept.append((members, self._aside(client, new)))
             ups.append([self.remembered.aside(client.stack(v)) for v in up])
             gradients += client.gradients
