@@ -59,14 +59,14 @@ def test_torchrun_starts_again_and_goes_on_bit_by_bit(tmp_path):
     """The example, once undisturbed and once with a process that dies after an average that the other one saves."""
     script = Path(__file__).parents[2] / "examples" / "torchrun" / "train.py"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    # torchrun looks so rarely that the other process saves, and notices by itself
+    # torchrun looks so rarely that the other process mostly saves before it is ended
     torchrun += ["--max-restarts", "2", "--monitor-interval", "2"]
     curves = []
     for name, extra in (("whole", []), ("killed", ["--die", "3"])):
         call = [*torchrun, str(script), "--rounds", "6", "--out", str(tmp_path / name), *extra]
         done = subprocess.run(call, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, timeout=600)
         assert done.returncode == 0, done.stderr.decode()[-2000:]
-        assert (b"a rank died" in done.stderr) == (name == "killed")
+        assert (b"exitcode: 1" in done.stderr) == (name == "killed")
         curves.append(json.loads((tmp_path / name / "accuracy.json").read_text()))
         assert (tmp_path / name / "torchrun.png").stat().st_size > 10_000
     assert curves[0] == curves[1]
