@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import InitVar, dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -380,9 +381,13 @@ class Problem:
         return replace(self, smoothness=smoothness, solved_as=self)
 
     def evaluated_by(self, holder: RemoteValues) -> Problem:
-        """The same problem with values and gradients from an engine."""
+        """The same problem with values and gradients from an engine; what was computed of it before stays known."""
         _ = self.solution  # its own Newton steps would go through the engine
-        return EvaluatedElsewhere(self, holder)
+        return copy(self)._take_values_from(holder)
+
+    def _take_values_from(self, holder: RemoteValues) -> Self:
+        object.__setattr__(self, "elsewhere", ValuesElsewhere(holder, self.clients))
+        return self
 
     def without_minimum(self) -> Problem:
         """The same problem without x* and f*, which may take long to compute; f - f* is then unknown."""
@@ -460,13 +465,6 @@ class Problem:
         if self.solution is None or not self.checks_steps:
             return float("nan")
         return float(self.weights @ self._sampling[1])
-
-
-class EvaluatedElsewhere(Problem):
-    """A problem with values and gradients from an engine; what was computed of it before stays known."""
-
-    def __init__(self, problem: Problem, holder: RemoteValues) -> None:
-        vars(self).update(vars(problem), elsewhere=ValuesElsewhere(holder, problem.clients))
 
 
 def _positive_L(L: float) -> float:
