@@ -410,7 +410,10 @@ def test_replies_that_are_not_ours_are_counted_and_dropped(words: str | None, cl
     assert out.summary["participation"] == {"client-0": 3, "client-1": 3, "client-2": 0, "client-3": 3}
 
 
-@pytest.mark.parametrize("nonsense", [{"d": float("inf")}, {"mu": float("nan")}, {"name": "../x"}, {"L": "no"}])
+@pytest.mark.parametrize(
+    "nonsense",
+    [{"d": float("inf")}, {"mu": float("nan")}, {"name": "../x"}, {"L": "no"}, {"columns": 5}, {"classes": True}],
+)
 def test_a_stranger_who_talks_nonsense_stays_outside(nonsense: dict[str, Any], clock: Clock) -> None:
     """A node goes, and one comes that does not say who it is: the run goes on without both."""
     app = quad_app()

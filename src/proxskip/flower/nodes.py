@@ -144,6 +144,8 @@ class FederatedClient:
             mu = None if words["mu"] is None or not known else float(words["mu"])
             d, N, kind, l2 = int(words["d"]), int(words["N"]), str(words["kind"])[:32], float(words["lambda"])
             least_rows = int(words.get("least_rows") or 0)
+            columns = None if words.get("columns") is None else tuple(map(str, words["columns"]))
+            classes = None if words.get("classes") is None else tuple(words["classes"])
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(f"node {node} did not identify itself ({error}); run the same app everywhere.") from None
         if not _NAME.fullmatch(name):
@@ -155,8 +157,6 @@ class FederatedClient:
                 "be positive, and mu and partition not negative."
             )
         noise, has_hessian = Noise.of(words.get("noise"), name), words.get("hessian") is True
-        columns = None if words.get("columns") is None else tuple(map(str, words["columns"]))
-        classes = None if words.get("classes") is None else tuple(words["classes"])
         fault = words.get("contradiction")
         return FederatedClient(
             node, name, partition, d, N, L, mu, kind, l2, known, has_hessian, columns, noise,

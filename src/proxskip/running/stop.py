@@ -127,9 +127,13 @@ class Stop:
             residual = accuracy.residual(problem, x, y, probed)
             if not residual.most <= self.tol:
                 return _unproved("the gradient norm", residual, self.tol)
-            room = self.tol - residual.most
-            if probed is not None and (doubt := probed.doubt(room, self.tol)):
-                return Unproved(doubt, not room < probed.spoils < self.tol, Status.INEXACT)
+            if probed is not None:
+                room = self.tol - residual.most
+                doubt = probed.doubt(room, self.tol)
+                # a smaller residual leaves more room for the error of the prox
+                falls_short = room < probed.spoils < self.tol
+                if doubt is not None:
+                    return Unproved(doubt, hopeless=not falls_short, status=Status.INEXACT)
         if self.target is not None:
             gap = accuracy.gap(problem, x)
             if not gap.most <= self.target:
@@ -177,4 +181,4 @@ def _unproved(name: str, measured: accuracy.Bounded, tolerance: float) -> Unprov
         f"the tolerance {tolerance:.3g} is below what rounding can confirm: {name} is {measured.value:.3g} with a "
         f"rounding error of up to {measured.error:.2g},"
     )
-    return Unproved(sentence, not measured.error < tolerance, Status.PRECISION)
+    return Unproved(sentence, hopeless=not measured.error < tolerance)

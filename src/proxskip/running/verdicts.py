@@ -77,11 +77,13 @@ def reached(run: Standing) -> Verdict | None:
     if not run.is_measured or not stop.reached(records.row):
         return None
     missed = records.missed
-    if missed is not None and not missed.hopeless and len(records.undecided) < MAX_UNDECIDED:
+    if missed is None:
+        return stop.converged(run.round, run.contradiction or doubted(run))
+    if not missed.hopeless and len(records.undecided) < MAX_UNDECIDED:
         return None
-    if missed is not None and missed.status is Status.PRECISION:
+    if missed.status is Status.PRECISION:
         return Verdict(Status.PRECISION, f"{missed.sentence} after {run.round} rounds{and_so(doubted(run))}")
-    return stop.converged(run.round, run.contradiction or doubted(run) or (missed and missed.sentence))
+    return stop.converged(run.round, run.contradiction or missed.sentence)
 
 
 def doubted(run: Standing, is_claimed: bool = True) -> str | None:
