@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import InitVar, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Literal, Self
 
@@ -47,7 +47,6 @@ class Problem:
         d: the number of unknowns, needed only if no client has an attribute d.
         info: anything to keep with the problem; it is written to the description of a run.
         find_minimum: whether ``solution`` is computed, which f - f* needs; see ``without_minimum``.
-        solved_as: a problem with the same solution, which is then taken from there.
 
     >>> from proxskip.problems.quadratic import Quadratic
     >>> problem = Problem([Quadratic([1.0, 2.0], [1.0, 1.0]), Quadratic([3.0, 1.0], [0.0, 1.0])])
@@ -65,13 +64,12 @@ class Problem:
     d: int = 0
     info: Mapping[str, Any] = field(default_factory=dict)
     find_minimum: bool = True
-    solved_as: InitVar[Problem | None] = None
     sibling: Problem | None = field(default=None, init=False)
     """The problem of which this one is a variant with the same solution."""
     elsewhere: ValuesElsewhere | None = field(default=None, init=False)
     """Where values and gradients come from, unless they are computed here."""
 
-    def __post_init__(self, solved_as: Problem | None) -> None:
+    def __post_init__(self) -> None:
         def put(name: str, value: object) -> None:
             object.__setattr__(self, name, value)  # the dataclass is frozen
 
@@ -99,7 +97,6 @@ class Problem:
             self._check_batch(self.batch)
         if self.whole is None:
             put("whole", self._clients.whole(self.weights))
-        put("sibling", solved_as)
 
     def _check_batch(self, batch: int) -> None:
         sizes = self._clients.sizes()
@@ -374,11 +371,15 @@ class Problem:
     # -- variants ------------------------------------------------------------------------------------------------------
     def with_batch(self, batch: int | None) -> Problem:
         """The same problem with gradients from minibatches of this many rows, drawn without replacement."""
-        return replace(self, batch=batch, solved_as=self)
+        return replace(self, batch=batch)._solved_as(self)
 
     def with_smoothness(self, smoothness: Smoothness) -> Problem:
         """The same problem with another ``L``, and so with other step sizes."""
-        return replace(self, smoothness=smoothness, solved_as=self)
+        return replace(self, smoothness=smoothness)._solved_as(self)
+
+    def _solved_as(self, sibling: Problem) -> Self:
+        object.__setattr__(self, "sibling", sibling)
+        return self
 
     def evaluated_by(self, holder: RemoteValues) -> Problem:
         """The same problem with values and gradients from an engine; what was computed of it before stays known."""

@@ -142,8 +142,8 @@ class Sharded(Problem):
     holder: RemoteValues | None = None
     source: Shards | None = None
 
-    def __post_init__(self, solved_as: Problem | None) -> None:
-        super().__post_init__(solved_as)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         assert self.holder is not None
         object.__setattr__(self, "elsewhere", ValuesElsewhere(self.holder, self.clients))
 
