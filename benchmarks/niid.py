@@ -238,6 +238,18 @@ def everything(todo: list[Cell], out: Path, seeds: int, minutes: float) -> Itera
             yield result
 
 
+def length_of(steps: int) -> str:
+    """How long a round is, in words."""
+    return f"{steps} steps" if steps else "10 epochs"
+
+
+def published_part(results: Results) -> str:
+    """The published part as its page shows it: a table and what is missing of it."""
+    todo = cells("published", False, results)
+    missing = [f"- {line}" for line in not_run(todo, results)]
+    return "\n".join([*table([r for r in results if r["steps"] == 0]), *([""] if missing else []), *missing])
+
+
 def line_of(r: dict[str, Any]) -> str:
     """A row of a Markdown table: the last and the best accuracy of each seed, and how the published one is met."""
     test = np.array(r["test"])
@@ -252,7 +264,7 @@ def line_of(r: dict[str, Any]) -> str:
     steps = "10 epochs" if r["steps"] == 0 else r["steps"]
     words = METHODS[r["method"]]
     chi = r["chi"] or words.get("chi", "" if words["control"] == "none" else "default")
-    shown = f"{published:.2f}" if published is not None else ""
+    shown = "" if published is None else f"{published:.2f}" + (f" ± {deviation:.2f}" if deviation else "")
     return (
         f"| {SPLITS[r['split']]} | {steps} | {r['method']} | {chi} | {best.mean():.2f} ± {best.std():.2f} "
         f"| {', '.join(f'{v:.1f}' for v in best)} | {', '.join(f'{v:.1f}' for v in last)} | {shown} | {verdict} |"
@@ -294,7 +306,8 @@ def winners(results: Results) -> list[str]:
 def not_run(todo: list[Cell], results: Results) -> list[str]:
     """The cells without a result."""
     ran = [Cell(*(r[name] for name in Cell._fields)) for r in results]
-    return [f"not run: {cell.method}, {SPLITS[cell.split]}, {cell.steps} steps" for cell in todo if cell not in ran]
+    missing = [cell for cell in todo if cell not in ran]
+    return [f"not run: {cell.method}, {SPLITS[cell.split]}, {length_of(cell.steps)}" for cell in missing]
 
 
 # -- speed -------------------------------------------------------------------------------------------------------------

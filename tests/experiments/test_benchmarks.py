@@ -228,15 +228,15 @@ def result_of(method: str, split: str, steps: int, *ends: float, chi: float | No
     [
         (
             result_of("FedAvg", "labels-2", 0, 93.0, 95.0, 94.0),
-            "| two labels | 10 epochs | FedAvg |  | 96.00 ± 0.82 | 95.0, 97.0, 96.0 | 93.0, 95.0, 94.0 | 96.86 | met |",
+            "| two labels | 10 epochs | FedAvg |  | 96.00 ± 0.82 | 95.0, 97.0, 96.0 | 93.0, 95.0, 94.0 | 96.86 ± 0.30 | met |",
         ),
         (
             result_of("SCAFFOLD", "labels-2", 0, 93.0),
-            "| two labels | 10 epochs | SCAFFOLD | 1.0 | 95.00 ± 0.00 | 95.0 | 93.0 | 96.92 | 1.92 lower |",
+            "| two labels | 10 epochs | SCAFFOLD | 1.0 | 95.00 ± 0.00 | 95.0 | 93.0 | 96.92 ± 0.52 | 1.92 lower |",
         ),
         (
             result_of("FedProx", "labels-1", 0, 23.1),
-            "| one label | 10 epochs | FedProx |  | 50.00 ± 0.00 | 50.0 | 23.1 | 51.79 | met |",
+            "| one label | 10 epochs | FedProx |  | 50.00 ± 0.00 | 50.0 | 23.1 | 51.79 ± 26.75 | met |",
         ),
         (
             result_of("AdamW + h", "labels-1", 94, 60.0, chi=0.3),
@@ -282,6 +282,24 @@ def test_who_wins_and_ties_at_94_steps_is_run_with_937(niid: Any, tmp_path: Path
     assert "not run" not in capsys.readouterr().out
     assert len(niid.main(asked)) == 3
     assert "not run: AdamW + h, two labels, 94 steps" in capsys.readouterr().out
+
+
+@pytest.mark.torch
+def test_the_published_table_of_the_page_is_made_from_the_results_beside_the_script(niid: Any) -> None:
+    results = niid.read(niid.KEPT)
+    page = (BENCHMARKS.parent / "docs" / "niid-bench.md").read_text(encoding="utf-8")
+    part = niid.published_part(results)
+    assert f"<!-- published: begin -->\n{part}\n<!-- published: end -->" in page, "print it with --minutes 0"
+    verdicts = [line.split(" | ")[-1] for line in part.splitlines() if "10 epochs |" in line]
+    met, cells = sum(v == "met |" for v in verdicts), niid.cells("published", False, results)
+    assert f"{len(verdicts)} of the {len(cells)} cells were run. {met} are met" in page
+    ends = {(r["method"], r["split"]): np.mean(r["test"][-1]) for r in results if r["steps"] == 0}
+    for method, split, end in [
+        ("FedAvg", "labels-1", 52.5),
+        ("FedProx", "labels-1", 65.5),
+        ("SCAFFOLD", "labels-2", 96.8),
+    ]:
+        assert f"{ends[method, split]:.1f}" == f"{end}"
 
 
 @pytest.mark.torch
