@@ -25,7 +25,7 @@ from proxskip.experiments import flags as run_flags
 from proxskip.experiments import settings as cli_build
 from proxskip.experiments.paper_table import table1
 from proxskip.methods.registry import METHODS
-from proxskip.results.run_text import STATUS_WORDS
+from proxskip.results.fields import STATUS_WORDS
 from proxskip.running import progress as cli_progress
 from support.comparing import bits
 from support.pages import Terminal

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import os
 import re
@@ -20,7 +21,6 @@ from matplotlib import pyplot
 import proxskip as ps
 from proxskip.engines.reference import ReferenceEngine
 from proxskip.problems.federated import Problem
-from proxskip.results.table import Table
 from proxskip.running import many_runs, progress
 from proxskip.running.sweep import draws
 from proxskip.running.tune import grid, halve, rungs_of
@@ -92,7 +92,7 @@ def test_a_sparkline_falls_where_the_numbers_fall_and_html_shows_text_as_text() 
     assert heights == sorted(heights)  # downwards on the screen
     assert heights[1] - heights[0] == pytest.approx(heights[2] - heights[1], abs=0.1)
     assert display.sparkline([np.nan, 1.0], "gap") == ""
-    assert "<b>" not in display.html("<b>", [("<b>", "<b>")]) + display.table(["<b>"], [["<b>"]], "<b>")
+    assert "<b>" not in display.html("<b>", [("<b>", "<b>")]) + display.table("<b>", ["<b>"], [["<b>"]], ["<b>"])
     assert "<b>" not in display.sparkline([1.0, 2.0], "<b>")
 
 
@@ -424,9 +424,9 @@ def test_a_table_counts_to_the_first_record_that_is_good_enough(tmp_path: Path) 
     never = swept.table(1e-300, y="grad_norm")
     assert [row["reached"] for row in never.rows] == [0, 0]
     assert repr(never).splitlines()[-1].split()[-3:] == ["-", "-", "-"]
-    large = Table(1e-3, "gap", ({**table.rows[0], "bits": 3_276_800.0, "bits min": 2_621_440.0, "bits max": 19e6},))
-    for shown in (repr(large), large.to_latex()):
-        assert "3,276,800 (2,621,440 to 19,000,000)" in shown
+    bits = [f"{table.rows[0][name]:,.0f}" for name in ("bits", "bits min", "bits max")]
+    for shown in (repr(table), table.to_latex()):
+        assert "{} ({} to {})".format(*bits) in shown
     latex = table.to_latex().splitlines()
     assert len(latex) == 5 + len(table.rows) + 1
     assert all(line.count("&") == 4 and line.endswith(r" \\") for line in (latex[2], *latex[4:6]))
@@ -436,6 +436,32 @@ def test_a_table_counts_to_the_first_record_that_is_good_enough(tmp_path: Path) 
     assert [(row["method"], int(row["seed"]), float(row["f"])) for row in kept] == [
         (r.summary["method"], r.summary["seed"], r.summary["f"]) for r in swept
     ]
+
+
+def test_every_table_goes_to_csv_and_latex_with_its_remarks_in_a_notebook(
+    things: dict[str, Any], tmp_path: Path
+) -> None:
+    tuned = ps.tune("gd", PROBLEM, budget=100)
+    tables = {
+        "results": things["results"],
+        "plan": things["plan"],
+        "tuned": tuned,
+        "costs": things["results"].table(1e-3),
+    }
+    for name, table in tables.items():
+        table.to_csv(tmp_path / name)
+        with open(tmp_path / name, newline="") as file:
+            kept = list(csv.DictReader(file))
+        assert len(kept) == len(table.records()), name
+        for row, record in zip(kept, table.records(), strict=True):
+            assert {k: v for k, v in record.items() if isinstance(v, float)} == {
+                k: float(row[k]) for k, v in record.items() if isinstance(v, float)
+            }, name
+        head, *_, last = table.to_latex().splitlines()
+        assert (head[:17], last) == (r"\begin{tabular}{l", r"\end{tabular}"), name
+    assert len(tuned.records()) == len(tuned.candidates) > len(repr(tuned).splitlines()) - 2
+    assert things["plan"].sentence in repr(things["plan"])
+    assert things["plan"].sentence in html.unescape(things["plan"]._repr_html_())
 
 
 def test_tables_are_frames_of_pandas(tmp_path: Path) -> None:

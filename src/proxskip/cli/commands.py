@@ -121,7 +121,7 @@ def _run(o: Namespace) -> int:
         print(run_text.report(summaries[0], labels, o.out))
         if o.seeds is not None:
             rows = [(f"seed {s['seed']}", [s]) for s in summaries]
-            output.print_results("", [*rows, (f"median of {len(rows)}", summaries)])
+            output.print_table(fields.table("", [*rows, (f"median of {len(rows)}", summaries)]))
     return code
 
 
@@ -160,7 +160,7 @@ def _sweep(o: Namespace) -> int:
     if o.json:
         output.as_json([s | {"labels": labels} for s in summaries])
     elif not o.quiet:
-        output.print_results(title, groups)
+        output.print_table(fields.table(title, groups))
         if o.network is not None:
             print(output.fastest(groups, o.network.name))
         output.print_files(files)

@@ -14,6 +14,7 @@ from proxskip import datasets
 from proxskip.cli import output
 from proxskip.problems.federated import Problem
 from proxskip.problems.quadratic import random_quadratics
+from proxskip.results.plain_table import Table
 from proxskip.running.run import run
 from proxskip.support.cores import available_cores
 from proxskip.support.version import __version__
@@ -52,7 +53,7 @@ def command(o: Namespace) -> int:
         output.as_json([dict(zip(("what", "works", "here"), row, strict=True)) for row in rows])
     else:
         cells = [(part, "yes" if works else "no", details) for part, works, details in rows]
-        output.print_table("", ["part", "works", "details"], cells)
+        output.print_table(Table("", ["part", "works", "details"], cells))
     return 0 if all(works for _, works, _ in (*needed, *engines[:2])) else 1
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from proxskip.experiments.paper_table import Table1Row
 from proxskip.results import fields
 from proxskip.results.plain import checked_plain
-from proxskip.results.run_text import STATUS_WORDS
+from proxskip.results.plain_table import Table
 from proxskip.support.display import count, duration, rounded
 from proxskip.types import printable
 
@@ -33,24 +33,23 @@ def fail(sentence: str, code: int) -> int:
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
-def print_table(
-    title: str, head: Sequence[str], rows: Sequence[Sequence[str]], styles: Mapping[str, str] | None = None
-) -> None:
+def print_table(content: Table, styles: Mapping[str, str] | None = None) -> None:
     """Print a table, with numbers to the right; ``styles`` has the colors of certain cells.
 
     A table without sentences is never cut: where it is too wide for the terminal, its rows become columns if that fits.
     """
     from rich import box
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Table as Drawn
     from rich.text import Text
 
+    head, rows = content.head, content.lines
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 200
     if not any(len(cell) > LONGEST_NUMBER for row in rows for cell in row):
         turned = [head[0], *(row[0] for row in rows)], [*zip(head[1:], *(row[1:] for row in rows), strict=True)]
         head, rows = turned if _width(*turned) <= width < _width(head, rows) else (head, rows)
         width = max(width, _width(head, rows))
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Drawn(title=content.title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for k, name in enumerate(head):
         numbers = k > 0 and all(row[k][:1] in "-0123456789" for row in rows)
         table.add_column(name, justify="right" if numbers else "left", no_wrap=k == 0)
@@ -62,11 +61,6 @@ def print_table(
 def _width(head: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
     """The characters of a line, with three between two columns."""
     return sum(max(map(len, column)) + 3 for column in zip(head, *rows, strict=True))
-
-
-def print_results(title: str, groups: Sequence[fields.Group]) -> None:
-    """Costs and accuracy, one row per method; over several seeds the medians, and the range of f - f*."""
-    print_table(title, *fields.table(groups, STATUS_WORDS.__getitem__))
 
 
 def fastest(groups: Sequence[fields.Group], network: str) -> str:
@@ -99,7 +93,7 @@ def print_table1(rows: Sequence[Table1Row], title: str) -> None:
         )
         for r in rows
     ]
-    print_table(title, ("method", *columns), cells)
+    print_table(Table(title, ("method", *columns), cells))
 
 
 def print_files(files: Sequence[Path]) -> None:
@@ -114,7 +108,7 @@ def print_datasets(rows: Sequence[Any]) -> None:
         (r.name, f"{r.rows:,}", f"{r.features:,}", "-" if r.size is None else f"{r.size / 1e6:.1f} MB", r.where)
         for r in rows
     ]
-    print_table("", ("name", "rows", "features", "size", "where"), cells)
+    print_table(Table("", ("name", "rows", "features", "size", "where"), cells))
     print("Licenses are on the pages of the sources:")
     for page in dict.fromkeys(r.page for r in rows):
         print(f"  {page}")

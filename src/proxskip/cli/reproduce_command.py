@@ -16,6 +16,7 @@ from proxskip.experiments.figures import FAMILY
 from proxskip.experiments.reproduce import DEFAULT_DATA, PAGE, ReproductionOptions, make_report
 from proxskip.report import figures
 from proxskip.report.figures import ReproductionReport, Verdict
+from proxskip.results.plain_table import Table
 from proxskip.running.progress import OverallProgress
 from proxskip.support.cores import available_cores
 from proxskip.types import InputError
@@ -91,6 +92,6 @@ def _print_claims(report: ReproductionReport) -> None:
         cells += [(c.id, word, c.text, f"{c.measured} ({c.note})" if c.note else c.measured) for c in claims]
         counts += [f"{len(claims)} {words}"] if claims else []
     styles = {word: style for word, style, _ in VERDICTS.values()}
-    output.print_table(report.title, ("id", "verdict", "claim", "measured"), cells, styles)
+    output.print_table(Table(report.title, ("id", "verdict", "claim", "measured"), cells), styles)
     total = len(report.claims)
     print(f"{total} {'claim' if total == 1 else 'claims'}: {', '.join(counts)}.")

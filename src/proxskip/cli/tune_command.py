@@ -13,6 +13,7 @@ from proxskip.experiments import settings
 from proxskip.experiments.flags import TUNED
 from proxskip.methods.registry import METHODS
 from proxskip.report import plots
+from proxskip.results.plain_table import Table
 from proxskip.running.tune import POWERS, Tuned, tune
 from proxskip.support import display
 
@@ -68,7 +69,7 @@ def _print(found: Tuned) -> None:
         cells.append([f"{t:g}", *("-" if c is None else _cell(c.first_score) for c in row)])
     rounds = min(found.best.gaps)
     title = f"f - f* after {rounds:,} rounds, by gamma L (rows) and local steps (columns)"
-    output.print_table(title, ["gamma L", *map(str, steps)], cells, styles)
+    output.print_table(Table(title, ["gamma L", *map(str, steps)], cells), styles)
     print(found)
 
 

@@ -5,11 +5,11 @@ Experiments create these objects, ``plots`` draws panels, and ``document`` write
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
+
+from proxskip.results.plain_table import csv_of
 
 Verdict = Literal["PASS", "FAIL", "REPORTED", "INCONCLUSIVE"]
 """REPORTED: measured, but the claim is not made for this data; INCONCLUSIVE: the runs are too short to decide."""
@@ -116,15 +116,12 @@ def to_json(report: ReproductionReport) -> dict[str, Any]:
 
 def to_csv(e: Experiment) -> str:
     """All curves of an experiment, one row per point; axes that a curve lacks are empty."""
-    axes = list(dict.fromkeys(x for p in e.panels for s in p.series for x in s.x))
-    text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["panel", "curve", *axes, "y", "low", "high"])
+    rows = []
     for panel, s in [(p.id, s) for p in e.panels for s in p.series]:
+        columns = {**s.x, "y": s.y, "low": s.low or [], "high": s.high or []}
         for k in range(len(s.y)):
-            values = (c[k] if c else None for c in (*(s.x.get(x) for x in axes), s.y, s.low, s.high))
-            rows.writerow([panel, s.label, *("" if v is None else repr(float(v)) for v in values)])
-    return text.getvalue()
+            rows.append({"panel": panel, "curve": s.label} | {name: v[k] for name, v in columns.items() if v})
+    return csv_of(rows)
 
 
 def first_below(x: Iterable[float], y: Iterable[float | None], eps: float) -> float | None:

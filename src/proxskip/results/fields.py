@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from proxskip.results.plain_table import Table
 from proxskip.support.display import count, duration, gap, number
 
 
@@ -51,6 +52,19 @@ SHOWN = ("gamma", "p", "K", "tau", "q", "chi", "eta_g", "option", "beta", "decay
 """Parameters that every summary has, null where a method has none of that name; a method's others follow them."""
 _COLUMNS = _counts("rounds", "exchanges", "floats") | {k: FIELDS[k] for k in ("passes", "gap", "grad_norm", "seconds")}
 
+STATUS_WORDS = {
+    "CONVERGED": "converged",
+    "LIMIT": "limit reached",
+    "DIVERGED": "diverged",
+    "STALLED": "stalled",
+    "INEXACT": "inexact",
+    "INTERRUPTED": "interrupted",
+    "PRECISION": "at rounding",
+    "CORRUPTED": "corrupted",
+    "STOPPED": "stopped by a callback",
+}
+"""How a table says how a run ended."""
+
 Group = tuple[str, Sequence[Mapping[str, Any]]]
 """A name, and the summaries of its runs."""
 
@@ -68,17 +82,23 @@ def median(runs: Sequence[Mapping[str, Any]], field: str) -> float | None:
     return float(np.median(numbers)) if numbers else None
 
 
-def table(groups: Sequence[Group], status: Callable[[str], str] = str) -> tuple[list[str], list[list[str]]]:
-    """Headings and rows: costs and accuracy of each group; of several seeds the medians, and the range of f - f*."""
+def table(title: str, groups: Sequence[Group], rows: Sequence[dict[str, Any]] = ()) -> Table:
+    """Costs and accuracy of each group in a line; of several seeds the medians, and the range of f - f*.
+
+    Args:
+        rows: the numbers behind the table.
+    """
     columns = dict(_COLUMNS)
     if any("sim_seconds" in s for _, runs in groups for s in runs):
         columns["sim_seconds"] = FIELDS["sim_seconds"]
     seeds = max((len(runs) for _, runs in groups), default=1)
-    rows = []
+    lines = []
     for name, runs in groups:
         cells = {field.label: field.show(median(runs, key)) for key, field in columns.items()}
         if seeds > 1:
             gaps = values(runs, "gap")
             cells[f"range over {seeds} seeds"] = f"{gap(min(gaps))} to {gap(max(gaps))}" if len(gaps) > 1 else ""
-        rows.append({"method": name} | cells | {"status": ", ".join(sorted({status(s["status"]) for s in runs}))})
-    return list(rows[0] if rows else ["method"]), [list(row.values()) for row in rows]
+        ends = sorted({STATUS_WORDS[s["status"]] for s in runs})
+        lines.append({"method": name} | cells | {"status": ", ".join(ends)})
+    head = list(lines[0]) if lines else ["method"]
+    return Table(title, head, [list(line.values()) for line in lines], rows)

@@ -15,7 +15,7 @@ from proxskip.problems import information, oracles
 from proxskip.problems.clients import expansion_length
 from proxskip.problems.cox import check_order
 from proxskip.problems.information import Information
-from proxskip.results.plain_table import PlainTable
+from proxskip.results.plain_table import Table, Tabled
 from proxskip.types import Array, InputError
 
 MODELS = {
@@ -30,7 +30,7 @@ EXACT_FIT = 1e-20
 
 
 @dataclass(frozen=True, repr=False)
-class Inference(PlainTable):
+class Inference(Tabled):
     """The coefficients with their errors, one row each; prints as a table.
 
     Least squares: sigma^2 is the sum of the squared residuals divided by (rows - coefficients), and p-values and
@@ -98,14 +98,14 @@ class Inference(PlainTable):
         }  # fmt: skip
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
-    def _title(self) -> str:
+    def as_table(self) -> Table:
         where = "" if self.clients == 1 else f" on {self.clients:,} clients"
-        return f"{self.model}: {self.rows:,} rows{where}; {self.errors}"
-
-    def _shown(self) -> tuple[list[str], list[list[str]]]:
+        title = f"{self.model}: {self.rows:,} rows{where}; {self.errors}"
         statistic = "z" if self.degrees is None else f"t({self.degrees:,})"
         head = ["", "estimate", "std. error", statistic, "p", f"{100 * self.level:.4g}% from", "to"]
-        return head, [[row.pop("name"), *(f"{v:.5g}" for v in row.values())] for row in self.records()]
+        rows = self.records()
+        lines = [[name, *(f"{number:.5g}" for number in numbers)] for name, *numbers in (row.values() for row in rows)]
+        return Table(title, head, lines, rows)
 
 
 def inference(

@@ -11,16 +11,6 @@ from proxskip.methods.registry import METHODS
 from proxskip.results.fields import SHOWN
 from proxskip.support.display import duration, gap, parameter
 
-STATUS_WORDS = {
-    "CONVERGED": "converged",
-    "LIMIT": "limit reached",
-    "DIVERGED": "diverged",
-    "STALLED": "stalled",
-    "INTERRUPTED": "interrupted",
-    "PRECISION": "at rounding",
-    "CORRUPTED": "corrupted",
-    "STOPPED": "stopped by a callback",
-}
 _LOSSES = {"logistic": "logistic loss", "squared": "squared loss", "softmax": "softmax loss", "poisson": "Poisson loss"}
 
 

@@ -5,11 +5,7 @@ Runs that differ in their seed alone are one setting, labeled by what differs.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,8 +13,7 @@ import numpy as np
 from proxskip import theory
 from proxskip.methods.registry import title
 from proxskip.results import fields
-from proxskip.results.atomic import atomic_write_text
-from proxskip.results.plain_table import PlainTable, frame_of
+from proxskip.results.plain_table import Table, Tabled
 from proxskip.results.result import Result, RunResult, Summary
 from proxskip.results.trace import Trace
 from proxskip.support import display
@@ -31,80 +26,44 @@ OF_A_PROBLEM = ("data", "data_sha256", "samples", "d", "clients", "split", "weig
 Kind = TypeVar("Kind", bound=Result)
 
 
-class Results(display.Tabled, list[RunResult]):
+class Results(Tabled, list[RunResult]):
     """A list of results that prints as a table, one line for each setting: medians over its seeds.
+
+    Frames and CSV files have a row for each run instead, with the numbers and words of its summary.
 
     Args:
         iterable: the results.
     """
 
-    def _title(self) -> str:
-        return f"{len(self)} results"
-
-    def _shown(self) -> tuple[list[str], list[list[str]]]:
-        return fields.table([(label, [r.summary for r in runs]) for label, runs in grouped(self).items()])
+    def as_table(self) -> Table:
+        groups = [(label, [run.summary for run in runs]) for label, runs in grouped(self).items()]
+        return fields.table(f"{len(self)} results", groups, [_flat(run) for run in self])
 
     def table(self, eps: float, y: str = "gap") -> Table:
         """The costs of each setting until ``y`` is at most ``eps``: median and range over the seeds.
+
+        A cost is infinite where a seed did not get there.
 
         Args:
             eps: the accuracy.
             y: a column of the trace: gap, or grad_norm where f* is unknown.
         """
         theory.positive("eps", eps)
-        rows = []
+        rows, lines = [], []
         for label, runs in grouped(self).items():
             counts = [_spent(run.trace, eps, y) for run in runs]
-            row: dict[str, Any] = {"setting": label, "seeds": len(runs)}
-            row["reached"] = sum(np.isfinite(count["rounds"]) for count in counts)
+            reached = sum(np.isfinite(count["rounds"]) for count in counts)
+            row: dict[str, Any] = {"setting": label, "seeds": len(runs), "reached": reached}
+            line = [label, f"{reached} of {len(runs)}"]
             for cost in COSTS:
                 each = [count[cost] for count in counts]
-                row |= {cost: float(np.median(each)), f"{cost} min": min(each), f"{cost} max": max(each)}
+                middle, least, most = float(np.median(each)), min(each), max(each)
+                row |= {cost: middle, f"{cost} min": least, f"{cost} max": most}
+                line.append(_spread(middle, least, most))
             rows.append(row)
-        return Table(eps, y, tuple(rows))
-
-    def to_frame(self) -> Any:
-        """All summaries as a pandas DataFrame, one row per run."""
-        return frame_of([_flat(run) for run in self])
-
-    def to_csv(self, path: str | Path) -> None:
-        """Write all summaries as a table, one row per run."""
-        rows = [_flat(run) for run in self]
-        names = list(dict.fromkeys(name for row in rows for name in row))
-        text = io.StringIO()
-        writer = csv.DictWriter(text, names, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        atomic_write_text(Path(path), text.getvalue())
-
-
-@dataclass(frozen=True, repr=False)
-class Table(PlainTable):
-    """What an accuracy costs in each setting.
-
-    Args:
-        eps: the accuracy.
-        y: the column of the trace that was to reach it.
-        rows: the setting, its seeds and how many of them reached it; of each cost the median and the range over all
-            seeds, infinite where a seed did not reach it.
-    """
-
-    eps: float
-    y: str
-    rows: tuple[dict[str, Any], ...]
-
-    def records(self) -> list[dict[str, Any]]:
-        return list(self.rows)
-
-    def _title(self) -> str:
-        return f"to {fields.FIELDS[self.y].label if self.y in fields.FIELDS else self.y} <= {self.eps:g}"
-
-    def _shown(self) -> tuple[list[str], list[list[str]]]:
-        shown = [
-            [row["setting"], f"{row['reached']} of {row['seeds']}", *(_cell(row, cost) for cost in COSTS)]
-            for row in self.rows
-        ]
-        return ["setting", "reached", *COSTS], shown
+            lines.append(line)
+        accuracy = fields.FIELDS[y].label if y in fields.FIELDS else y
+        return Table(f"to {accuracy} <= {eps:g}", ["setting", "reached", *COSTS], lines, rows)
 
 
 def _spent(trace: Trace, eps: float, y: str) -> dict[str, float]:
@@ -115,18 +74,10 @@ def _spent(trace: Trace, eps: float, y: str) -> dict[str, float]:
     return {cost: float(sum(trace[column][reached[0]] for column in columns)) for cost, columns in COSTS.items()}
 
 
-def _cell(row: dict[str, Any], cost: str) -> str:
-    """The median, and the range where there is one."""
-    if row["reached"] == 0:
-        return "-"
-    least, most = row[f"{cost} min"], row[f"{cost} max"]
-    middle = _whole(row[cost])
-    return middle if least == most else f"{middle} ({_whole(least)} to {_whole(most)})"
-
-
-def _whole(count: float) -> str:
-    """All digits, so that the numbers of a column have one form."""
-    return f"{count:,.0f}" if np.isfinite(count) else "-"
+def _spread(middle: float, least: float, most: float) -> str:
+    """The median, and the range where there is one; all digits, so that the numbers of a column have one form."""
+    texts = [f"{count:,.0f}" if np.isfinite(count) else "-" for count in (middle, least, most)]
+    return texts[0] if least == most else f"{texts[0]} ({texts[1]} to {texts[2]})"
 
 
 def _flat(run: RunResult) -> dict[str, Any]:

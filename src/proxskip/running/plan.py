@@ -18,6 +18,7 @@ from proxskip.core.method import Method
 from proxskip.methods import GD, Accelerated, FiveGCS, LoCoDL, Newton, ProxGD, Scaffnew, ScaffnewVR, Tamuna
 from proxskip.networks import Network
 from proxskip.problems.federated import Problem
+from proxskip.results.plain_table import Table, Tabled
 from proxskip.results.result import RunResult, Status
 from proxskip.running.listen import Callback, Record
 from proxskip.running.run import run
@@ -102,7 +103,7 @@ class PlanRow:
 
 
 @dataclass(frozen=True, repr=False)
-class Plan(display.Tabled):
+class Plan(Tabled):
     """The candidates, fastest first; print it for a table. ``best`` is the choice.
 
     Args:
@@ -133,28 +134,15 @@ class Plan(display.Tabled):
             return f"Take {best.label}; no other method got there."
         return f"Take {best.label}; {other.label} takes {display.rounded(other.seconds / best.seconds)} times as long."
 
-    def _repr_html_(self) -> str:
-        return display.table(*self._shown(), self.sentence)
-
-    def _title(self) -> str:
-        return f"Simulated times to a gradient norm of {self.tol:g}"
-
-    def _remarks(self) -> Sequence[str]:
-        spent = f"The runs took {sum(row.spent for row in self.rows):.2g} s."
-        return [self.sentence, *self.warnings, spent]
-
-    def _shown(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        cells = [
-            (
-                row.label,
-                row.outcome(),
-                display.count(row.rounds),
-                display.count(row.exchanges),
-                display.count(row.iterations),
-            )
+    def as_table(self) -> Table:
+        head = ("method", "over the network", "rounds", "exchanges", "iterations")
+        lines = [
+            [row.label, row.outcome(), *map(display.count, (row.rounds, row.exchanges, row.iterations))]
             for row in self.rows
         ]
-        return ("method", "over the network", "rounds", "exchanges", "iterations"), cells
+        spent = f"The runs took {sum(row.spent for row in self.rows):.2g} s."
+        title = f"Simulated times to a gradient norm of {self.tol:g}"
+        return Table(title, head, lines, [row.plain() for row in self.rows], [self.sentence, *self.warnings, spent])
 
 
 def plan(

@@ -19,6 +19,7 @@ from proxskip import theory
 from proxskip.core.method import Method, flags
 from proxskip.methods import Decaying, registry
 from proxskip.problems.federated import Problem
+from proxskip.results.plain_table import Table, Tabled
 from proxskip.results.result import RunResult, Status
 from proxskip.running.many_runs import RunTask, run_many
 from proxskip.running.progress import OverallProgress, is_wanted
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 POWERS = tuple(range(-4, 4))
 """gamma = 2^k/L for these k, as in the reproduction."""
+BEST_SHOWN = 6
+"""Candidates that the table of a tuning shows."""
 CUT = 3
 """About one in this many candidates survives a rung."""
 
@@ -71,7 +74,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, repr=False)
-class Tuned(display.Tabled):
+class Tuned(Tabled):
     """What ``tune`` found: the best method, and all candidates, the best first.
 
     Args:
@@ -87,8 +90,6 @@ class Tuned(display.Tabled):
     rounds: int
     warnings: tuple[str, ...] = ()
     target: float | None = None
-
-    lines_of_repr = 6
 
     @property
     def best(self) -> Candidate:
@@ -115,24 +116,23 @@ class Tuned(display.Tabled):
         rounds = min(self.best.gaps)
         return heat_map(values, steps, times, star, "local steps", "gamma L", f"f - f* after {rounds:,} rounds", ax)
 
-    def _title(self) -> str:
+    def as_table(self) -> Table:
+        """The best candidates; its records are all of them."""
         given = self.method.parameters()
         chosen = [display.parameter(k, v) for k, v in given.items() if v is not None and v is not False]
         method = ", ".join([registry.title(self.method.name), *chosen])
-        return f"Tuned: {method}; {len(self.candidates)} candidates, {self.rounds:,} rounds"
-
-    def _remarks(self) -> Sequence[str]:
-        return self.warnings
-
-    def _shown(self) -> tuple[Sequence[str], list[list[str]]]:
-        rows = []
+        title = f"Tuned: {method}; {len(self.candidates)} candidates, {self.rounds:,} rounds"
+        head = ["gamma L", "local steps", "rounds", "f - f*"]
+        if self.target is not None:
+            head.append(f"to {self.target:g}")
+        rows, lines = [], []
         for c in self.candidates:
+            rounds, needed = max(c.gaps), c.rank[0]
             gap = "diverged" if c.score == math.inf else f"{c.score:.2e}"
-            rows.append([f"{c.times:g}", str(c.steps), str(max(c.gaps)), gap])
-            if self.target is not None:
-                rows[-1].append("-" if c.rank[0] == math.inf else f"{c.rank[0]:g}")
-        head = ("gamma L", "local steps", "rounds", "f - f*")
-        return head if self.target is None else (*head, f"to {self.target:g}"), rows
+            line = [f"{c.times:g}", str(c.steps), str(rounds), gap, "-" if needed == math.inf else f"{needed:g}"]
+            lines.append(line[: len(head)])
+            rows.append(dict(zip(head, (c.times, c.steps, rounds, c.score, needed), strict=False)))
+        return Table(title, head, lines[:BEST_SHOWN], rows, self.warnings)
 
 
 def tune(

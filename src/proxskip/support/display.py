@@ -9,12 +9,11 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 Rows = Sequence[tuple[str, str]]
-Table = Sequence[Sequence[str]]
 SECONDS_BEFORE_A_WORD = 2.0
 """What takes less, such as loading kernels from numba's cache, needs no word."""
 SPARK_POINTS = 120
@@ -116,9 +115,9 @@ def html(title: str, rows: Rows, picture: str = "") -> str:
     return str(_template().described(title, rows, Markup(picture)))
 
 
-def table(head: Sequence[str], rows: Table, title: str = "") -> str:
-    """An HTML table with a header."""
-    return str(_template().tabled(title, head, rows))
+def table(title: str, head: Sequence[str], lines: Sequence[Sequence[str]], remarks: Sequence[str] = ()) -> str:
+    """An HTML table with a title, a header, and sentences below it."""
+    return str(_template().tabled(title, head, lines, remarks))
 
 
 @functools.cache
@@ -128,15 +127,6 @@ def _template() -> Any:
 
     source = files("proxskip.support").joinpath("notebook.html").read_text("utf-8")
     return Environment(autoescape=True).from_string(source).module
-
-
-def columns(head: Sequence[str], rows: Table) -> list[str]:
-    """Lines of a plain table: the first column to the left, the others to the right."""
-    first, *others = (max(map(len, column)) for column in zip(head, *rows, strict=True))
-    return [
-        "  ".join([row[0].ljust(first), *(cell.rjust(w) for cell, w in zip(row[1:], others, strict=True))]).rstrip()
-        for row in (head, *rows)
-    ]
 
 
 def sparkline(values: Any, label: str) -> str:
@@ -173,29 +163,3 @@ class Described:
 
     def _repr_html_(self) -> str:
         return html(*self._described(), self._picture())
-
-
-class Tabled:
-    """Shows itself as a table under a title, at a prompt and in a notebook."""
-
-    __slots__ = ()
-    lines_of_repr: ClassVar[int | None] = None
-    """The most lines at a prompt; None for all."""
-
-    def _title(self) -> str:
-        raise NotImplementedError
-
-    def _shown(self) -> tuple[Sequence[str], Table]:
-        """The head and the lines, as texts."""
-        raise NotImplementedError
-
-    def _remarks(self) -> Sequence[str]:
-        """Sentences below the table at a prompt."""
-        return ()
-
-    def __repr__(self) -> str:
-        head, rows = self._shown()
-        return "\n".join([self._title(), *columns(head, rows[: self.lines_of_repr]), *self._remarks()])
-
-    def _repr_html_(self) -> str:
-        return table(*self._shown(), self._title())
