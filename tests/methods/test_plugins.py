@@ -161,10 +161,12 @@ def test_python_resumes_it_once_it_is_known(kind: Any, tmp_path: Path) -> None:
 
 def test_a_folder_is_drawn_with_its_methods_style_or_without_its_method(kind: Any, tmp_path: Path) -> None:
     ps.run(kind.theory(PROBLEM), PROBLEM, rounds=2, out=tmp_path / "run")
-    (curve,) = plots.curves_of(tmp_path / "run")
-    assert (curve.label, plots.style(curve.method)) == (TITLE, ps.core.Style("#123456", "--", "X"))
+    groups = plots.groups_of(tmp_path / "run")
+    assert list(groups) == [TITLE]
+    (curve,) = plots.curve_panels(groups, ["rounds"])[0].series
+    assert plots.style(curve.method) == ps.core.Style("#123456", "--", "X")
     forget()
-    assert plots.curves_of(tmp_path / "run")[0].label == NAME
+    assert list(plots.groups_of(tmp_path / "run")) == [NAME]
 
 
 def test_a_summary_keeps_its_own_fields(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from proxskip.methods import registry
 from proxskip.methods.registry import METHODS, title
 from proxskip.report import plots
 from proxskip.report.figures import Panel, Series
-from proxskip.report.plots import CYCLE, Curve, style
+from proxskip.report.plots import CYCLE, style
 from proxskip.results.trace import Trace
 from proxskip.types import InputError
 
@@ -26,6 +27,11 @@ def trace(gaps, pace=1.0, **other) -> Trace:
         row = dict.fromkeys(COLUMNS, pace * r) | {"round": r, "gap": gap, "grad_norm": abs(gap), "lyapunov": gap**2}
         made.append(row | other)
     return made
+
+
+def group(*traces, method=""):
+    """The runs of one setting, as far as a figure reads them."""
+    return [SimpleNamespace(trace=t, summary={"method": method}, success=False) for t in traces]
 
 
 def figure_of(curves, x="rounds", y="gap", heading=""):
@@ -63,7 +69,7 @@ def test_a_plugin_without_a_style_takes_a_color_that_no_method_has(monkeypatch):
 
 
 def test_curves_are_semilogarithmic_and_labelled():
-    runs = [Curve("Scaffnew", (trace(DECAY),), "scaffnew"), Curve("GD", (trace(DECAY**0.2),), "gd")]
+    runs = {"Scaffnew": group(trace(DECAY), method="scaffnew"), "GD": group(trace(DECAY**0.2), method="gd")}
     figure = figure_of(runs, "floats", "gap", "a title")
     (ax,) = figure.axes
     assert ax.get_yscale() == "log"
@@ -81,47 +87,54 @@ def test_curves_are_semilogarithmic_and_labelled():
 @pytest.mark.parametrize("x", plots.X_AXES)
 def test_every_pair_of_axes(x):
     for y in plots.Y_AXES:
-        assert len(figure_of([Curve("a", (trace(DECAY),))], x, y).axes[0].lines) == 1
+        assert len(figure_of({"a": group(trace(DECAY))}, x, y).axes[0].lines) == 1
 
 
 def test_a_gap_of_zero_or_less_is_drawn_at_a_floor_that_is_stated():
-    figure = figure_of([Curve("a", (trace([1.0, 1e-20, 0.0, -1e-17]),))])
+    figure = figure_of({"a": group(trace([1.0, 1e-20, 0.0, -1e-17]))})
     y = figure.axes[0].lines[0].get_ydata()
     assert np.allclose(y, [1.0, 1e-16, 1e-16, 1e-16])
     assert "below 1e-16" in figure.get_supxlabel()
 
 
 def test_seeds_make_a_median_and_a_band():
-    curve = Curve("a", tuple(trace(c * DECAY) for c in (1.0, 4.0, 2.0)))
-    (drawn,) = plots.curve_panels([curve], ["rounds"])[0].series
+    runs = {"a": group(*(trace(c * DECAY) for c in (1.0, 4.0, 2.0)))}
+    (drawn,) = plots.curve_panels(runs, ["rounds"])[0].series
     assert drawn.x["rounds"] == list(range(30))
     for line, factor in ((drawn.y, 2.0), (drawn.low, 1.0), (drawn.high, 4.0)):
         assert np.allclose(line, factor * DECAY)
-    figure = figure_of([curve])
+    figure = figure_of(runs)
     assert len(figure.axes[0].collections) == 1
     assert "medians over the seeds" in figure.get_supxlabel()
-    # with other x they are interpolated, where all of them are
-    curve = Curve("a", (trace(DECAY), trace(DECAY, pace=2.0)))
-    (drawn,) = plots.curve_panels([curve], ["iterations"])[0].series
-    x = np.array(drawn.x["iterations"])
-    assert x[-1] == 29
-    assert np.allclose(drawn.y, 0.5 ** (0.75 * x))
+    # of costs that differ too, the median of each round
+    runs = {"a": group(trace(DECAY), trace(DECAY, pace=2.0))}
+    (drawn,) = plots.curve_panels(runs, ["iterations"])[0].series
+    assert np.allclose(drawn.x["iterations"], 1.5 * np.arange(30))
+    assert np.allclose(drawn.y, DECAY)
+    # records without a value are left out, and a run that has arrived stays there
+    gappy = np.where(np.arange(30) % 2 == 0, DECAY, np.nan)
+    runs = {"a": [*group(trace(gappy), trace(DECAY)), *group(trace(DECAY[:11]))]}
+    runs["a"][2].success = True
+    (drawn,) = plots.curve_panels(runs, ["iterations"])[0].series
+    assert drawn.x["iterations"] == list(range(0, 29, 2))
+    assert drawn.high[-1] == DECAY[10]
+    assert drawn.y[-1] == drawn.low[-1] == DECAY[28]
 
 
 def test_curves_without_a_value_are_left_out_and_none_is_refused():
-    unknown = Curve("unknown", (trace(DECAY, gap=np.nan),))
-    figure = figure_of([Curve("a", (trace(DECAY),)), unknown])
+    unknown = {"unknown": group(trace(DECAY, gap=np.nan))}
+    figure = figure_of({"a": group(trace(DECAY)), **unknown})
     assert len(figure.axes[0].lines) == 1
     assert figure.get_supxlabel() == "Not shown, for lack of values: unknown."
     with pytest.raises(InputError, match="no run has values of gap"):
-        figure_of([unknown])
+        figure_of(unknown)
     with pytest.raises(InputError, match='x = "time" cannot be drawn'):
-        figure_of([unknown], x="time")
+        figure_of(unknown, x="time")
 
 
 @pytest.mark.slow
 def test_save_writes_png_and_pdf_the_same_every_time(tmp_path):
-    runs = [Curve("Scaffnew", (trace(DECAY),), "scaffnew")]
+    runs = {"Scaffnew": group(trace(DECAY), method="scaffnew")}
 
     def saved(name):
         panels = plots.curve_panels(runs, ("rounds", "floats"))

@@ -173,9 +173,8 @@ def _keep_sweep(groups: Sequence[fields.Group], out: Path, title: str, axes: Seq
     kept = load(out)
     assert isinstance(kept, Results)
     kept.to_csv(written)
-    curves = plots.curves_of([out / name for name, _ in groups])
-    # where f* is unknown, the gap is nan
-    y = "gap" if any(t["gap"][0] == t["gap"][0] for c in curves for t in c.traces) else "grad_norm"
+    curves = plots.groups_of([out / name for name, _ in groups])
+    y = "gap" if any(plots.has(run, "gap") for runs in curves.values() for run in runs) else "grad_norm"
     return [written, *plots.save(plots.panel_figure(plots.curve_panels(curves, axes, y), title), out / "sweep.png")]
 
 
@@ -345,7 +344,7 @@ def _data(o: Namespace) -> int:
 def _plot(o: Namespace) -> int:
     if o.out is None and len(o.folders) > 1:
         raise InputError("several folders make one figure; say where it goes with --out FILE (.png or .pdf).")
-    panels = plots.curve_panels(plots.curves_of(o.folders), (o.x,), o.y)
+    panels = plots.curve_panels(plots.groups_of(o.folders), (o.x,), o.y)
     files = plots.save(plots.panel_figure(panels, o.title), o.out or Path(o.folders[0]) / f"{o.y}-{o.x}.png")
     if o.json:
         output.as_json([str(p) for p in files])

@@ -5,18 +5,15 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, overload
-
-import numpy as np
 
 from proxskip.experiments import claims, settings
 from proxskip.methods.registry import named, title
 from proxskip.report.figures import Panel, Series, Table, first_below
-from proxskip.report.plots import X_AXES, Y_AXES, column
+from proxskip.report.plots import X_AXES, Y_AXES, median_curve
 from proxskip.results.result import RunResult
-from proxskip.results.trace import Trace
-from proxskip.types import Array, InputError
+from proxskip.types import InputError
 
 AXES = (
     *("rounds", "exchanges", "floats", "bytes", "bits_up", "bits_down"),
@@ -137,38 +134,15 @@ class Curves(Sequence[Series]):
 
 
 def of_runs(curve: Curve, runs: Sequence[RunResult], axes: Sequence[str] = AXES) -> Series:
-    """One curve: a single run, or the median over seeds with a band from the smallest to the largest.
-
-    A run that has reached its target stays there, at its mean cost per round.
-    """
-    traces = [run.trace for run in runs]
-    status = [run.status.name.lower() for run in runs]
-    rounds = common_rounds(traces, [word == "converged" for word in status])
-    at = [np.minimum(np.searchsorted(t["round"], rounds), len(t["round"]) - 1) for t in traces]
-    values = np.array([t["gap"][k] for t, k in zip(traces, at, strict=True)])
-    # the costs of seeds differ even at the same round, since they draw their local steps
-    longer = [np.maximum(1.0, rounds / max(1, t["round"][-1])) for t in traces]
-    costs = {a: [column(t, a)[k] * c for t, k, c in zip(traces, at, longer, strict=True)] for a in axes}
-    x = {a: np.median(columns, axis=0).tolist() for a, columns in costs.items()}
+    """The runs of a curve, one for each seed, with what its tooltip says."""
+    drawn = median_curve(curve.label, curve.method, [run.trace for run in runs], [run.success for run in runs], axes)
     summary = runs[0].summary
     tooltip = {k: summary[k] for k in _TOOLTIP if summary.get(k) is not None} | dict(curve.about)
+    status = [run.status.name.lower() for run in runs]
     tooltip["status"] = "diverged" if "diverged" in status else statistics.mode(status)
-    if len(runs) == 1:
-        return Series(curve.label, x, values[0].tolist(), curve.method, about=tooltip)
-    tooltip["seeds"] = len(runs)
-    low, high = values.min(axis=0).tolist(), values.max(axis=0).tolist()
-    return Series(curve.label, x, np.median(values, axis=0).tolist(), curve.method, low, high, about=tooltip)
-
-
-def common_rounds(traces: Sequence[Trace], arrived: Sequence[bool]) -> Array:
-    """The rounds recorded in all traces that have not arrived yet, until more than half of the traces have ended."""
-    last = [t["round"][-1] for t in traces]
-    every = np.unique(np.concatenate([t["round"] for t in traces]))
-    every = every[every <= sorted(last)[len(last) // 2]]
-    known = [
-        np.isin(every, t["round"]) | (done & (every > end)) for t, done, end in zip(traces, arrived, last, strict=True)
-    ]
-    return np.asarray(every[np.all(known, axis=0)])
+    if len(runs) > 1:
+        tooltip["seeds"] = len(runs)
+    return replace(drawn, about=tooltip)
 
 
 # -- what is shown -----------------------------------------------------------------------------------------------------

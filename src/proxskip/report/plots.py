@@ -67,17 +67,8 @@ LEGEND: dict[str, Any] = {"frameon": False, "fontsize": 9, "handlelength": 3.2}
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """The runs of one setting: one trace per seed."""
-
-    label: str
-    traces: tuple[Trace, ...]
-    method: str = ""
-
-
-def curves_of(results: Any, warn: bool = False) -> list[Curve]:
-    """One curve for each setting of results, run folders, or a mapping from labels to these.
+def groups_of(results: Any, warn: bool = False) -> dict[str, list[Result]]:
+    """The runs of each setting of results, run folders, or a mapping from labels to these.
 
     Runs that differ only in their seed make one curve. Its label names the settings that differ.
 
@@ -94,9 +85,7 @@ def curves_of(results: Any, warn: bool = False) -> list[Curve]:
             raise InputError("no results to plot.")
     if warn:
         _warn_of_problems([runs[0].summary for runs in groups.values()])
-    return [
-        Curve(label, tuple(r.trace for r in runs), str(runs[0].summary["method"])) for label, runs in groups.items()
-    ]
+    return groups
 
 
 def _flat(results: Any) -> list[Result]:
@@ -122,46 +111,77 @@ def _warn_of_problems(summaries: Sequence[Summary]) -> None:
         )
 
 
-def curve_panels(curves: Sequence[Curve], xs: Sequence[str], y: str = "gap") -> list[Panel]:
-    """One panel for each x axis: the median of each curve over its seeds, with a band from smallest to largest."""
+def curve_panels(groups: Mapping[str, Sequence[Result]], xs: Sequence[str], y: str = "gap") -> list[Panel]:
+    """One panel for each x axis, with a curve for each group of runs: its median, and a band over its seeds."""
     for x in xs:
         if x not in X_AXES:
             raise InputError(f'x = "{x}" cannot be drawn; choose one of {", ".join(X_AXES)}.')
-    columns = dict.fromkeys(name for c in curves for t in c.traces for name in t.columns)
+    columns = dict.fromkeys(name for runs in groups.values() for run in runs for name in run.trace.columns)
     if y not in columns:
         raise InputError(f'y = "{y}" cannot be drawn; choose one of the columns {", ".join(columns)}.')
     # where f* is unknown, f - f* is nan
-    shown = [c for c in curves if any(_has(t, y) for t in c.traces)]
+    shown = {label: known for label, runs in groups.items() if (known := [r for r in runs if has(r, y)])}
     if not shown:
         raise InputError(f"no run has values of {y}; choose another y, such as grad_norm.")
     notes = []
-    if missing := [c.label for c in curves if c not in shown]:
+    if missing := [label for label in groups if label not in shown]:
         notes.append(f"Not shown, for lack of values: {', '.join(missing)}.")
-    if max(len(c.traces) for c in shown) > 1:
+    if max(map(len, shown.values())) > 1:
         notes.append("Lines are medians over the seeds; bands extend from the smallest to the largest value.")
+    curves = [
+        median_curve(
+            label, str(runs[0].summary["method"]), [_finite(r.trace, y) for r in runs], [r.success for r in runs], xs, y
+        )
+        for label, runs in shown.items()
+    ]
     label, floor = Y_AXES.get(y, (y.replace("_", " "), None))
     axis: Any = {"y_scale": "log" if y in Y_AXES else "linear", "y_floor": floor, "note": " ".join(notes)}
-    return [Panel(x, "", [_series(c, x, y) for c in shown], x, {x: X_AXES[x][1]}, label, **axis) for x in xs]
+    return [Panel(x, "", curves, x, {x: X_AXES[x][1]}, label, **axis) for x in xs]
 
 
-def _has(trace: Trace, y: str) -> bool:
-    return y in trace and bool(np.isfinite(trace[y]).any())
+def has(run: Result, y: str) -> bool:
+    """Whether a run has values of this column."""
+    return y in run.trace and bool(np.isfinite(run.trace[y]).any())
 
 
-def _series(curve: Curve, x: str, y: str) -> Series:
-    """The median and the band, up to the last x that all seeds reached; interpolated if their x differ."""
-    traces = [t for t in curve.traces if _has(t, y)]
-    lines = [(column(t, x)[good], t[y][good]) for t in traces if (good := np.isfinite(t[y])).any()]
-    if len(lines) == 1:
-        return Series(curve.label, {x: lines[0][0].tolist()}, lines[0][1].tolist(), curve.method)
-    end = min(u[-1] for u, _ in lines)
-    grid = np.unique(np.concatenate([u for u, _ in lines]))
-    grid = grid[grid <= end]
-    in_log = y in Y_AXES
-    heights = np.stack([np.interp(grid, u, np.log(np.maximum(v, Y_AXES[y][1])) if in_log else v) for u, v in lines])
-    bands = [f(heights, axis=0) for f in (np.median, np.min, np.max)]
-    middle, low, high = ((np.exp(v) if in_log else v).tolist() for v in bands)
-    return Series(curve.label, {x: grid.tolist()}, middle, curve.method, low, high)
+def _finite(trace: Trace, y: str) -> Trace:
+    """The records that have a value of this column."""
+    good = np.isfinite(trace[y])
+    return Trace.from_arrays({name: values[good] for name, values in trace.to_arrays().items()})
+
+
+def median_curve(
+    label: str, method: str, traces: Sequence[Trace], arrived: Sequence[bool], xs: Sequence[str], y: str = "gap"
+) -> Series:
+    """One curve: a single run, or the median over seeds with a band from the smallest to the largest.
+
+    Args:
+        arrived: whether each run has reached its tolerance: it stays there, at its mean cost per round.
+        xs: the axes, of which a curve has its costs; over several seeds they are medians too.
+    """
+    counts = [t[t.columns[0]] for t in traces]
+    rounds = common_rounds(counts, arrived)
+    at = [np.minimum(np.searchsorted(count, rounds), len(count) - 1) for count in counts]
+    values = np.array([t[y][k] for t, k in zip(traces, at, strict=True)])
+    # the costs of seeds differ even at the same round, since they draw their local steps
+    longer = [np.maximum(1.0, rounds / max(1, count[-1])) for count in counts]
+    costs = {x: [column(t, x)[k] * c for t, k, c in zip(traces, at, longer, strict=True)] for x in xs}
+    drawn = Series(label, {x: np.median(each, axis=0).tolist() for x, each in costs.items()}, [], method)
+    if len(traces) == 1:
+        return replace(drawn, y=values[0].tolist())
+    middle, low, high = (f(values, axis=0).tolist() for f in (np.median, np.min, np.max))
+    return replace(drawn, y=middle, low=low, high=high)
+
+
+def common_rounds(counts: Sequence[Array], arrived: Sequence[bool]) -> Array:
+    """The rounds recorded in all traces that have not arrived yet, until more than half of the traces have ended."""
+    last = [count[-1] for count in counts]
+    every = np.unique(np.concatenate(counts))
+    every = every[every <= sorted(last)[len(last) // 2]]
+    known = [
+        np.isin(every, count) | (done & (every > end)) for count, done, end in zip(counts, arrived, last, strict=True)
+    ]
+    return np.asarray(every[np.all(known, axis=0)])
 
 
 def column(trace: Trace, x: str) -> Array:

@@ -46,7 +46,7 @@ def plot(
     # here, since most programs draw nothing
     from proxskip.report import plots
 
-    (panel,) = plots.curve_panels(plots.curves_of(results, warn=True), (x,), y)
+    (panel,) = plots.curve_panels(plots.groups_of(results, warn=True), (x,), y)
     if ax is None:
         from matplotlib import pyplot
 
