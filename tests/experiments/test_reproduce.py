@@ -161,9 +161,9 @@ def test_a_seed_that_arrived_stays_there() -> None:
     """The median goes on until most seeds have arrived; a seed that only ended at its limit ends the comparison."""
 
     def kept(rounds: int, status: str, rate: float) -> Any:
-        r = np.arange(rounds + 1)
-        trace = {"round": r, "gap": np.exp(-rate * r), "exchanges": 2 * r}
-        return SimpleNamespace(trace=trace, status=ps.Status[status], summary={})
+        r = np.arange(rounds + 1.0)
+        table = ps.Trace.from_arrays({"round": r, "gap": np.exp(-rate * r), "exchanges": 2 * r})
+        return SimpleNamespace(trace=table, status=ps.Status[status], success=status == "CONVERGED", summary={})
 
     runs = [kept(6, "CONVERGED", 3.0), kept(9, "CONVERGED", 2.0), kept(20, "LIMIT", 0.1)]
     s = curves.of_runs(curve("scaffnew"), runs, axes=("rounds", "exchanges"))

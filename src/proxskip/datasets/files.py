@@ -113,8 +113,10 @@ def read_file(
     read = _read_csv if ending == ".csv" else _read_npz
     raw = _content(file)
     A, b, groups = read(file, raw, label, columns, group)
+    if b.size == 0:
+        raise InputError(f"{file} holds no rows.")
     data = Dataset(A, b, None, name, hashlib.sha256(raw).hexdigest())
-    if groups is None:
+    if group is None:
         return data
     codes, group_names = _codes(groups, f"{file}: the column {group!r}")
     return replace(data, group=codes, group_names=group_names)
@@ -167,41 +169,49 @@ def _content(file: str) -> bytes:
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
-Columns = tuple[Array, Any, Any]
-"""Features, labels, and groups or None."""
+Columns = tuple[Array, Array, Sequence[Any]]
+"""Features, labels, and the group of each row, if there is one."""
 
 
-def _read_csv(
-    file: str, raw: bytes, label: str | None, columns: Sequence[str] | None, group: str | None
-) -> Columns:  # fmt: skip
+def _read_csv(file: str, raw: bytes, label: str | None, columns: Sequence[str] | None, group: str | None) -> Columns:
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{file} is not text in UTF-8 ({error.reason}); save it as UTF-8.") from None
-    header = [name.strip() for name in next(csv.reader(io.StringIO(text)), [])]
+    rows = csv.reader(io.StringIO(text))
+    header = [name.strip() for name in next(rows, [])]
     _check_header(file, header)
     label, features = _chosen(file, header, label, columns, group)
-    # labels and groups stay text here: a float cannot hold every id
-    kinds: dict[str, Any] = dict.fromkeys(header, "U1") | dict.fromkeys(features, float) | {label: object}
-    if group is not None:
-        kinds[group] = object
-    body = io.StringIO(text)
-    body.readline()
+    chosen = [header.index(name) for name in features]
+    # labels and groups stay text: a float cannot hold every id
+    labels: list[str] = []
+    groups: list[str] = []
+
+    def numbers() -> Iterator[float]:
+        """The features of row after row; the other columns are kept on the way."""
+        for row in filter(None, rows):
+            if len(row) != len(header):
+                raise InputError(f"line {rows.line_num} of {file} has {len(row)} cells under {len(header)} columns.")
+            labels.append(row[header.index(label)])
+            if group is not None:
+                groups.append(row[header.index(group)])
+            try:
+                yield from [float(row[k]) for k in chosen]
+            except ValueError:
+                name, cell = next((header[k], row[k]) for k in chosen if not _is_number(row[k]))
+                raise InputError(
+                    f"line {rows.line_num} of {file} has {cell[:40]!r} in the column {name!r}, which is not a number; "
+                    "features must be numbers: choose them with columns=, and fill or leave out rows without a value."
+                ) from None
+
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*input contained no data")  # refused below
-            dtype = [(f"column {k}", kinds[name]) for k, name in enumerate(header)]
-            table = np.loadtxt(body, dtype=dtype, delimiter=",", quotechar='"', comments=None, ndmin=1)
-    except ValueError as error:
-        raise _first_fault(file, text, header, features) or InputError(f"{file} cannot be read: {error}.") from None
-    if not table.size:
-        raise InputError(f"{file} holds no rows.")
-    by_name = {name: table[f"column {k}"] for k, name in enumerate(header)}
-    A = np.column_stack([_numbers(by_name[name], name, file) for name in features])
+        A = np.fromiter(numbers(), np.float64).reshape(-1, len(features))
+    except csv.Error as error:
+        raise InputError(f"line {rows.line_num} of {file} cannot be read: {error}.") from None
     if columns is None:
         _warn_of_row_numbers(file, features)
-    b = _labels(by_name[label], f"{file}: the column {label!r}")
-    return A, b, None if group is None else by_name[group]
+    parts = [_numbers(values, name, file) for name, values in zip(features, A.T, strict=True)]
+    return np.column_stack(parts), _labels(labels, f"{file}: the column {label!r}"), groups
 
 
 def _check_header(file: str, header: Sequence[str]) -> None:
@@ -215,25 +225,7 @@ def _check_header(file: str, header: Sequence[str]) -> None:
         raise InputError(f"the first line of {file} holds numbers; write the names of the columns above it.")
 
 
-def _first_fault(file: str, text: str, header: Sequence[str], features: Sequence[str]) -> InputError | None:
-    """The first row of another length, or the first feature that is not a number."""
-    rows = csv.reader(io.StringIO(text))
-    next(rows)
-    for row in rows:
-        if row and len(row) != len(header):
-            return InputError(f"line {rows.line_num} of {file} has {len(row)} cells under {len(header)} columns.")
-        for name, cell in zip(header, row, strict=False):
-            if name in features and not _is_number(cell):
-                return InputError(
-                    f"line {rows.line_num} of {file} has {cell[:40]!r} in the column {name!r}, which is not a number; "
-                    "features must be numbers: choose them with columns=, and fill or leave out rows without a value."
-                )
-    return None
-
-
-def _read_npz(
-    file: str, raw: bytes, label: str | None, columns: Sequence[str] | None, group: str | None
-) -> Columns:  # fmt: skip
+def _read_npz(file: str, raw: bytes, label: str | None, columns: Sequence[str] | None, group: str | None) -> Columns:
     try:
         with np.load(io.BytesIO(raw), allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
@@ -244,13 +236,12 @@ def _read_npz(
         columns = matrices[:1] or None
     label, features = _chosen(file, list(arrays), label, columns, group)
     parts = [_numbers(arrays[name], name, file) for name in features]
-    targets = [arrays[label]] if group is None else [arrays[label], arrays[group]]
+    labels, groups = arrays[label], arrays[label if group is None else group]
     N = len(parts[0])
-    if any(len(part) != N for part in parts) or any(v.shape != (N,) for v in targets):
+    if any(len(part) != N for part in parts) or not labels.shape == groups.shape == (N,):
         shapes = ", ".join(f"{name} {v.shape}" for name, v in arrays.items())
         raise InputError(f"the arrays of {file} do not have one entry per row: {shapes}.")
-    b = _labels(arrays[label], f"{file}: the array {label!r}")
-    return np.column_stack(parts), b, None if group is None else arrays[group]
+    return np.column_stack(parts), _labels(labels.tolist(), f"{file}: the array {label!r}"), groups.tolist()
 
 
 def _chosen(
@@ -310,7 +301,7 @@ def _numbers(values: Any, name: str, file: str) -> Array:
 
 def _texts(values: Any, where: str) -> list[str]:
     """Labels or groups as text; refuses missing ones."""
-    texts = [str(value).strip() for value in values.tolist()]
+    texts = [str(value).strip() for value in values]
     for row, text in enumerate(texts):
         if text.lower() in MISSING:
             raise InputError(f"{where} has {text!r} in row {row + 1}; fill or leave out such rows.")
