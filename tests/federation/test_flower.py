@@ -417,7 +417,9 @@ def test_replies_that_are_not_ours_are_counted_and_dropped(words: str | None, cl
 def test_a_stranger_who_talks_nonsense_stays_outside(nonsense: dict[str, Any], clock: Clock) -> None:
     """A node goes, and one comes that does not say who it is: the run goes on without both."""
     app = quad_app()
-    about = {"d": 3, "N": 1, "L": 1.0, "mu": 0.1, "partition": 1, "name": None, "kind": "x", "lambda": 0.0} | nonsense
+    unknown = dict.fromkeys(("name", "columns", "classes", "contradiction", "noise"))
+    about = {"d": 3, "N": 1, "L": 1.0, "mu": 0.1, "partition": 1, "kind": "x", "l2": 0.0, "has_hessian": True}
+    about |= unknown | {"least_rows": 0} | nonsense
 
     def stranger(message: Message, context: Context) -> Message:
         return Message(wrap(None, about), reply_to=message) if context.node_id == 777 else app(message, context)

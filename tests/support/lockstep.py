@@ -138,7 +138,7 @@ class Wires:
             owed = self.state.outcomes.get(counted)
             verdict = replace(
                 ask, ticket=10**9, exchange=0, client=i, half=".report", down=(), counted=counted,
-                upload=self.state.uploads[i], settle=owed.settle if owed else "", outcome=owed.vectors if owed else None,
+                upload=self.state.uploads[i].tobytes(), settle=owed.settle if owed else "", outcome=owed.vectors if owed else None,
             )  # fmt: skip
             told, _ = self.clients[i].step(memory, encode(verdict))
             name = self.server.method.about.summed

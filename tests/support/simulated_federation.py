@@ -26,7 +26,7 @@ import numpy as np
 
 from proxskip.flower import checks, halves
 from proxskip.flower.client import ClientNode, ClientState
-from proxskip.flower.messages import Ask, decode, encode, upload_digest
+from proxskip.flower.messages import Ask, decode, encode
 from proxskip.flower.server import Server
 from proxskip.flower.worker import Worker
 from proxskip.methods import FedLin, FiveGCS, LocalGD, Scaffnew, Scaffold, SLocalGD
@@ -251,9 +251,10 @@ class Simulation:
                     raise self._violation(f"client {i} got an h that is not the one it lost")
                 node.shadow = node.history[mine] = h
                 continue
-            if (mine, state.uploads[i]) not in node.work:
+            upload = state.uploads[i].tobytes()
+            if (mine, upload) not in node.work:
                 raise self._violation(f"ticket {mine} counted an upload that client {i} never made for it")
-            memory = {self.summed: node.shadow, **node.work[mine, state.uploads[i]]}
+            memory = {self.summed: node.shadow, **node.work[mine, upload]}
             if outcome.settle:
                 memory |= node.core.worker.settle(node.core.allowed[outcome.settle], memory, outcome.vectors)
             node.shadow = node.history[mine] = memory[self.summed]
@@ -280,7 +281,7 @@ class Simulation:
             self._applied(node, after, raw)
         p = after.pending
         if p is not None and p is not before.pending:
-            node.work[p.ticket, upload_digest(p.up)] = dict(p.memory)
+            node.work[p.ticket, p.upload] = dict(p.memory)
         node.state = after
         for answer in answers:
             self._send("arrived", answer, node)

@@ -12,6 +12,7 @@ The modules, from what Flower sees down to what it knows nothing of:
     server_half                 the method's server half, run again from its beginning at each message
     client, halves, worker      a client: ``ClientNode.step`` takes a state and a message and returns both
     messages                    the two messages as bytes
+    schema                      the states of both sides as arrays and plain data, for a file
 
 ``server``, ``client`` and what is below them hold no clock, socket, file or randomness of their own and need no Flower,
 so that a test and a simulator drive the same code. Every method whose halves go through ``core`` runs unchanged.

@@ -16,7 +16,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
 from proxskip import theory
-from proxskip.flower import messages
+from proxskip.flower import messages, schema
 from proxskip.flower.client import ClientNode, ClientState
 from proxskip.flower.envelope import HELLO, KEY, unwrap, wrap
 from proxskip.flower.noise import Noise
@@ -82,8 +82,8 @@ def client_app(
         _, words = unwrap(message.content, limit)
         oracle, batch = oracle_of(context), words.get("batch")
         worker = Worker(oracle, 0, 0, batch)  # refuses an unsuitable oracle
-        about = _about(worker, context, batch, noise) | {"least_rows": _fewest_rows(worker, least_rows)}
-        return Message(wrap(None, about), reply_to=message)
+        worker.least_rows = _fewest_rows(worker, least_rows)
+        return Message(wrap(None, _about(worker, context, batch, noise)), reply_to=message)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
@@ -117,20 +117,21 @@ def _about(worker: Worker, context: Context, batch: int | None, noise: Noise | N
     oracle, node = worker.oracle, context.node_config
     loss = getattr(oracle, "loss", None)
     return {
+        "name": node.get("name"),
+        "partition": node.get("partition-id"),
         "d": worker.d,
         "N": worker.rows,
         "L": _smoothness(oracle, batch),
         "mu": None if oracle.mu is None else float(oracle.mu),
-        "partition": node.get("partition-id"),
-        "name": node.get("name"),
         "kind": loss if isinstance(loss, str) else type(oracle).__name__,
-        "lambda": float(getattr(oracle, "l2", 0.0) or 0.0),
-        "hessian": has_hessian(oracle),
+        "l2": float(getattr(oracle, "l2", 0.0) or 0.0),
+        "has_hessian": has_hessian(oracle),
         "columns": attribute(oracle, "columns"),
         "classes": attribute(oracle, "classes"),
-        "noise": None if noise is None else [noise.clip, noise.std],
         # it quotes two slopes of f, which a client that adds noise keeps to itself
         "contradiction": None if noise is not None else gradient_check.of_client(oracle, np.zeros(worker.d), 0),
+        "least_rows": worker.least_rows,
+        "noise": None if noise is None else [noise.clip, noise.std],
     }
 
 
@@ -166,26 +167,24 @@ def _folder_of(context: Context, folder: str | Path | None) -> Path:
 
 def _load(context: Context, folder: Path | None, run: bytes, i: int) -> ClientState:
     """The client's state in this run; a fresh one if it is missing or damaged, which the server will notice."""
-    saved: tuple[Any, Any] | None = None
-    record, arrays = context.state.get(KEY), context.state.get(f"{KEY}.arrays")
+    kept, arrays = context.state.get(KEY), context.state.get(f"{KEY}.arrays")
+    state = fresh = ClientState(run)
     if folder is not None and (folder / run.hex() / f"client-{i}").exists():
         with suppress(checkpoint.CheckpointError):
-            file = checkpoint.load(folder / run.hex(), name=f"client-{i}")
-            saved = file.arrays, file.meta
-    elif folder is None and isinstance(record, ConfigRecord) and isinstance(arrays, ArrayRecord):
+            saved = checkpoint.load(folder / run.hex(), name=f"client-{i}")
+            state = schema.joined(ClientState, saved.arrays, saved.meta)
+    elif folder is None and isinstance(kept, ConfigRecord) and isinstance(arrays, ArrayRecord):
         vectors = {k: np.frombuffer(v.data, v.dtype).copy() for k, v in arrays.items()}
-        saved = vectors, json.loads(str(record["meta"]))
-    state = ClientState(run) if saved is None else ClientState.of(*saved)
-    return state if state.run == run else ClientState(run)
+        state = schema.joined(ClientState, vectors, json.loads(str(kept["meta"])))
+    return state if state.run == run else fresh
 
 
 def _save(context: Context, folder: Path | None, i: int, state: ClientState) -> None:
     """Save the state before anything is sent."""
-    arrays, meta = state.arrays(), state.meta()
+    arrays, meta = schema.split(state)
     if folder is not None:
         checkpoint.save(folder / state.run.hex(), arrays, meta, name=f"client-{i}")
         return
-
     vectors = {k: Array(v.dtype.str, v.shape, STYPE, v.tobytes()) for k, v in arrays.items()}
     context.state[f"{KEY}.arrays"] = ArrayRecord(vectors)
     context.state[KEY] = ConfigRecord({"meta": json.dumps(meta)})

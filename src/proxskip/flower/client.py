@@ -10,13 +10,13 @@ from inspect import signature
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from proxskip.codecs import Float32, Key
 from proxskip.core.method import Method
 from proxskip.flower import halves, messages
 from proxskip.flower.messages import Answer, Ask
 from proxskip.flower.worker import Worker
-from proxskip.results.sealed import AnyArray
 from proxskip.types import Array, InputError, Vectors
 
 
@@ -27,12 +27,12 @@ class PendingWork:
     ticket: int
     exchange: int
     memory: Vectors
-    up: tuple[Array, ...]
-    value: float
+    upload: bytes
+    """The digest of what was sent."""
     asked: bytes
     """The seal of the ask."""
-    coded: tuple[bytes | None, ...] = ()
-    """The encoded bytes of each vector of ``up``; None for a plain one."""
+    answer: npt.NDArray[np.uint8]
+    """The bytes of the answer, which are sent again if the question is."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,6 @@ class ClientState:
         memory: what it remembers, such as h.
         pending: work that was sent and is not known to be counted.
         seen: the last ticket that it was asked in.
-        digest: of the committed memory.
     """
 
     run: bytes
@@ -53,61 +52,17 @@ class ClientState:
     memory: Mapping[str, Array] = field(default_factory=dict)
     pending: PendingWork | None = None
     seen: int = 0
-    digest: bytes = bytes(32)
 
-    def arrays(self) -> dict[str, AnyArray]:
-        """The vectors, for a file."""
-        arrays: dict[str, AnyArray] = {f"memory.{k}": v for k, v in self.memory.items()}
-        if self.pending is not None:
-            arrays |= {f"pending.{k}": v for k, v in self.pending.memory.items()}
-            arrays |= {f"up.{k}": v for k, v in enumerate(self.pending.up)}
-            coded = {f"coded.{k}": data for k, data in enumerate(self.pending.coded) if data is not None}
-            arrays |= {name: np.frombuffer(data, np.uint8) for name, data in coded.items()}
-        return arrays
-
-    def meta(self) -> dict[str, Any]:
-        """The rest, for a file."""
-        p = self.pending
-        waiting = None
-        if p is not None:
-            waiting = {"ticket": p.ticket, "exchange": p.exchange, "value": p.value, "asked": p.asked.hex()}
-        return {"run": self.run.hex(), "committed": self.committed, "seen": self.seen, "pending": waiting}
-
-    @staticmethod
-    def of(arrays: Mapping[str, AnyArray], meta: Mapping[str, Any]) -> ClientState:
-        """Rebuild from ``arrays`` and ``meta``."""
-
-        def part(name: str) -> dict[str, AnyArray]:
-            return {k[len(name) :]: v for k, v in arrays.items() if k.startswith(name)}
-
-        memory, waiting = part("memory."), meta["pending"]
-        pending = None
-        if waiting is not None:
-            up, coded = part("up."), part("coded.")
-            numbers = [str(k) for k in range(len(up))]
-            pending = PendingWork(
-                waiting["ticket"],
-                waiting["exchange"],
-                part("pending."),
-                tuple(up[k] for k in numbers),
-                float(waiting["value"]),
-                bytes.fromhex(waiting["asked"]),
-                tuple(coded[k].tobytes() if k in coded else None for k in numbers),
-            )
-        committed = int(meta["committed"])
-        digest = digest_of(committed, memory)
-        return ClientState(bytes.fromhex(meta["run"]), committed, memory, pending, int(meta["seen"]), digest)
-
-
-def digest_of(committed: int, memory: Mapping[str, Array]) -> bytes:
-    """sha256 of the committed memory; zeros before the first commit."""
-    if not committed:
-        return bytes(32)
-    digest = hashlib.sha256(committed.to_bytes(8, "little"))
-    for k in sorted(memory):
-        digest.update(k.encode())
-        digest.update(np.ascontiguousarray(memory[k]).tobytes())
-    return digest.digest()
+    @cached_property
+    def digest(self) -> bytes:
+        """sha256 of the committed memory; zeros while there is none."""
+        if not self.memory:
+            return bytes(32)
+        digest = hashlib.sha256(self.committed.to_bytes(8, "little"))
+        for k in sorted(self.memory):
+            digest.update(k.encode())
+            digest.update(np.ascontiguousarray(self.memory[k]).tobytes())
+        return digest.digest()
 
 
 @dataclass(frozen=True)
@@ -150,8 +105,8 @@ class ClientNode:
         p = state.pending
         if p is not None and p.ticket == ask.ticket:
             if p.exchange == ask.exchange:  # asked again: repeat the answer
-                same = messages.seal_of(raw) == p.asked
-                return state, [self._answer(state, ask, p if same else None, messages.OK if same else messages.AHEAD)]
+                is_same = messages.seal_of(raw) == p.asked
+                return state, [p.answer.tobytes() if is_same else self._answer(state, ask, messages.AHEAD)]
             if p.exchange + 1 != ask.exchange:
                 return state, []
         elif ask.exchange:
@@ -159,7 +114,7 @@ class ClientNode:
         else:
             state, status = self._heed(state, ask)
             if status != messages.OK:
-                return state, [self._answer(state, ask, None, status)]
+                return state, [self._answer(state, ask, status)]
         if self.noise is not None and ask.half in (halves.MEASURE, halves.INFORM):
             raise InputError("this client adds noise, so it does not report gradients; set measure=None at the server.")
         if ask.half not in self.allowed or (ask.settle and ask.settle not in self.allowed):
@@ -183,7 +138,7 @@ class ClientNode:
         if not self.method.remembers:
             return replace(seen, committed=ask.counted), messages.OK
         # the digest tells this work from an earlier attempt at the same ticket, before a restore
-        mine = p is not None and p.ticket == ask.counted and messages.upload_digest(p.up) == ask.upload
+        mine = p is not None and p.ticket == ask.counted and p.upload == ask.upload
         if p is None or not mine or outcome is None:
             return replace(state, seen=ask.ticket), messages.LOST
         return self._commit(seen, ask, {**self._kept(state), **p.memory}), messages.OK
@@ -191,11 +146,11 @@ class ClientNode:
     def _commit(self, state: ClientState, ask: Ask, memory: Vectors) -> ClientState:
         if ask.settle:
             memory = memory | self.worker.settle(self.allowed[ask.settle], memory, ask.outcome or ())
-        return replace(state, committed=ask.counted, memory=memory, digest=digest_of(ask.counted, memory))
+        return replace(state, committed=ask.counted, memory=memory)
 
     def _work(self, state: ClientState, ask: Ask, seal: bytes) -> tuple[ClientState, list[bytes]]:
         # a later exchange continues from the pending work of the earlier one
-        before = {**self._kept(state), **(state.pending.memory if state.pending else {})}
+        pending = state.pending.memory if state.pending else {}
         worker = self.worker
         worker.noise = None if ask.half == halves.REPORT else self.noise
         if worker.noise is not None:
@@ -203,13 +158,14 @@ class ClientNode:
         key = Key(worker.seed, ask.round, worker.i, ask.place, ask.asked, ask.attempt, ask.exchange)
         half = self.allowed[ask.half]
         self._check_arguments(half, ask)
-        up, change = worker.run(half, dict(before), ask.K, key, ask.down, dict(ask.own))
-        coded = tuple(worker.coded(v) for v in up)
-        up = tuple(np.asarray(v, dtype=np.float64) for v in up)
-        value = self.worker.value(ask.down[0]) if ask.half == halves.MEASURE else 0.0
-        kept = {**(state.pending.memory if state.pending else {}), **change}
-        state = replace(state, pending=PendingWork(ask.ticket, ask.exchange, kept, up, value, seal, coded))
-        return state, [self._answer(state, ask, state.pending)]
+        before = {**self._kept(state), **pending}
+        up, change = worker.run(half, before, ask.K, key, ask.down, dict(ask.own))
+        value = worker.value(ask.down[0]) if ask.half == halves.MEASURE else 0.0
+        answer = self._answer(state, ask, up=tuple(map(worker.as_sent, up)), value=value)
+        upload = messages.upload_digest(up)
+        kept = np.frombuffer(answer, np.uint8)
+        work = PendingWork(ask.ticket, ask.exchange, {**pending, **change}, upload, seal, kept)
+        return replace(state, pending=work), [answer]
 
     def _check_arguments(self, half: Callable[..., Any], ask: Ask) -> None:
         """Refuse an ask whose vectors and numbers the half does not take: the server runs another version of it."""
@@ -221,14 +177,10 @@ class ClientNode:
                 "both sides."
             ) from None
 
-    def _answer(self, state: ClientState, ask: Ask, p: PendingWork | None, status: str = messages.OK) -> bytes:
-        up: tuple[Array | bytes, ...] = ()
-        if p is not None:
-            coded = p.coded or (None,) * len(p.up)
-            up = tuple(v if data is None else data for v, data in zip(p.up, coded, strict=True))
+    def _answer(self, state: ClientState, ask: Ask, status: str = messages.OK, **content: Any) -> bytes:
         answer = Answer(
-            ask.run, ask.ticket, ask.round, ask.exchange, ask.client, state.committed, state.digest, up,
-            0.0 if p is None else p.value, status,
+            ask.run, ask.ticket, ask.round, ask.exchange, ask.client, state.committed, state.digest, status=status,
+            **{"up": (), **content},
         )  # fmt: skip
         return messages.encode(answer, self.limit)
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -103,7 +104,19 @@ def encode(message: Ask | Answer, limit: int = LIMIT) -> bytes:
         message: an ask or an answer.
         limit: of its bytes; a longer one is refused.
     """
-    raw = _packed_ask(message) if isinstance(message, Ask) else _packed_answer(message)
+    kind = type(message)
+    meta = {name: _plain(getattr(message, name)) for name in FIELDS[kind]}
+    vectors: list[Array | Encoded] = []
+    if isinstance(message, Ask):
+        meta["down"] = _places(message.down, vectors)
+        meta["outcome"] = None if message.outcome is None else _places(message.outcome, vectors)
+    else:
+        vectors += message.up
+    if len(vectors) > VECTORS:
+        raise InputError(f"a message holds at most {VECTORS} vectors, not {len(vectors)}.")
+    _check(kind, meta)
+    arrays = {str(k): _array(v) for k, v in enumerate(vectors)}
+    raw = b"".join(sealed.seal(arrays, meta | {"kind": kind.__name__.lower()}))
     if len(raw) > limit:
         raise InputError(
             f"a message of {len(raw)} bytes exceeds the limit of {limit}; raise the limit or shrink the model."
@@ -111,46 +124,29 @@ def encode(message: Ask | Answer, limit: int = LIMIT) -> bytes:
     return raw
 
 
-def _packed_ask(m: Ask) -> bytes:
-    for name in (m.half, m.settle or "none", *m.own):
-        _check_name(name)
-    vectors: list[Array] = []
-    down = [_place(v, vectors) for v in m.down]
-    outcome = None if m.outcome is None else [_place(v, vectors) for v in m.outcome]
-    if max(len(vectors), len(m.own)) > VECTORS:
-        raise InputError(f"a message holds at most {VECTORS} vectors, and as many numbers of a client's own.")
-    meta = {
-        "kind": "ask", "run": m.run.hex(), "ticket": m.ticket, "round": m.round, "exchange": m.exchange,
-        "client": m.client, "half": m.half, "K": m.K, "down": down, "counted": m.counted, "settle": m.settle,
-        "outcome": outcome, "upload": m.upload.hex(), "own": {name: float(v) for name, v in m.own.items()},
-        "attempt": m.attempt, "place": m.place, "asked": m.asked,
-    }  # fmt: skip
-    return b"".join(sealed.seal({str(k): _plain(v) for k, v in enumerate(vectors)}, meta))
+def _plain(value: Any) -> Any:
+    """A field for JSON: digests have hexadecimal digits, and a client's own numbers are floats."""
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Mapping):
+        return {name: float(v) for name, v in value.items()}
+    return value
 
 
-def _packed_answer(m: Answer) -> bytes:
-    if len(m.up) > VECTORS:
-        raise InputError(f"a message holds at most {VECTORS} vectors.")
-    vectors = {str(k): np.frombuffer(v, np.uint8) if isinstance(v, Encoded) else _plain(v) for k, v in enumerate(m.up)}
-    meta = {
-        "kind": "answer", "run": m.run.hex(), "ticket": m.ticket, "round": m.round, "exchange": m.exchange,
-        "client": m.client, "base": m.base, "digest": m.digest.hex(), "value": float(m.value), "status": m.status,
-    }  # fmt: skip
-    return b"".join(sealed.seal(vectors, meta))
+def _array(v: Array | Encoded) -> sealed.AnyArray:
+    return np.frombuffer(v, np.uint8) if isinstance(v, Encoded) else np.asarray(v, dtype=np.float64)
 
 
-def _plain(v: Array) -> Array:
-    return np.asarray(v, dtype=np.float64)
-
-
-def _place(v: Array, vectors: list[Array]) -> int:
-    """The place of this vector among those of a message, which it joins if it is new."""
-    for k, u in enumerate(vectors):
+def _places(new: Iterable[Array], vectors: list[Any]) -> list[int]:
+    """The places of these vectors among those of a message, which they join where they are not among them."""
+    places = []
+    for v in new:
         # compared bitwise: -0.0 differs from 0.0, and NaN equals NaN
-        if u is v or np.array_equal(u.view(np.int64), v.view(np.int64)):
-            return k
-    vectors.append(v)
-    return len(vectors) - 1
+        same = (k for k, u in enumerate(vectors) if u is v or np.array_equal(u.view(np.int64), v.view(np.int64)))
+        places.append(next(same, len(vectors)))
+        if places[-1] == len(vectors):
+            vectors.append(v)
+    return places
 
 
 def decode(raw: Any, d: int, limit: int = LIMIT) -> Ask | Answer:
@@ -173,89 +169,108 @@ def decode(raw: Any, d: int, limit: int = LIMIT) -> Ask | Answer:
         raise WireError(f"the message names its {len(arrays)} vectors in a way of its own.")
     if 8 * d * len(arrays) > limit:
         raise WireError(f"{len(arrays)} vectors of length {d} are over the limit of {limit} bytes in float64.")
+    name = meta.pop("kind", None)
+    kind = next((kind for kind in FIELDS if kind.__name__.lower() == name), None)
+    if kind is None:
+        raise WireError("the message is neither an ask nor an answer.")
+    _check(kind, meta)
+    for name in meta.keys() & DIGESTS:
+        meta[name] = bytes.fromhex(meta[name])
     vectors = tuple(arrays.values())
-    kind = meta.pop("kind", None)
-    if kind == "ask":
-        return _ask(meta, vectors, d)
-    if kind == "answer":
-        return _answer(meta, vectors)
-    raise WireError("the message is neither an ask nor an answer.")
-
-
-def _ask(meta: dict[str, Any], vectors: tuple[sealed.AnyArray, ...], d: int) -> Ask:
-    _check_fields(meta, _OF_AN_ASK)
-    own = meta["own"]
-    for name in (meta["half"], meta["settle"] or "none", *own):
-        _check_name(name)
-    if len(own) > VECTORS or not all(type(v) is float for v in own.values()):
-        raise WireError("the message has something else than numbers as the client's own.")
-    if not all(_is_plain(v, d) for v in vectors):
+    if kind is Answer:
+        return Answer(**meta, up=tuple(map(_sent, vectors)))
+    if not all(v.dtype == np.float64 and v.shape == (d,) for v in vectors):
         raise WireError(f"the message has a vector that is not one of {d} numbers.")
-    outcome = meta["outcome"]
-    return Ask(**meta | {
-        "run": _bytes(meta["run"], 16),
-        "upload": _bytes(meta["upload"], 32),
-        "down": _picked(vectors, meta["down"]),
-        "outcome": None if outcome is None else _picked(vectors, outcome),
-    })  # fmt: skip
+    for name in ("down", "outcome"):
+        if meta[name] is not None:
+            meta[name] = _picked(vectors, meta[name])
+    return Ask(**meta)
 
 
-def _answer(meta: dict[str, Any], vectors: tuple[sealed.AnyArray, ...]) -> Answer:
-    _check_fields(meta, _OF_AN_ANSWER)
-    up: list[Array | Encoded] = []
-    for v in vectors:
-        if v.dtype == np.uint8 and v.ndim == 1:
-            up.append(v.data)  # not copied: a message may be as large as the limit
-        elif v.dtype == np.float64 and v.ndim == 1:  # ``checks.read`` knows how long it must be
-            up.append(v)
-        else:
-            raise WireError("the message has a vector that is neither one of numbers nor a codec's bytes.")
-    if meta["status"] not in (OK, LOST, AHEAD):
-        raise WireError("the message has no status of an answer.")
-    digests = {"run": _bytes(meta["run"], 16), "digest": _bytes(meta["digest"], 32)}
-    return Answer(**meta | digests, up=tuple(up))
+def _sent(v: sealed.AnyArray) -> Array | Encoded:
+    """A vector of an answer, of a length that ``checks.read`` compares."""
+    if v.dtype == np.uint8 and v.ndim == 1:
+        return v.data  # not copied: a message may be as large as the limit
+    if v.dtype == np.float64 and v.ndim == 1:
+        return v
+    raise WireError("the message has a vector that is neither one of numbers nor a codec's bytes.")
 
 
-_COUNTS = dict.fromkeys(("ticket", "round", "exchange", "client"), int)
-_OF_AN_ASK: dict[str, Any] = _COUNTS | {
-    "run": str, "half": str, "K": int, "down": list, "counted": int, "settle": str, "outcome": list | None,
-    "upload": str, "own": dict, "attempt": int, "place": int, "asked": int,
-}  # fmt: skip
-_OF_AN_ANSWER: dict[str, Any] = _COUNTS | {"run": str, "base": int, "digest": str, "value": float, "status": str}
-
-
-def _check_fields(meta: dict[str, Any], kinds: Mapping[str, Any]) -> None:
-    """Refuse fields other than these, of other types, or counts out of range."""
-    if meta.keys() != kinds.keys():
-        raise WireError("the message has other fields than an ask or an answer of this version.")
-    for name, kind in kinds.items():
-        value = meta[name]
-        is_count = kind is int
-        if isinstance(value, bool) or not isinstance(value, kind) or (is_count and not 0 <= value < 2**63):
-            raise WireError(f'the message has a wrong "{name}".')
-
-
-def _check_name(name: str) -> None:
-    if not _NAME.fullmatch(name):
-        raise WireError("the message names an invalid half.")
-
-
-def _is_plain(v: sealed.AnyArray, d: int) -> bool:
-    return bool(v.dtype == np.float64) and v.shape == (d,)
-
-
-def _bytes(text: str, length: int) -> bytes:
-    """Bytes from their hexadecimal digits."""
-    if not re.fullmatch(rf"[0-9a-f]{{{2 * length}}}", text):
-        raise WireError("the message has a wrong digest.")
-    return bytes.fromhex(text)
-
-
-def _picked(vectors: tuple[sealed.AnyArray, ...], places: list[Any]) -> tuple[Array, ...]:
+def _picked(vectors: tuple[sealed.AnyArray, ...], places: list[int]) -> tuple[Array, ...]:
     """The vectors at these places of a message."""
-    if len(places) > VECTORS or not all(type(k) is int and 0 <= k < len(vectors) for k in places):
+    if any(k >= len(vectors) for k in places):
         raise WireError("the message refers to a vector that is missing.")
     return tuple(vectors[k] for k in places)
+
+
+# -- the fields --------------------------------------------------------------------------------------------------------
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and _NAME.fullmatch(value) is not None
+
+
+def _is_hex(value: Any, digits: int) -> bool:
+    return isinstance(value, str) and re.fullmatch(rf"[0-9a-f]{{{digits}}}", value) is not None
+
+
+def _is_list_of_places(value: Any) -> bool:
+    return isinstance(value, list) and len(value) <= VECTORS and all(map(_is_count, value))
+
+
+def _are_numbers(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and len(value) <= VECTORS
+        and all(map(_is_name, value))
+        and all(type(v) is float for v in value.values())
+    )
+
+
+_COMMON: dict[str, Callable[[Any], bool]] = {
+    "run": partial(_is_hex, digits=32),
+    "ticket": _is_count,
+    "round": _is_count,
+    "exchange": _is_count,
+    "client": _is_count,
+}
+FIELDS: dict[type[Ask | Answer], dict[str, Callable[[Any], bool]]] = {
+    Ask: _COMMON
+    | {
+        "half": _is_name,
+        "K": _is_count,
+        "down": _is_list_of_places,
+        "counted": _is_count,
+        "settle": lambda value: value == "" or _is_name(value),
+        "outcome": lambda value: value is None or _is_list_of_places(value),
+        "upload": partial(_is_hex, digits=64),
+        "own": _are_numbers,
+        "attempt": _is_count,
+        "place": _is_count,
+        "asked": _is_count,
+    },
+    Answer: _COMMON
+    | {
+        "base": _is_count,
+        "digest": partial(_is_hex, digits=64),
+        "value": lambda value: isinstance(value, float),
+        "status": lambda value: value in (OK, LOST, AHEAD),
+    },
+}
+"""The fields of the JSON in each message, and what they must be."""
+DIGESTS = {"run", "upload", "digest"}
+"""The fields that are bytes, and hexadecimal digits in JSON."""
+
+
+def _check(kind: type[Ask | Answer], meta: Mapping[str, Any]) -> None:
+    """Refuse other fields than those of a message, and wrong ones."""
+    if meta.keys() != FIELDS[kind].keys():
+        raise WireError("the message has other fields than an ask or an answer of this version.")
+    for name, is_right in FIELDS[kind].items():
+        if not is_right(meta[name]):
+            raise WireError(f'the message has a wrong "{name}".')
 
 
 def seal_of(raw: bytes) -> bytes:
@@ -276,5 +291,5 @@ def upload_digest(up: tuple[Array, ...]) -> bytes:
     """sha256 of what a client sent, as the server reads it."""
     digest = hashlib.sha256()
     for v in up:
-        digest.update(np.ascontiguousarray(v).tobytes())
+        digest.update(np.ascontiguousarray(v, dtype=np.float64).tobytes())
     return digest.digest()

@@ -33,6 +33,29 @@ MAX_SENTENCE = 300
 """How much of a client's sentence is kept."""
 UNKNOWN_L = 1e-9
 """Stands for an unknown L: it allows every step size, with a warning."""
+DECLARED: dict[str, Callable[[Any], Any]] = {
+    "name": str,
+    "partition": int,
+    "d": int,
+    "N": int,
+    "L": float,
+    "mu": float,
+    "kind": lambda text: str(text)[:32],
+    "l2": float,
+    "has_hessian": bool,
+    "columns": lambda names: tuple(map(str, names)),
+    "classes": tuple,
+    "contradiction": lambda text: str(text)[:MAX_SENTENCE],
+    "least_rows": int,
+}
+"""What a node says of itself, beside its noise, and how it is read; None for what it does not know."""
+ALIKE = {
+    "d": ("{} unknowns", "the same model"),
+    "columns": ("the columns {}", "the same, in the same order"),
+    "classes": ("the classes {}", "all of them, with classes="),
+    "l2": ("lambda = {}", "the same"),
+}
+"""What must be the same for all clients, in words, and what to do where it is not."""
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 
 
@@ -137,31 +160,36 @@ class FederatedClient:
             words: what the node declared.
         """
         try:
-            partition = place if words["partition"] is None else int(words["partition"])
-            name = str(words["name"] or f"client-{partition}")
-            known = words["L"] is not None
-            L = (float(words["L"]) if known else 0.0) or UNKNOWN_L  # zero where there is no event to learn from
-            mu = None if words["mu"] is None or not known else float(words["mu"])
-            d, N, kind, l2 = int(words["d"]), int(words["N"]), str(words["kind"])[:32], float(words["lambda"])
-            least_rows = int(words.get("least_rows") or 0)
-            columns = None if words.get("columns") is None else tuple(map(str, words["columns"]))
-            classes = None if words.get("classes") is None else tuple(words["classes"])
+            told: dict[str, Any] = {
+                name: None if words[name] is None else read(words[name]) for name, read in DECLARED.items()
+            }
+            if None in (told["d"], told["N"], told["kind"], told["l2"]):
+                raise ValueError("d, N, kind and l2 are needed")
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(f"node {node} did not identify itself ({error}); run the same app everywhere.") from None
-        if not _NAME.fullmatch(name):
-            raise InputError(f"node {node} has an invalid name: use 1 to 64 of A-Z a-z 0-9 . _ -.")
-        finite = math.isfinite(L) and math.isfinite(l2) and (mu is None or 0.0 <= mu < math.inf)
-        if not (finite and L > 0 and d > 0 and N > 0 and 0 <= partition < 2**31):
+        L_known = told["L"] is not None
+        if told["partition"] is None:
+            told["partition"] = place
+        told["name"] = told["name"] or f"client-{told['partition']}"
+        told["L"] = told["L"] or UNKNOWN_L  # zero where there is no event to learn from
+        told["mu"] = told["mu"] if L_known else None
+        noise = Noise.of(words.get("noise"), told["name"])
+        client = FederatedClient(node, L_known=L_known, noise=noise, **told)
+        client._check()
+        return client
+
+    def _check(self) -> None:
+        """Refuse what no client can be."""
+        if not _NAME.fullmatch(self.name):
+            raise InputError(f"node {self.node} has an invalid name: use 1 to 64 of A-Z a-z 0-9 . _ -.")
+        is_finite = math.isfinite(self.L) and math.isfinite(self.l2)
+        is_convex = self.mu is None or 0.0 <= self.mu < math.inf
+        is_sized = self.d > 0 and self.N > 0 and 0 <= self.partition < 2**31
+        if not (is_finite and is_convex and is_sized and self.L > 0):
             raise InputError(
-                f"{name} declares L = {L}, mu = {mu}, d = {d}, rows = {N}, partition = {partition}; L, d and rows must "
-                "be positive, and mu and partition not negative."
+                f"{self.name} declares L = {self.L}, mu = {self.mu}, d = {self.d}, rows = {self.N}, partition = "
+                f"{self.partition}; L, d and rows must be positive, and mu and partition not negative."
             )
-        noise, has_hessian = Noise.of(words.get("noise"), name), words.get("hessian") is True
-        fault = words.get("contradiction")
-        return FederatedClient(
-            node, name, partition, d, N, L, mu, kind, l2, known, has_hessian, columns, noise,
-            None if fault is None else str(fault)[:MAX_SENTENCE], least_rows, classes,
-        )  # fmt: skip
 
 
 class RemoteProblem(Problem):
@@ -177,24 +205,12 @@ def as_problem(remotes: Sequence[FederatedClient], weights: str | Sequence[float
     """The problem of all clients, as far as the server knows it."""
     first = remotes[0]
     for r in remotes:
-        if r.d != first.d:
-            raise InputError(
-                f"{r.name} has {r.d} unknowns but {first.name} has {first.d}; every client needs the same model."
-            )
-        if r.columns != first.columns:
-            raise InputError(
-                f"{r.name} has the columns {r.columns} but {first.name} has {first.columns}; give every client the "
-                "same, in the same order."
-            )
-        if r.classes != first.classes:
-            raise InputError(
-                f"{r.name} has the classes {r.classes} but {first.name} has {first.classes}; give every client all of "
-                "them, with classes=."
-            )
-        if r.l2 != first.l2:
-            raise InputError(
-                f"{r.name} has lambda = {r.l2:g} but {first.name} has {first.l2:g}; give every client the same."
-            )
+        for name, (words, advice) in ALIKE.items():
+            own, other = getattr(r, name), getattr(first, name)
+            if own != other:
+                raise InputError(
+                    f"{r.name} has {words.format(own)} but {first.name} has {other}; give every client {advice}."
+                )
     if isinstance(weights, str):
         if weights not in ("equal", "rows"):
             raise InputError(f'weights = "{weights}" must be "equal", "rows", or one number per client.')

@@ -19,7 +19,7 @@ import numpy as np
 from proxskip.codecs import Float32, Key
 from proxskip.core.dry_run import Route, Trip
 from proxskip.core.method import Method
-from proxskip.flower import checks, halves, messages
+from proxskip.flower import checks, halves, messages, schema
 from proxskip.flower.messages import Answer, Ask
 from proxskip.flower.server_half import Call, Done, Mean, MeansSoFar, advance
 from proxskip.flower.tickets import Outcome, Purpose, Reply, ServerState, Ticket
@@ -158,7 +158,7 @@ class Server:
 
     def restore(self, arrays: Mapping[str, Any], meta: Mapping[str, Any]) -> list[Ask]:
         """Go on from what ``save`` returned. The ticket that was under way then is void, and is repeated."""
-        self.state = state = ServerState.of(arrays, meta)
+        self.state = state = schema.joined(ServerState, arrays, meta)
         self.under_way = None
         # tolerance and rounds may differ from those of the saved run
         known = state.measured == state.round and self.stop.reached({"grad_norm": state.grad_norm})
@@ -171,7 +171,7 @@ class Server:
 
     def save(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """The state as arrays and plain data, for ``restore``."""
-        return self.state.arrays(), self.state.meta()
+        return schema.split(self.state)
 
     def again(self) -> list[Ask]:
         """The messages to those who have not answered yet."""
@@ -327,7 +327,7 @@ class Server:
             asks.append(
                 Ask(
                     state.run, state.ticket, state.round, ticket.exchange, i, call.half, call.steps(i), call.down,
-                    counted, owed.settle if owed else "", owed.vectors if owed else None, state.uploads[i],
+                    counted, owed.settle if owed else "", owed.vectors if owed else None, state.uploads[i].tobytes(),
                     call.numbers(i), *key,
                 )
             )  # fmt: skip
@@ -375,7 +375,7 @@ class Server:
         elif answer.base != state.counted[i]:
             state.counts.stale += 1
             return []
-        elif state.heard[i] == answer.base and state.digests[i] != answer.digest and self.has_h:
+        elif state.heard[i] == answer.base and state.digests[i].tobytes() != answer.digest and self.has_h:
             self._lost(ticket, i, "answered from another memory than before")
         else:
             ticket.answers[i] = Reply(up, answer.value, answer.base, answer.digest)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from proxskip.flower import messages
 from proxskip.flower.server_half import Call, Mean
 from proxskip.results.result import Status
 from proxskip.types import Array, Indices, Vectors
 
+Digests = npt.NDArray[np.uint8]
+"""The 32 bytes of a sha256 in each row."""
 NOTES = 1_000
 """The most notes that a state holds."""
 
@@ -114,7 +117,7 @@ class Counts:
 
 @dataclass
 class ServerState:
-    """All that a server must not lose. Entries per client are indexed by the client's number.
+    """All that a server must not lose, in types that ``schema`` keeps. Per client, the row is the client's number.
 
     Args:
         run: 16 bytes that no other run has.
@@ -149,8 +152,8 @@ class ServerState:
     heard: Indices
     participated: Indices
     last: Indices
-    digests: list[bytes]
-    uploads: list[bytes]
+    digests: Digests
+    uploads: Digests
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     lost: set[int] = field(default_factory=set)
     ticket: int = 0
@@ -174,12 +177,9 @@ class ServerState:
     @staticmethod
     def fresh(run: bytes, n: int, vectors: Vectors) -> ServerState:
         """The state of n clients before the first ticket."""
-
-        def zeros() -> Indices:
-            return np.zeros(n, dtype=np.int64)
-
-        nothing = bytes(32)
-        return ServerState(run, vectors, zeros(), zeros(), zeros(), zeros() - 1, [nothing] * n, [nothing] * n)
+        counted, heard, participated = np.zeros((3, n), dtype=np.int64)
+        digests, uploads = np.zeros((2, n, 32), dtype=np.uint8)
+        return ServerState(run, vectors, counted, heard, participated, np.full(n, -1), digests, uploads)
 
     @property
     def over(self) -> bool:
@@ -195,13 +195,13 @@ class ServerState:
     def heed(self, answers: Mapping[int, Reply]) -> None:
         """Those who answered are known to have committed the ticket they named."""
         for i, reply in answers.items():
-            self.heard[i], self.digests[i] = reply.committed, reply.digest
+            self.heard[i], self.digests[i] = reply.committed, np.frombuffer(reply.digest, np.uint8)
 
     def count(self, answers: Mapping[int, Reply], cohort: Iterable[int], outcome: Outcome) -> None:
         """Count these clients in the ticket under way, with this outcome."""
         for i in cohort:
             self.counted[i] = self.ticket
-            self.uploads[i] = messages.upload_digest(answers[i].up)
+            self.uploads[i] = np.frombuffer(messages.upload_digest(answers[i].up), np.uint8)
         self.outcomes[self.ticket] = outcome
         self._forget_heard_outcomes()
 
@@ -217,54 +217,3 @@ class ServerState:
         """Keep an outcome only until all its clients have committed it."""
         needed = set(self.counted[self.counted != self.heard].tolist())
         self.outcomes = {t: outcome for t, outcome in self.outcomes.items() if t in needed}
-
-    # -- on disk -------------------------------------------------------------------------------------------------------
-    def arrays(self) -> dict[str, Any]:
-        """The vectors, for a file."""
-        arrays: dict[str, Any] = {f"server.{k}": v for k, v in self.vectors.items()}
-        for ticket, outcome in self.outcomes.items():
-            arrays |= {f"outcome.{ticket}.{k}": v for k, v in enumerate(outcome.vectors)}
-        arrays |= {name: getattr(self, name).copy() for name in _PER_CLIENT}
-        arrays |= {name: np.frombuffer(b"".join(getattr(self, name)), np.uint8) for name in _DIGESTS}
-        return arrays
-
-    def meta(self) -> dict[str, Any]:
-        """The rest, for a file."""
-        outcomes = {str(t): {"settle": o.settle, "vectors": len(o.vectors)} for t, o in self.outcomes.items()}
-        return {name: getattr(self, name) for name in _PLAIN} | {
-            "run": self.run.hex(),
-            "outcomes": outcomes,
-            "lost": sorted(self.lost),
-            "counts": asdict(self.counts),
-            "notes": list(self.notes),
-            "verdict": None if self.verdict is None else [self.verdict[0].name, self.verdict[1]],
-        }
-
-    @staticmethod
-    def of(arrays: Mapping[str, Any], meta: Mapping[str, Any]) -> ServerState:
-        """The state that wrote these ``arrays`` and this ``meta``."""
-        outcomes = {}
-        for ticket, words in meta["outcomes"].items():
-            vectors = tuple(arrays[f"outcome.{ticket}.{k}"] for k in range(int(words["vectors"])))
-            outcomes[int(ticket)] = Outcome(words["settle"], vectors)
-        per_client: dict[str, Any] = {name: arrays[name].astype(np.int64) for name in _PER_CLIENT}
-        for name in _DIGESTS:
-            per_client[name] = [row.tobytes() for row in arrays[name].reshape(-1, 32)]
-        verdict = meta["verdict"]
-        return ServerState(
-            run=bytes.fromhex(meta["run"]),
-            vectors={k.removeprefix("server."): v for k, v in arrays.items() if k.startswith("server.")},
-            outcomes=outcomes,
-            lost=set(meta["lost"]),
-            counts=Counts(**meta["counts"]),
-            notes=list(meta["notes"]),
-            verdict=None if verdict is None else (Status[verdict[0]], verdict[1]),
-            **per_client,
-            **{name: meta[name] for name in _PLAIN},
-        )
-
-
-_PER_CLIENT = ("counted", "heard", "participated", "last")
-_DIGESTS = ("digests", "uploads")
-_PLAIN = tuple(field.name for field in fields(ServerState) if field.type in ("int", "bool", "float"))
-"""The fields that are plain numbers, which a file holds as they are."""

@@ -71,9 +71,9 @@ class Worker:
         with np.errstate(all="ignore"):
             return half(self, memory, *outcome)
 
-    def coded(self, v: Array) -> bytes | None:
-        """The encoded bytes of this vector; None for a plain one."""
-        return next((data for sent, data in self.sent if sent is v), None)
+    def as_sent(self, v: Array) -> Array | bytes:
+        """A vector that goes up, or its encoded bytes."""
+        return next((data for sent, data in self.sent if sent is v and data is not None), v)
 
     # -- the Client of a half ------------------------------------------------------------------------------------------
     def descend(self, x: Array, h: Array | float, gamma: float, K: int, **options: Any) -> Any:

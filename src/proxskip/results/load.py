@@ -97,7 +97,7 @@ def _of_a_federation(path: Path) -> RunResult:
     saved = checkpoint.load(path, name=FEDERATION)
     try:
         about = Summary(saved.meta["summary"])
-        vectors = {k.removeprefix("server."): v for k, v in saved.arrays.items() if k.startswith("server.")}
+        vectors = {k.removeprefix("vectors."): v for k, v in saved.arrays.items() if k.startswith("vectors.")}
         trace = Trace.from_arrays(saved.arrays, "trace.")
         means, told = vectors.get(INFORMATION), None
         if means is not None:
