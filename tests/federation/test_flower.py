@@ -572,6 +572,16 @@ def test_a_federation_does_not_converge_by_a_wrong_prox(psi: Any, doubt: str | N
     assert doubt is None or f"which proves nothing: the prox of OwnProx {doubt}" in out.message
 
 
+def test_a_federation_goes_on_until_the_error_of_the_prox_fits_into_the_tolerance(clock: Clock) -> None:
+    error, exact = 1e-4, ps.prox.L1(0.05)
+    problem = ps.Problem(quadratics(4))
+    off = np.full(problem.d, error / np.sqrt(problem.d)) / problem.L_average
+    psi = OwnProx(lambda x, t: exact.prox(x, t) + off, exact)
+    out = start(quad_app(), lambda p: ps.ProxGD(1 / p.L_max), 3000, psi=psi, tol=3 * error, measure=1)
+    assert out.status is ps.Status.CONVERGED
+    assert out.summary["grad_norm"] <= 2 * error
+
+
 @pytest.mark.parametrize("some", [True, False])
 def test_no_step_size_follows_from_an_L_that_is_not_known(some: bool, clock: Clock) -> None:
     """Neither where no client knows its L nor where one does not: the step would be that of the others."""

@@ -15,6 +15,7 @@ from scipy.sparse.linalg import LinearOperator, aslinearoperator
 import proxskip as ps
 from proxskip import prox
 from proxskip.minimizing.descent import Descent
+from proxskip.minimizing.exchange import TooSteep
 from proxskip.minimizing.setup import method_maker, prepare
 from proxskip.prox import ProxWarning
 from proxskip.types import Array, InputError, UnsafeStepWarning
@@ -607,3 +608,35 @@ def test_a_gradient_that_stops_being_finite_ends_the_run(method: str, L: float |
     found = ps.minimize((f.value, gradient), prox.L1(0.1), np.zeros(20), L=L, mu=0.1, method=method, tol=1e-12)
     assert found.status == 2
     assert np.isfinite(found.x).all()
+
+
+@pytest.mark.parametrize("method", ["apda", "proxskip"])
+def test_a_round_whose_step_was_too_long_leaves_no_trace(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The curvature that shows it may be seen in the last gradient, when x and h are already new."""
+    made, before, kept = Descent._round, [], []
+    bound, raise_L = Descent._bound, Descent._raise_L
+
+    def of_round(self: Descent) -> bool:
+        before.append((self.x, self.dual))
+        return made(self)
+
+    def of_bound(self: Descent) -> bool:
+        if len(before) == 5 and not kept:
+            self.client.steepest = 2 * (self.f.L or 0.0)
+            raise TooSteep
+        return bound(self)
+
+    def of_raise_L(self: Descent, seen: float) -> None:
+        if len(before) == 5:
+            kept.append((self.x, self.dual))
+        raise_L(self, seen)
+
+    for name, patched in (("_round", of_round), ("_bound", of_bound), ("_raise_L", of_raise_L)):
+        monkeypatch.setattr(Descent, name, patched)
+    f = quadratic(30.0, 10)
+    res = ps.minimize((f.value, f.gradient), prox.L1(0.1), np.zeros(10), method=method, tol=1e-6, mu=f.mu)
+    assert res.success
+    ((x, h),) = kept
+    assert x is before[4][0]
+    assert h is before[4][1]
+    assert before[5][0] is x

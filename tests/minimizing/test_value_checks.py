@@ -510,6 +510,30 @@ def test_a_run_with_an_inexact_prox_converges_only_where_its_residual_is_true(
         assert res.success or res.status is ps.Status.STALLED
 
 
+@pytest.mark.parametrize("method", ["proxgd", "fista"])
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+@pytest.mark.parametrize("share", [0.5, 1.3, 4.0])
+def test_a_run_goes_on_until_the_error_of_the_prox_fits_into_the_tolerance(
+    share: float, scale: float, method: str
+) -> None:
+    """It ends at once where the error alone is larger than the tolerance: more rounds would not help."""
+    error, exact = 1e-3 * scale, prox.L1(0.05 * scale)
+    tol = share * error
+    off = np.full(12, error / math.sqrt(12)) / three_clients(None, scale=scale).L_average
+    problem = three_clients(OwnProx(lambda x, t: exact.prox(x, t) + off, exact), scale=scale)
+    res = ps.run(method, problem, tol=tol, rounds=3000, every=1)
+    residuals = res.trace["grad_norm"]
+    # what is measured of the error is between the error and twice that
+    assert residuals[-2] > (tol if share < 1 else tol - 2 * error)
+    if share < 1:
+        assert res.status is ps.Status.INEXACT
+        assert residuals[-1] <= tol
+    else:
+        assert res.status is ps.Status.CONVERGED
+        assert residuals[-1] <= tol - 0.9 * error
+        assert true_residual(problem, exact, res.x) <= tol
+
+
 @pytest.mark.parametrize(
     ("method", "D"),
     [("scaffnew", None), ("proxskip", None), ("pdhg", np.eye(12)), ("pdhg", np.diff(np.eye(12), axis=0))],
