@@ -17,7 +17,7 @@ from support.comparing import bits
 from support.methods import NAMED, Row
 from support.tiers import thinned
 
-EVERY, ROUNDS = 4, 14
+EVERY, ROUNDS = 3, 8
 
 
 class Fragile(ReferenceEngine):

@@ -654,7 +654,7 @@ def mine(bench, rounds=40, eps=0.2):
 """
 
 
-def test_a_figure_is_a_function(data: str, tmp_path: Path, call: Any) -> None:
+def test_a_figure_is_a_function(data: str, tmp_path: Path, call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     mine, out = tmp_path / "mine.py", tmp_path / "r"
     mine.write_text(MINE)
     code, text, _ = call("reproduce", mine, "--data", data, "--out", out)
@@ -678,6 +678,7 @@ def test_a_figure_is_a_function(data: str, tmp_path: Path, call: Any) -> None:
     # the page is of this figure alone, which chooses its own problem
     assert found["about"]["command"] == e["command"]
     assert "lambda" not in found["about"]
+    monkeypatch.setattr(reproduce, "draw", lambda *about: None)
     assert ps.reproduce(str(mine), data=data, out=tmp_path / "q", quick=True).experiments[0].parameters["rounds"] == 10
 
 
@@ -706,21 +707,20 @@ def own(bench):
 )
 
 
-def test_methods_of_ones_own_run_in_several_processes(data: str, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("own_methods")
+def test_methods_of_ones_own_run_in_several_processes(data: str, tmp_path: Path, call: Any) -> None:
     """One is in the file of the figure, and one in a plugin."""
     (tmp_path / "own.py").write_text(WITH_OWN)
     (tmp_path / "there.py").write_text(OWN.format("there"))
-    words = ["--data", data, "--plugin", str(tmp_path / "there.py"), "--quiet"]
-    found = {}
+    words = ["--data", data, "--plugin", tmp_path / "there.py", "--engine", "reference", "--quiet"]
     for jobs in ("1", "2"):
-        out = tmp_path / jobs
-        call = [sys.executable, "-m", "proxskip", "reproduce", str(tmp_path / "own.py"), *words, "--jobs", jobs]
-        subprocess.run([*call, "--out", str(out)], check=True, timeout=300)
-        found[jobs] = without_times(results(out))
-    assert found["1"]["experiments"][0]["panels"] == found["2"]["experiments"][0]["panels"]
-    (e,) = results(tmp_path / "2")["experiments"]
+        code, _, err = call("reproduce", tmp_path / "own.py", *words, "--jobs", jobs, "--out", tmp_path / jobs)
+        assert code == 0, err
+    one, two = (results(tmp_path / jobs) for jobs in ("1", "2"))
+    assert without_times(one)["experiments"][0]["panels"] == without_times(two)["experiments"][0]["panels"]
+    (e,) = two["experiments"]
     assert f"--plugin {tmp_path / 'there.py'}" in e["command"]
-    assert results(tmp_path / "2")["title"] == "Methods of my own"
+    assert two["title"] == "Methods of my own"
 
 
 @pytest.mark.parametrize(
@@ -772,8 +772,9 @@ def test_a_figure_that_yields_nothing_is_refused() -> None:
 
 
 def test_a_figure_whose_claims_are_not_yielded_says_so_in_place_of_a_table(
-    data: str, tmp_path: Path, call: Any
+    data: str, tmp_path: Path, call: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(reproduce, "draw", lambda *about: None)
     (tmp_path / "mine.py").write_text(MINE.replace("yield claims.claim(", "claims.claim("))
     code, text, _ = call("reproduce", tmp_path / "mine.py", "--data", data, "--out", tmp_path / "r", "--quick")
     assert code == 0

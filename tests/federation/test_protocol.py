@@ -93,34 +93,35 @@ def test_federations_that_cannot_be_are_refused(make: Any, options: dict[str, An
 
 
 def test_the_solution_is_found_with_dropouts_and_after_all_clients_forget() -> None:
-    w, rng = Wires(rounds=400), random.Random(1)
+    w, rng = Wires(rounds=100), random.Random(1)
     w.play(20)
     for i in range(4):
         w.wipe(i)
     while not w.state.over:
         w.deliver(but=tuple(i for i in range(4) if w.state.counts.repaired == 4 and rng.random() < 0.3))
-    assert (w.state.round, w.state.counts.repaired, w.state.counts.recentred) == (400, 4, 0)
+    assert (w.state.round, w.state.counts.repaired, w.state.counts.recentred) == (100, 4, 0)
     assert w.error() <= 1e-8
 
 
 def test_all_sorts_of_ids_apply_nothing() -> None:
-    """Ten thousand forged (run, ticket, exchange, client, round, base): at most the one that is asked for counts."""
+    """Every mixture of right and wrong (run, ticket, exchange, client, round, base): the one that is asked for counts."""
     w = Wires()
     (raw,) = w.work(w.asks[1])
     answer = messages.decode(raw, w.problem.d)
-    rng = random.Random(5)
-    for _ in range(10_000):
-        forged = replace(
-            answer, run=rng.choice((RUN, rng.randbytes(16))), ticket=rng.choice((0, 1, 2, 2**60)),
-            exchange=rng.choice((0, 1, 9)), client=rng.choice((0, 1, 7)), round=rng.choice((0, 1)), base=rng.choice((0, 1)),
-        )  # fmt: skip
+    names = ("run", "ticket", "exchange", "client", "round", "base")
+    forms = ((RUN, bytes(range(1, 17))), (0, 1, 2, 2**60), (0, 1, 9), (0, 1, 7), (0, 1), (0, 1))
+    applied = 0
+    for values in itertools.product(*forms):
+        forged = replace(answer, **dict(zip(names, values, strict=True)))
         server = forked(w.server)
         server.arrived(messages.encode(forged), 1)
         counts = server.state.counts
+        applied += 1 in server.under_way.answers
         assert (1 in server.under_way.answers) == (forged == answer)
         assert counts.foreign == (forged.run != RUN or forged.client != 1)
         if not counts.foreign and (forged.ticket, forged.exchange) != (answer.ticket, 0):
             assert counts.stale == 1
+    assert applied == 1
 
 
 def test_two_exchanges_a_round_survive_a_client_that_forgets_between_them() -> None:
@@ -189,7 +190,7 @@ def test_lost_memory_waits_until_everybody_else_is_there() -> None:
 
 def test_a_regulariser_heals_a_lost_h() -> None:
     problem = ps.Problem(quadratics(4)).with_psi(ps.prox.L1(0.01))
-    w = Wires(rounds=300, problem=problem, method=ps.Scaffnew.theory(problem))
+    w = Wires(rounds=100, problem=problem, method=ps.Scaffnew.theory(problem))
     w.play(20)
     w.wipe(1)
     w.finish()
@@ -228,7 +229,7 @@ def test_an_old_copy_of_the_disk_is_not_taken_for_the_newest() -> None:
 
 # -- the audit ---------------------------------------------------------------------------------------------------------
 def test_the_audit_sets_a_broken_sum_to_zero_and_says_so() -> None:
-    w = Wires(rounds=300, audit=10)
+    w = Wires(rounds=120, audit=10)
     w.play(15)
     w.spoil(1, 0.5)  # the digest is still the old one
     w.finish()
@@ -257,7 +258,7 @@ def test_a_sum_that_breaks_again_ends_the_run(again: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scale", "b", "p", "audit"), [(1e8, 1.0, None, 3), *((1.0, 0.0, 0.7, every) for every in (20, 10, 50))]
+    ("scale", "b", "p", "audit"), [(1e8, 1.0, None, 3), *((1.0, 0.0, 0.7, every) for every in (10, 50))]
 )
 def test_the_audit_has_no_false_alarm(scale: float, b: float, p: float | None, audit: int) -> None:
     """L = 1e8, and equal minima, where h falls to nothing and what was rounded off while it was large stays behind."""
@@ -283,9 +284,9 @@ def test_float32_uploads_keep_the_sum_at_zero(method: Any, closings: tuple[str, 
     """h is updated from the vector as it was sent, so rounding moves x and not the sum."""
     problem = ps.Problem(quadratics(4), WEIGHTS)
     for closing in closings:
-        state, _ = drive(*federate(method, problem, 40, closing=closing, itemsize=4, audit=4))
-        exact, _ = drive(*federate(method, problem, 40, closing=closing))
-        assert (state.counts.audits, state.counts.recentred) == (10, 0)
+        state, _ = drive(*federate(method, problem, 20, closing=closing, itemsize=4, audit=4))
+        exact, _ = drive(*federate(method, problem, 20, closing=closing))
+        assert (state.counts.audits, state.counts.recentred) == (5, 0)
         assert 0 < np.abs(state.vectors["x"] - exact.vectors["x"]).max() <= 1e-6
 
 
@@ -434,9 +435,9 @@ def test_a_federation_that_diverges_says_what_a_run_says() -> None:
     assert judge.status is ps.Status.DIVERGED
     assert w.server.verdict() == (judge.status, judge.message)
     assert np.array_equal(w.state.vectors["x"], judge.x)
-    w = Wires(rounds=10_000, method=ps.GD(3.0 / w.problem.L_average), audit=0)
-    w.finish(most=10_000)  # without measurements it ends once no upload is finite, and the last finite x is kept
-    assert w.state.round < 10_000
+    w = Wires(rounds=1000, method=ps.GD(300.0 / w.problem.L_average), audit=0)
+    w.finish(most=1000)  # without measurements it ends once no upload is finite, and the last finite x is kept
+    assert w.state.round < 1000
     assert re.search("entry . of vector 0 is (inf|-inf|nan)", w.server.verdict()[1])
     assert np.isfinite(w.state.vectors["x"]).all()
 
@@ -524,7 +525,7 @@ def test_a_round_takes_a_time_in_proportion_to_its_clients() -> None:
         return time.process_time() - start
 
     f = ps.Quadratic(np.ones(2), np.ones(2))
-    few, many = (Wires(100, problem=ps.Problem([f] * n), audit=0, measure=None) for n in (250, 2_000))
+    few, many = (Wires(100, problem=ps.Problem([f] * n), audit=0, measure=None) for n in (100, 800))
     times = [(seconds_of_a_round(few), seconds_of_a_round(many)) for _ in range(4)]
     assert few.state.round == many.state.round == 4
     assert set(many.state.participated) == {4}
@@ -609,18 +610,18 @@ def test_a_run_that_missed_clients_goes_on_when_they_are_back() -> None:
 
 
 def test_more_rounds_or_a_smaller_tolerance_go_on_from_the_end() -> None:
-    w = Wires(rounds=300, tol=1e-1, measure=5)
+    w = Wires(rounds=40, tol=1e-1, measure=5)
     w.finish()
     done = [w.state.round]
-    for rounds, tol in ((300, 1e-4), (320, None), (340, None)):
+    for rounds, tol in ((40, 1e-4), (60, None), (80, None)):
         assert w.state.reached == w.server.stop.has_tolerance
         assert not w.state.reached or w.state.grad_norm <= w.server.stop.tol
         w.restart(rounds=rounds, tol=tol)
         w.finish()
         done.append(w.state.round)
-    assert 0 < done[0] < done[1] < done[2] == 320
+    assert 0 < done[0] < done[1] < done[2] == 60
     assert not any(r % 5 for r in done)
-    whole = Wires(rounds=340, measure=5)
+    whole = Wires(rounds=80, measure=5)
     whole.finish()
     assert np.array_equal(w.state.vectors["x"], whole.state.vectors["x"])
 
