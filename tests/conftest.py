@@ -31,6 +31,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for fixture, mark in (("ray_here", "ray"), ("browser", "browser")):
             if fixture in getattr(item, "fixturenames", ()):
                 item.add_marker(mark)
+                if fixture == "browser":
+                    item.add_marker("slow")  # it has a tier of its own
                 item.add_marker(pytest.mark.xdist_group(item.path.stem))  # one Ray, one browser
     # groups stay in one process: whichever came last would run alone
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)

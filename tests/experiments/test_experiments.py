@@ -174,9 +174,9 @@ CLAIMS: dict[str, Callable[[Experiment], Any]] = {
 }
 
 
-def made_in(name: str, out: Path) -> tuple[Experiment, list[Claim]]:
+def made_in(name: str, out: Path, **other: Any) -> tuple[Experiment, list[Claim]]:
     base = {"clients": 20, "split": "group", "weights": "equal"}
-    return experiment(name).make(Bench(out, "digits", base=base, quick=True, threads=1), **SMALL[name])
+    return experiment(name).make(Bench(out, "digits", base=base, quick=True, threads=1), **SMALL[name] | other)
 
 
 def verdicts_of(name: str, made: Experiment) -> dict[str, str]:
@@ -306,7 +306,7 @@ def test_wrong_theory_is_seen(made: Any, monkeypatch: pytest.MonkeyPatch, tmp_pa
         return replace(right(self, problem), zeta=3 * right(self, problem).zeta)
 
     monkeypatch.setattr(ps.Scaffnew, "claims", wrong)
-    _, found = made_in("lyapunov", tmp_path)
+    _, found = made_in("lyapunov", tmp_path, sampling_seeds=2, data_seeds=2)  # it is judged by another case
     assert {c.id: c.verdict for c in found}["lyapunov-bound"] == "FAIL"
 
 

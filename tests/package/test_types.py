@@ -18,7 +18,7 @@ def mypy(folder: Path, *programs: Path) -> str:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True).stdout
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_program_of_a_user_passes_mypy_in_strict_mode_and_faults_in_it_are_found(tmp_path: Path) -> None:
     text = PROGRAM.read_text("utf-8")
     right, wrong = tmp_path / "right.py", tmp_path / "wrong.py"

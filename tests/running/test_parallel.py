@@ -57,9 +57,9 @@ class Quartered(ps.GD):
 class Mine(ps.Quadratic): ...  # this class is in no module that another process could import
 
 problem = ps.Problem([Mine([1.0, 2.0], [1.0, 1.0]), Mine([1.0, 1.0], [0.0, 1.0])])
-for r in ps.sweep(["halved", "quartered"], problem, rounds=5, seeds=2, jobs=2, out=sys.argv[2]):
+for r in ps.sweep(["halved", "quartered"], problem, rounds=5, seeds=2, jobs=2, engine="reference", out=sys.argv[2]):
     name = r.summary["method"]
-    print(name, r.rounds, r.x.tolist() == ps.run(name, problem, rounds=5).x.tolist())
+    print(name, r.rounds, r.x.tolist() == ps.run(name, problem, rounds=5, engine="reference").x.tolist())
 """
 
 

@@ -76,9 +76,7 @@ def poisoned(bad: float, at: int, after: int) -> Any:
     return SimpleNamespace(d=3, L=1.0, mu=1.0, value=lambda x: float(x @ x) / 2, gradient=gradient)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("at", [0, 1, 2])
-@pytest.mark.parametrize("who", [0, 1, 2])
+@pytest.mark.parametrize(("bad", "at", "who"), [(np.nan, 0, 1), (np.inf, 1, 2), (-np.inf, 2, 0)])
 def test_a_value_that_is_no_number_ends_the_run(bad: float, at: int, who: int) -> None:
     """It is never averaged quietly into an answer: the run is DIVERGED and returns the last finite x."""
     clients: list[Any] = [ps.Quadratic([1.0, 1.0, 1.0], [1.0, 2.0, 3.0]) for _ in range(3)]
@@ -88,11 +86,11 @@ def test_a_value_that_is_no_number_ends_the_run(bad: float, at: int, who: int) -
     assert np.isfinite(result.x).all()
 
 
-@pytest.mark.parametrize("times", [5.0, 10.0, 100.0])
+@pytest.mark.parametrize("times", [5.0, 100.0])
 def test_a_step_far_too_large_on_logistic_loss_is_noticed(times: float) -> None:
     """Gradients are bounded, everything stays finite, and only the lack of a fall tells."""
     problem = logistic()
-    for seed in range(4):
+    for seed in range(2):
         result = unsafe(ps.Scaffnew(times / problem.L_max, 0.1), problem, rounds=20_000, tol=1e-8, seed=seed)
         assert result.status in (STALLED, DIVERGED)
         assert result.rounds < 20_000
@@ -142,7 +140,7 @@ def test_no_alarm_at_the_noise_floor_or_where_mu_is_unknown(tol: float | None) -
 @pytest.mark.long
 def test_no_alarm_on_cohorts(cohort: Any) -> None:
     problem = ps.split(model("logistic", l2=0.003), clients=4, by="label", weights="equal")
-    for seed in range(6):
+    for seed in range(3):
         method = ps.Scaffnew.theory(problem, cohort=cohort)
         calm(ps.run(method, problem, rounds=600, seed=seed, cohort=cohort, tol=1e-13, threads=1))
 
