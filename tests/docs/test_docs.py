@@ -388,23 +388,6 @@ def test_messages_are_those_of_the_package() -> None:
         assert re.search(".*".join(pieces), source), message
 
 
-ODD = (
-    "shows four methods on", "All but one of the 20 clients", "with restart instead it takes", "In a table you can name",
-    "the clients of a split are rows of one store", "would have made, bit by bit", "The same call again reads the runs",
-    "holds what was sent", "experiments that are over", "of everything that is drawn", "where to start (zeros)",
-    "as what the run was made from", "where an interrupted one stood", "that was broken off is not resumed",
-    "wanders around it in bursts", "mend one of the two", "is not an oracle; it needs",
-    "bit by bit",
-)  # fmt: skip
-"""Sentences that nobody would say aloud, which stood in pages, docstrings and messages once."""
-
-
-def test_no_odd_sentence_came_back() -> None:
-    files = [*PAGES, *SOURCE.rglob("*.py"), *(ROOT / "docs").glob("*.toml"), *(ROOT / "examples").rglob("*.py")]
-    texts = {name_of(file): " ".join(file.read_text("utf-8").split()) for file in files}
-    assert [(name, odd) for name, text in texts.items() for odd in ODD if odd in text] == []
-
-
 def test_powers_of_ten_have_no_zero_before_them() -> None:
     """1e-6 everywhere, and not Python's 1e-06 beside it."""
     texts = {name_of(page): BLOCK.sub("", page.read_text("utf-8")) for page in PAGES}

@@ -86,38 +86,6 @@ def test_every_half_shares_the_threads_whatever_it_computes(form: str, monkeypat
     assert seen[0] == seen[1] == seen[2]
 
 
-def test_codecs_know_a_clients_place_in_its_cohort(monkeypatch: pytest.MonkeyPatch) -> None:
-    cohort, x = np.arange(1, 19, 2), np.random.default_rng(0).standard_normal((20, 6))
-    problem = ps.Problem(ps.random_quadratics(n=20, d=6))
-
-    def half(client: Any, m: Any, K: int) -> Any:
-        return (client.send(m["x"], ps.codecs.RandK(2)), m["x"]), {}
-
-    def sent(threads: int) -> Any:
-        engine = CpuEngine(threads)
-        engine.open(problem, {"x": x}, 0)
-        work = engine.run(Request(half, cohort, 0))
-        engine.close()
-        return [u.tobytes() for u in work.up], work.sizes
-
-    whole = sent(1)
-    in_ranges(monkeypatch, 18)
-    assert sent(1) == sent(2) == whole
-
-
-def test_an_error_of_a_half_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    in_ranges(monkeypatch)
-
-    def fails(client: Any, m: Any, K: int) -> Any:
-        raise TypeError("its own error")
-
-    engine = CpuEngine(1)
-    engine.open(ps.Problem(ps.random_quadratics(n=4, d=3)), {"h": np.ones((4, 3))}, 0)
-    with pytest.raises(TypeError, match="its own error"):
-        engine.run(Request(fails, np.arange(4), 0))
-    assert np.array_equal(engine.memory()["h"], np.ones((4, 3)))
-
-
 def test_an_interrupt_leaves_no_helper_at_work() -> None:
     engine, at_work, mine = CpuEngine(2), [], threading.get_ident()
     engine.pool = ThreadPoolExecutor(1)

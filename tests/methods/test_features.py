@@ -328,15 +328,3 @@ def test_the_usual_case_of_every_method_is_not_refused(name: str, tmp_path: Path
     case = USUAL | {"weights": "equal", "clients": 4 if "clients" in kind.about.handles else 1}
     case |= {"psi": "l1" if "psi" in kind.about.handles else None, "D": "D" in kind.about.handles}
     assert not is_refused(name, case, tmp_path)
-
-
-def test_a_method_by_its_name_or_class_has_its_theorems_parameters() -> None:
-    problem = problem_of(USUAL)
-    want = ps.run(ps.Scaffnew.theory(problem), problem, rounds=5)
-    for method in ("scaffnew", "Scaffnew", ps.Scaffnew):
-        assert ps.run(method, problem, rounds=5).x.tobytes() == want.x.tobytes()
-    model = ps.Logistic(np.eye(4), [0, 1, 0, 1], l2=0.1)
-    assert ps.run("gd", model, tol=1e-8).success
-    for wrong in (("scafnew", problem), (3, problem), (ps.Logistic, problem), ("gd", np.eye(2)), ("gd", ps.Logistic)):
-        with pytest.raises(ps.InputError):
-            ps.run(*wrong, rounds=5)

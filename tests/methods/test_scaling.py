@@ -23,7 +23,7 @@ pytestmark = pytest.mark.long
 
 COUNTED = [k for k, field in FIELDS.items() if field.whole and k not in ("late", "lost", "void")]
 
-SCALES = (2.0**-27, 2.0**-13, 2.0**13, 2.0**27)  # about 1e-8, 1e-4, 1e4, 1e8
+SCALES = (2.0**-27, 2.0**27)  # about 1e-8 and 1e8
 FORMS: dict[str, Callable[[Any], Any]] = {
     "dense": lambda A: A, "sparse": scipy.sparse.csr_matrix, "operator": aslinearoperator,
 }  # fmt: skip
@@ -121,7 +121,6 @@ def follows(name: str, law: str, c: float, batch: int | None = None) -> None:
 
 
 METHODS = [name for name, kind in registry.METHODS.items() if kind.__module__.startswith("proxskip.")]
-EXTREMES = [SCALES[0], pytest.param(SCALES[-1], marks=pytest.mark.slow)]
 SAMPLED = [name for name in METHODS if "batch" in registry.named(name).about.handles]
 LAWS = [
     *(("data", None, name) for name in METHODS),
@@ -130,7 +129,7 @@ LAWS = [
 ]
 
 
-@pytest.mark.parametrize("c", EXTREMES)
+@pytest.mark.parametrize("c", thinned(SCALES))
 @pytest.mark.parametrize("case", thinned(LAWS), ids=str)
 def test_runs_of_every_method_follow(case: tuple[str, int | None, str], c: float) -> None:
     law, batch, name = case

@@ -384,22 +384,3 @@ def test_an_inner_solver_for_which_large_steps_are_hard_stays_with_fista(virtual
     assert found.success
     assert [name for _, name in found.choices][:3] == ["fista-restart", "apda", "fista-restart"]
     assert [name for _, name in found.choices].count("apda") == 1
-
-
-def test_a_k_that_diverges_is_refused() -> None:
-    problem = ps.Problem([F], psi=PSI)
-    with pytest.raises(ps.InputError, match="is too small"):
-        ps.APDA(1000 / F.L, K=8).check(problem)
-    assert ps.APDA(1000 / F.L, K=8).check(problem, allow_unsafe_step=True)
-    assert not ps.APDA(1000 / F.L, K=40).check(problem)
-
-
-def test_the_default_of_apda_is_stable_at_a_fixed_gamma() -> None:
-    """And 86 steps at gamma L = 1e4, where the mode in the middle grows, are refused."""
-    f = ps.Quadratic(np.array([1.0, 1.515e-3, 1e-8]), np.array([1.0, 1.515e-3, 0.0]))
-    with pytest.raises(ps.InputError, match="is too small"):
-        ps.run(ps.APDA(1e4, 86), ps.Problem([f]), rounds=1, x0=[2, 2, 0.5])
-    for size in (1e3, 1e4, 1.0001e4, 1e5, 1e6, 1e7):
-        assert theory.local_radius(size, 0.0, 1.0, 1 / size, enough_steps(size, 1.0)) <= 1 + 1e-9
-    found = ps.run(ps.APDA(1e4, balance=False), ps.Problem([f]), rounds=100, x0=[2, 2, 0.5])
-    assert np.abs(found.x[:2] - 1).max() < 1e-3

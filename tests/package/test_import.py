@@ -113,11 +113,6 @@ def test_dir_shows_what_a_user_needs_before_a_run_and_after_it() -> None:
         assert set(public.__all__) <= set(dir(public))
 
 
-def test_a_status_has_one_name() -> None:
-    assert proxskip.Status.LIMIT == 1
-    assert [status.name for status in proxskip.Status] == list(proxskip.Status.__members__)
-
-
 @pytest.mark.slow
 def test_all_names_take_less_than_numba_and_scipy(tmp_path: Path) -> None:
     seconds = {"import numpy, scipy.sparse, numba": [], ALL_NAMES: []}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import proxskip as ps
-from proxskip.results import checkpoint, description, folder, sealed
+from proxskip.results import checkpoint, sealed
 from proxskip.running.stop import Stop, Unproved
 from proxskip.types import InputError
 from support.comparing import same
@@ -123,12 +123,6 @@ def test_another_problem_is_refused_with_the_difference(
     with pytest.raises(InputError, match=f"another run.*{says}"):
         ps.resume(tmp_path, other(problem), rounds=5)
     assert ps.resume(tmp_path, problem, rounds=5).rounds == 5
-
-
-@pytest.mark.parametrize("key", ["method", "parameters", "problem", "seed", "cohort", "engine"])
-def test_a_run_that_differs_in_any_of_these_is_another(key: str) -> None:
-    with pytest.raises(InputError, match=f"another run: {key}: saved 1, now 2"):
-        folder.same_run({key: 1}, {key: 2})
 
 
 def test_a_folder_without_a_run_is_refused_and_one_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
@@ -255,10 +249,6 @@ def test_folders_of_older_releases_are_refused_in_a_sentence(tmp_path: Path) -> 
     for act in (lambda: ps.load(tmp_path), lambda: ps.resume(tmp_path, problem, rounds=9)):
         with pytest.raises(InputError, match="has format 1, and this release reads format 2: use the release of prox"):
             act()
-
-
-def test_the_numbers_of_a_tuple_keep_their_kind() -> None:
-    assert description._plain((np.float32(0.5), np.int64(2), True, 0.25)) == [0.5, 2, True, 0.25]
 
 
 @pytest.mark.parametrize("engine", ["cpu", "reference"])
