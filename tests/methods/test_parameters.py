@@ -1,5 +1,6 @@
 """A parameter that is not given is chosen by the theorem, and in one way only: as a name, a class, an object, a flag."""
 
+import math
 from dataclasses import fields
 from typing import Any
 
@@ -42,6 +43,23 @@ def test_a_parameter_of_a_wrong_type_is_refused_in_a_sentence(name: str, wrong: 
     for field in fields(kind):
         if field.name != "graph":  # whatever describes one becomes one when the problem is known
             with pytest.raises(ps.InputError, match=rf"^{field.name} .*\.$|^codec \"a\" is not known"):
+                kind(**{field.name: wrong})
+
+
+OUT_OF_RANGE: dict[str, tuple[Any, ...]] = {
+    "gamma": (0.0, -1.0, math.nan), "p": (0.0, 2, 1e-300), "p_e": (0.0, 2.0), "K": (0, -1), "s": (0,),
+    "eta_g": (0.0, math.inf), "chi": (0.0,), "tau": (0.0, -1.0), "theta": (1.0,), "mu": (-1.0,), "omega": (-1.0,),
+    "sigma": (0.0,), "c": (0.0,), "mu_g": (-1.0,),
+}  # fmt: skip
+"""Values that no method may have, by the letter, which means the same in all of them."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_parameter_out_of_its_range_is_refused_by_its_name(name: str) -> None:
+    kind = ps.core.METHODS[name]
+    for field in fields(kind):
+        for wrong in OUT_OF_RANGE.get(field.name, ()):
+            with pytest.raises(ps.InputError, match=rf"^{field.name} = .*\.$"):
                 kind(**{field.name: wrong})
 
 
