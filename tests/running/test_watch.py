@@ -109,7 +109,7 @@ def calm(result: ps.Result) -> None:
 def test_no_alarm_at_machine_precision(row: Row) -> None:
     """Many rounds after the end of convergence, where the residual wanders on the last digits."""
     problem = row.quadratic()
-    calm(ps.run(row.make(problem), problem, rounds=3000, cohort=row.cohort, every=5, threads=1))
+    calm(ps.run(row.make(problem), problem, rounds=1500, cohort=row.cohort, every=5, threads=1))
 
 
 @pytest.mark.parametrize("distance", [1e-3, 1e-6, 1e-9])
