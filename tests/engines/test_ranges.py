@@ -1,5 +1,8 @@
 """Client halves of large cohorts run on ranges of the members: the same bytes, whatever a half computes."""
 
+import platform
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -153,3 +156,31 @@ def test_a_half_may_descend_more_than_once_with_anchors_and_without(batch: int |
     assert count == other_count
     for u, v in zip(found, other, strict=True):
         assert np.abs(u - v).max() <= 1e-12
+
+
+NEW_PAGES = """
+import resource
+import numpy as np
+import scipy.sparse
+import proxskip as ps
+
+faults = []
+round_of = ps.Scaffnew.round
+
+def counted(self, server, exchange):
+    faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+    return round_of(self, server, exchange)
+
+ps.Scaffnew.round = counted
+A = scipy.sparse.random(2000, 400, 0.01, "csr", rng=0)
+problem = ps.split(ps.Logistic(A, np.arange(2000) % 2, l2=0.1), 1000)
+ps.run(ps.Scaffnew(gamma=1e-3, p=0.5, K=1), problem, rounds=12, every=12, threads=1, progress=False)
+print(int(np.median(np.diff(faults))))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc that returns freed memory")
+def test_a_round_takes_its_stacks_from_memory_that_is_there() -> None:
+    """A stack has 781 pages here; those of a round are not made anew by the system."""
+    done = subprocess.run([sys.executable, "-c", NEW_PAGES], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 100

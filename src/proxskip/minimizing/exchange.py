@@ -208,16 +208,19 @@ class CompiledClient(SoloClient):
         super().__init__(f, at, g, batch, seed, backtrack)
         self.engine = CpuEngine(threads)
         self.engine.open(Problem([f.of], batch=batch), {}, seed)
+        one = np.zeros(1, np.int64)
+        self.request = Request(no_half, one, round=0)
+        self.kernel = self.engine.client(one, self.request)
         if batch is None and is_sparse(f.of.A):  # numpy's own product with A' is as fast for dense data, if not faster
             self.f = replace(f, gradient=self._gradient)
 
     def _gradient(self, x: Array) -> Array:
-        return self._steps(x, x, 0.0, 1, only_gradient=True)
+        point = x[None]
+        return self._steps(point, point, 0.0, 1, only_gradient=True)
 
     def _steps(self, x: Array, h: Array | float, gamma: float, K: int, only_gradient: bool = False) -> Array:
-        one = np.zeros(1, np.int64)
-        client = self.engine.client(one, Request(no_half, one, self.round))
-        return np.asarray(client.plain_steps(x, h, gamma, K, 0, 0.0, only_gradient)[0])
+        self.request.round = self.round  # minibatches are numbered by it
+        return np.asarray(self.kernel.plain_steps(x, h, gamma, K, 0, 0.0, only_gradient)[0])
 
     def _descend(
         self, x: Array, h: Array | float, gamma: float, K: int, pull: Pull | None = None, momentum: float = 0.0

@@ -8,7 +8,7 @@ two down. x0 is part of the first message.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -43,7 +43,7 @@ class Ledger:
     seconds: float = 0.0
 
     def row(self) -> dict[str, float]:
-        return asdict(self)
+        return dict(vars(self))
 
 
 class Meter:
@@ -138,7 +138,7 @@ class Meter:
         """What a resumed run needs; ``fetch`` turns a server vector into a numpy array."""
         arrays: dict[str, AnyArray] = {"owed": self.owed.copy(), "participated": self.participated.copy()}
         arrays |= {f"outcome{k}": fetch(v) for k, v in enumerate(self.outcome)}
-        return {"arrays": arrays, "meta": {"ledger": asdict(self.ledger), "outcomes": self.outcomes}}
+        return {"arrays": arrays, "meta": {"ledger": self.ledger.row(), "outcomes": self.outcomes}}
 
     def restore(self, arrays: Mapping[str, AnyArray], meta: Mapping[str, Any]) -> None:
         self.owed, self.participated = arrays["owed"].copy(), arrays["participated"].copy()

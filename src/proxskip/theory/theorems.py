@@ -214,13 +214,17 @@ def scaffnew_p(gammas: Numbers, mus: Numbers) -> float:
 
 def _slowest(gammas: Numbers, mus: Numbers) -> float:
     steps, convex = np.asarray(gammas, dtype=np.float64), np.asarray(mus, dtype=np.float64)
-    for i, value in enumerate(steps.ravel()):
-        positive(f"gamma of client {i}", value)
-    for i, value in enumerate(convex.ravel()):
-        if not value > 0:
-            raise InputError(
-                f"mu is unknown for client {i} (mu = {value:g}): pass l2 > 0 without an intercept, or gamma and p."
-            )
+    wrong = ~((steps > 0) & np.isfinite(steps))
+    if wrong.any():
+        i = int(np.argmax(wrong))
+        positive(f"gamma of client {i}", steps.ravel()[i])
+    unknown = ~(convex > 0)
+    if unknown.any():
+        i = int(np.argmax(unknown))
+        value = convex.ravel()[i]
+        raise InputError(
+            f"mu is unknown for client {i} (mu = {value:g}): pass l2 > 0 without an intercept, or gamma and p."
+        )
     if steps.ndim and convex.ndim and steps.shape != convex.shape:
         raise InputError(f"{steps.size} step sizes and {convex.size} values of mu were given; give one per client.")
     return float(np.min(steps * convex))

@@ -12,7 +12,7 @@ import numpy as np
 from proxskip.core.engine import BrokenOff, Request, look
 from proxskip.core.exchange import Anchor
 from proxskip.engines.cpu.kernels import Anchors, Draws, Steps
-from proxskip.engines.cpu.shards import RangeTask, Rows, Tiles, with_pull
+from proxskip.engines.cpu.shards import RangeTask, Rows, Tiles, with_pull, writable
 from proxskip.engines.local import OneClient
 from proxskip.engines.sparse_rows import balanced, pieces
 from proxskip.engines.stack_client import StackClient
@@ -56,8 +56,8 @@ class Cohort(StackClient):
         if engine.shards is None:
             return self._one_by_one(self.stack(x), self.stack(h), gammas, K, first, pull)
         shards = engine.shards if pull == 0.0 else with_pull(engine.shards, pull)
-        members = np.require(self.members, np.int64, ["C", "W"])
-        x, h, gammas = (np.require(v, shards.dtype, ["C", "W"]) for v in (np.atleast_2d(x), self.stack(h), gammas))
+        members = writable(self.members, np.int64)
+        x, h, gammas = (writable(v, shards.dtype) for v in (np.atleast_2d(x), self.stack(h), gammas))
         ends = np.empty(self.shape, shards.dtype)
         steps = Steps(members, x, ends, h, gammas, K, only_gradient)
         draws = shards.draws(self.seed, self.request.round, first, c)
@@ -177,8 +177,8 @@ class Cohort(StackClient):
             return super().anchored_steps(x, h, gamma, K, anchor)
         c = self.shape[0]
         X, w, gw = (np.array(self.stack(v), dtype=shards.dtype, order="C") for v in (x, *anchor[:2]))
-        h, gammas = (np.require(v, shards.dtype, ["C", "W"]) for v in (self.stack(h), one_each(gamma, c)))
-        members, K = (np.require(v, np.int64, ["C", "W"]) for v in (self.members, K))
+        h, gammas = (writable(v, shards.dtype) for v in (self.stack(h), one_each(gamma, c)))
+        members, K = (writable(v, np.int64) for v in (self.members, K))
         moved = np.zeros(c, np.int64)
         anchors = Anchors(w, gw, one_each(anchor[2], c), moved)
         load = self._load(K)

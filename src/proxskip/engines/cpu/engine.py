@@ -17,7 +17,7 @@ from proxskip.core.engine import Request, Size, Work
 from proxskip.core.exchange import SettleHalf, checked_answer
 from proxskip.engines.cpu import kernels
 from proxskip.engines.cpu.cohort import Cohort, threads_for
-from proxskip.engines.cpu.shards import RangeTask, pack
+from proxskip.engines.cpu.shards import RangeTask, pack, writable
 from proxskip.engines.in_process import NearEngine, Remembered
 from proxskip.engines.sparse_rows import balanced
 from proxskip.problems.clients import value_and_gradient
@@ -27,12 +27,14 @@ from proxskip.support.cores import available_cores
 from proxskip.support.sums import SUM_BLOCK, sum_in_order
 from proxskip.types import Array, Counts, Indices, Oracle, Vectors
 
-LARGE = 1 << 19
+LARGE = 1 << 20
 """Numbers in a cohort's stack from which a half runs on ranges of the members, each on one thread."""
 NUMBERS_PER_RANGE = 1 << 17
 """Numbers in the stack of a range: the vectors of a half stay in the cache."""
 ENTRIES_PER_RANGE = 5e6
 """Entries of the local steps of a range: many threads find work, and Python takes little of the time."""
+LARGEST_BLOCK = (1 << 25) - (1 << 15)
+"""Bytes of the largest block of memory from which glibc learns how much to keep (32 MB with its header)."""
 
 
 class CpuEngine(NearEngine):
@@ -62,6 +64,7 @@ class CpuEngine(NearEngine):
         if self.threads > 1 and self.pool is None:
             self.pool = ThreadPoolExecutor(self.threads - 1, "proxskip")
         _make_sums_ready()
+        _have_freed_memory_kept()
 
     def client(self, members: Indices, request: Request, place: int = 0, threads: int | None = None) -> Cohort:
         return Cohort(self, members, request, threads or self.threads)
@@ -254,7 +257,7 @@ class CpuEngine(NearEngine):
 
     def sum(self, w: Array, U: Array) -> Array:
         blocks = np.empty((-(-len(U) // SUM_BLOCK), U.shape[1]))
-        w, U = (np.require(v, np.float64, ["C", "W"]) for v in (w, U))
+        w, U = writable(w, np.float64), writable(U, np.float64)
         self._share(lambda lo, hi: kernels.block_sums(lo, hi, w, U, SUM_BLOCK, blocks), len(blocks), U.size)
         return sum_in_order(blocks)
 
@@ -268,6 +271,16 @@ class CpuEngine(NearEngine):
 def _make_sums_ready() -> None:
     with compiling(kernels.block_sums):
         kernels.block_sums(0, 0, np.zeros(1), np.zeros((1, 1)), SUM_BLOCK, np.zeros((1, 1)))
+
+
+@cache
+def _have_freed_memory_kept() -> None:
+    """Have the C library keep the memory of stacks that are freed, up to 64 MB, for those of the next operation.
+
+    By itself glibc returns it to the system, whose new pages take longer than the operation. It keeps twice the size of
+    the largest block that was ever freed; this one is never written to, and so never takes memory.
+    """
+    np.empty(LARGEST_BLOCK, np.uint8)
 
 
 def quietly_in_turn(work: Callable[[int, int], None], n: int) -> None:

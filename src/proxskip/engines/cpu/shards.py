@@ -113,6 +113,11 @@ def all_ones(values: AnyArray, at_once: int = 1 << 22) -> bool:
     return all(bool(np.all(values[k : k + at_once] == 1.0)) for k in range(0, len(values), at_once))
 
 
+def writable(v: AnyArray, dtype: npt.DTypeLike) -> AnyArray:
+    """v, or a copy, as the C array that kernels take: for one that is read-only numba would compile again."""
+    return v if v.dtype == dtype and v.flags.carray else np.array(v, dtype, order="C")
+
+
 def with_pull(shards: Rows | Tiles, tau: float) -> Rows | Tiles:
     """The same shards with tau added to the l2 term, for steps with a pull to zero."""
     other = copy(shards)
