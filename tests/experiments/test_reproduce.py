@@ -135,12 +135,12 @@ def test_a_grid_grows_towards_its_winner() -> None:
         c.gaps[5] = None if c.times == 2.0 else 1.0 / c.steps
     at = {(c.times, c.steps): c for c in tried}
     assert search.ends(tried, at[1.0, 100]) == ["more local steps"]
-    new = search.beyond("scaffold", tried, at[1.0, 100], 2.0, 1000)
+    new = search.beyond(tried, at[1.0, 100], 2.0, 1000)
     assert {(c.times, c.steps) for c in new} == {(t, 300) for t in (0.25, 0.5, 1.0, 2.0)}
     assert all(c.flags == {"gamma": c.times / 2.0, "K": 300} for c in new)
-    corner = search.beyond("scaffold", tried, at[2.0, 30], 2.0, 1000)
+    corner = search.beyond(tried, at[2.0, 30], 2.0, 1000)
     assert {(c.times, c.steps) for c in corner} == {(4.0, 30), (4.0, 100)} | {(t, 10) for t in (1.0, 2.0, 4.0, 8.0)}
-    assert search.beyond("scaffold", tried, at[1.0, 100], 2.0, 100) == []
+    assert search.beyond(tried, at[1.0, 100], 2.0, 100) == []
     for c in new:
         c.gaps[5] = 1.0
     note = search.grid_table("g", {"scaffold": [*tried, *new]}, {"scaffold": at[1.0, 100]}).note

@@ -329,10 +329,14 @@ def test_halving_keeps_the_best_and_spends_the_budget() -> None:
         assert rungs[-1][2] == 1
         assert [rounds for _, rounds, _ in rungs] == sorted(rounds for _, rounds, _ in rungs)
     candidates = grid("gd", 1.0, range(9), [1])
-    left = halve({"gd": candidates}, [(10, 3), (30, 1)], lambda asked, rounds: [abs(c.times - 8.0) for _, c in asked])
-    (best,) = left["gd"]
+    left = halve(candidates, [(10, 3), (30, 1)], lambda asked, rounds: [abs(c.times - 8.0) for c in asked])
+    (best,) = left
     assert best.times == 8.0
     assert [len(c.gaps) for c in candidates].count(2) == 3
+    both = [*grid("gd", 1.0, range(9), [1]), *grid("scaffnew", 1.0, range(9), [1, 10])]
+    left = halve(both, [(10, 3)], lambda asked, rounds: [abs(c.times - 8.0) for c in asked])
+    assert [(c.method, c.times, c.steps) for c in left[:3]] == [("gd", 8.0, 1), ("gd", 4.0, 1), ("gd", 2.0, 1)]
+    assert [(c.method, c.times, c.steps) for c in left[3:5]] == [("scaffnew", 8.0, 1), ("scaffnew", 8.0, 10)]
     with pytest.raises(InputError, match="at least 72"):  # 24, 8 and 3 candidates, a round each
         rungs_of(24, 71)
     assert rungs_of(24, 72)[0] == (24, 1, 8)

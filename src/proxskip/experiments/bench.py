@@ -18,7 +18,7 @@ from proxskip import theory
 from proxskip.core.method import Method
 from proxskip.experiments import search, settings
 from proxskip.experiments.curves import AXES, Curve, Curves, Values, curve, flags_of, of_runs
-from proxskip.methods.registry import METHODS, closest, register, title
+from proxskip.methods.registry import METHODS, closest, title
 from proxskip.participation import as_participation
 from proxskip.problems.federated import Problem
 from proxskip.report.figures import Series, Table
@@ -240,15 +240,11 @@ class Bench:
         """The runs of these curves: read from their folders, resumed from a checkpoint, or run now."""
         return self._each(_run, curves, [c.label for c in curves])
 
-    def final_gaps(
-        self, problem: Values, candidates: Sequence[tuple[str, Candidate]], rounds: int
-    ) -> list[float | None]:
-        """f - f* of each candidate (with its method's name) after some rounds; None if it diverged."""
-        labels = [f"tuning {title(name)} for {rounds} rounds" for name, _ in candidates]
-        parameters = [
-            {"problem": dict(problem), "method": name, "flags": dict(c.flags), "rounds": rounds, "engine": self.engine}
-            for name, c in candidates
-        ]
+    def final_gaps(self, problem: Values, candidates: Sequence[Candidate], rounds: int) -> list[float | None]:
+        """f - f* of each candidate after some rounds; None if it diverged."""
+        labels = [f"tuning {title(c.method)} for {rounds} rounds" for c in candidates]
+        shared = {"problem": dict(problem), "rounds": rounds, "engine": self.engine}
+        parameters = [shared | {"method": c.method, "flags": dict(c.flags)} for c in candidates]
         return self.cached_values("try", parameters, final_gap, labels)
 
     def cached_values(
@@ -273,11 +269,11 @@ class Bench:
         threads = self.threads or max(1, available_cores() // max(1, min(self.jobs, len(items))))
         there = {**self._plain(), "threads": threads}
         own = [kind for kind in METHODS.values() if not kind.__module__.startswith("proxskip.")]
-        elsewhere = partial(_elsewhere, own, function, there)
+        elsewhere = partial(_elsewhere, function, there)
         # the last items begin first, since lists of parameters mostly run from the cheap to the expensive
         last_first = range(len(items) - 1, -1, -1)
         values: dict[int, Any] = {}
-        for number, value in parallel.each(elsewhere, [items[k] for k in last_first], self.jobs, self.end):
+        for number, value in parallel.each(elsewhere, [items[k] for k in last_first], self.jobs, self.end, own):
             k = last_first[number]
             values[k] = value
             self.say(f"{labels[k]} ({len(values)} of {len(items)} done in {self.jobs} processes)")
@@ -345,11 +341,8 @@ _PROBLEMS: dict[str, Problem] = {}
 """In another process: the problems that it has read."""
 
 
-def _elsewhere(methods: Sequence[type[Method]], function: Callable[..., Any], bench: Values, item: Any) -> Any:
-    """Call the function in another process, which learns first what methods the user registered here."""
-    for kind in methods:
-        if METHODS.get(kind.about.name) is not kind:
-            register(kind)
+def _elsewhere(function: Callable[..., Any], bench: Values, item: Any) -> Any:
+    """Call the function in another process."""
     return function(Bench(**bench, problems=_PROBLEMS), item, "")
 
 

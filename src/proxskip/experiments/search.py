@@ -40,7 +40,7 @@ def tuned(
     curves: Sequence[Curve],
     L: float,
     rules: Rules,
-    gaps: Callable[[Sequence[tuple[str, Candidate]], int], Sequence[float | None]],
+    gaps: Callable[[Sequence[Candidate], int], Sequence[float | None]],
     run: Callable[[Sequence[Curve]], Sequence[RunResult]],
 ) -> tuple[list[Curve], Table]:
     """Every curve with the best parameters of its grid, and the table of the grids.
@@ -59,16 +59,14 @@ def tuned(
     winners: dict[str, Candidate] = {}
     growing = list(by_method)
     while growing:
-        finalists = halve({name: grids[name] for name in growing}, rules.rungs, gaps)
+        finalists = halve([c for name in growing for c in grids[name]], rules.rungs, gaps)
         # the finalists run to the end: the best after few rounds need not be the first at eps
-        finals = [(name, c) for name, left in finalists.items() for c in left]
-        runs = run([_with_parameters(by_method[name], c) for name, c in finals])
-        for name in growing:
-            own = [(_order(r, rules.eps), c) for r, (method, c) in zip(runs, finals, strict=True) if method == name]
-            winners[name] = min(own, key=lambda pair: pair[0])[1]
+        runs = run([_with_parameters(by_method[c.method], c) for c in finalists])
+        by_order = sorted(zip(runs, finalists, strict=True), key=lambda pair: _order(pair[0], rules.eps))
+        winners |= {c.method: c for _, c in reversed(by_order)}  # the best of a method is written last
         if not rules.most_steps:
             break
-        added = {name: beyond(name, grids[name], winners[name], L, rules.most_steps) for name in growing}
+        added = {name: beyond(grids[name], winners[name], L, rules.most_steps) for name in growing}
         for name, new in added.items():
             grids[name] += new
         growing = [name for name, new in added.items() if new]
@@ -93,7 +91,7 @@ def _order(run: RunResult, eps: float | None) -> tuple[float, float]:
     return rounds or math.inf, run.summary["gap"] or math.inf
 
 
-def beyond(name: str, tried: Sequence[Candidate], winner: Candidate, L: float, most_steps: int) -> list[Candidate]:
+def beyond(tried: Sequence[Candidate], winner: Candidate, L: float, most_steps: int) -> list[Candidate]:
     """The candidates next to a winner that lies at an end of its grid; none if it lies inside."""
     open_, steps = ends(tried, winner), sorted({c.steps for c in tried})
     points: list[tuple[float, int]] = []
@@ -110,7 +108,8 @@ def beyond(name: str, tried: Sequence[Candidate], winner: Candidate, L: float, m
         points += [(winner.times * t, K) for K in further for t in (0.25, 0.5, 1, 2)]
     known = {(c.times, c.steps) for c in tried}
     new = [(t, K) for t, K in points if (t, K) not in known]
-    return [Candidate(t, K, {**winner.flags, "gamma": t / L, **local_steps(name, K)}) for t, K in new]
+    name = winner.method
+    return [Candidate(name, t, K, {**winner.flags, "gamma": t / L, **local_steps(name, K)}) for t, K in new]
 
 
 def ends(tried: Sequence[Candidate], winner: Candidate) -> list[str]:

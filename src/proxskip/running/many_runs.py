@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from proxskip.core.method import Method
-from proxskip.methods import Decaying, registry
+from proxskip.methods import Decaying
 from proxskip.networks import Network
 from proxskip.problems.federated import Problem
 from proxskip.results import description, folder, lock, several
@@ -214,21 +214,19 @@ def _in_processes(
     if left:
         problem.solution  # noqa: B018  computed once, and not in every process
     calls = [(tasks[number], problem, settings) for number in left]
+    methods = (task.method for task, _, _ in calls)
+    kinds = {type(method.method if isinstance(method, Decaying) else method) for method in methods}
     with tempfile.TemporaryDirectory() as place, OverallProgress(quiet=not is_wanted(progress)) as overall:
         end = parallel.EndFile(Path(place) / "end")
         with signals_caught(end):
-            for k, result in parallel.each(_run_elsewhere, calls, min(jobs, max(1, len(left))), end):
+            for k, result in parallel.each(_run_elsewhere, calls, min(jobs, max(1, len(left))), end, kinds):
                 results[left[k]] = result
                 overall(f"{len(results)} of {len(tasks)} runs done in {jobs} processes", len(results) / len(tasks))
     return [results[number] for number in sorted(results)]
 
 
 def _run_elsewhere(call: tuple[RunTask, Problem, Settings]) -> RunResult:
-    """In a process that does not know yet which methods the user registered."""
     task, problem, settings = call
-    kind = type(task.method.method if isinstance(task.method, Decaying) else task.method)
-    if registry.METHODS.get(kind.about.name) is not kind:
-        registry.register(kind)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnsafeStepWarning)  # the parent has said it
         return run_task(task, problem, settings)

@@ -8,11 +8,12 @@ from __future__ import annotations
 import _thread
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from proxskip.core.method import Method
 from proxskip.methods import registry
 from proxskip.types import InputError
 
@@ -50,12 +51,19 @@ class Plugins:
 
 
 def each(
-    function: Callable[[Item], Answer], items: Sequence[Item], jobs: int, end: EndFile
+    function: Callable[[Item], Answer],
+    items: Sequence[Item],
+    jobs: int,
+    end: EndFile,
+    methods: Iterable[type[Method]] = (),
 ) -> Iterator[tuple[int, Answer]]:
     """The number and value of ``function(item)`` for each item, in the order in which they end.
 
     Once ``end`` is set, no call begins, and those under way are interrupted; what they return is still given, without
     those that raise KeyboardInterrupt. The first other error ends the calls too, and is raised when all have ended.
+
+    Args:
+        methods: that the function meets by name, and that the user may have registered in this process alone.
     """
     from concurrent.futures.process import BrokenProcessPool
 
@@ -63,8 +71,8 @@ def each(
 
     # large arrays are in files that all processes share; what one of them writes there is its own
     parallel = Parallel(jobs, backend="loky", return_as="generator_unordered", batch_size=1, mmap_mode="c")
-    plugins, parent = Plugins(), os.getpid()
-    calls = (delayed(_call)(plugins, function, item, k, end, parent) for k, item in enumerate(items))
+    known, parent = (Plugins(), list(methods)), os.getpid()
+    calls = (delayed(_call)(known, function, item, k, end, parent) for k, item in enumerate(items))
     first: Exception | None = None
     try:
         for number, value in parallel(calls):
@@ -81,7 +89,12 @@ def each(
 
 # -- in another process ------------------------------------------------------------------------------------------------
 def _call(
-    plugins: object, function: Callable[[Item], Answer], item: Item, number: int, end: EndFile, parent: int
+    known: tuple[object, list[type[Method]]],
+    function: Callable[[Item], Answer],
+    item: Item,
+    number: int,
+    end: EndFile,
+    parent: int,
 ) -> tuple[int, Answer | Failed | None]:
     # Ctrl-C reaches all processes of a terminal's group; these leave it to their parent, which sets ``end``
     if hasattr(os, "setpgid"):
@@ -89,6 +102,10 @@ def _call(
     over = threading.Event()
     try:
         threading.Thread(target=_interrupt_at, args=(end, parent, over), daemon=True).start()
+        _, methods = known  # the plugins are loaded by now
+        for kind in methods:
+            if registry.METHODS.get(kind.about.name) is not kind:
+                registry.register(kind)
         return number, None if end.is_set() else function(item)
     except KeyboardInterrupt:
         return number, None

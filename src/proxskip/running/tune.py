@@ -41,8 +41,10 @@ CUT = 3
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One point of the grid."""
+    """One point of a method's grid."""
 
+    method: str
+    """The name of the method."""
     times: float
     """gamma times L."""
     steps: int
@@ -178,20 +180,20 @@ def tune(
         steps = _around_theory(kind, problem)
     steps = [theory.whole("steps", K) for K in steps]
     target = None if target is None else theory.positive("target", target)
-    candidates = grid(kind, problem.L_average, powers, steps, **more)
+    candidates = grid(kind.about.name, problem.L_average, powers, steps, **more)
     rungs = rungs_of(len(candidates), theory.whole("budget", budget))
     first = kind.theory(problem, cohort=cohort, **candidates[0].flags)
     numbers = seeds_for(first, seeds_of(seeds), problem, cohort)
     total, jobs = sum(n for n, _, _ in rungs), theory.whole("jobs", jobs)
     places = {id(c): k for k, c in enumerate(candidates)}
 
-    def measured(trials: Sequence[tuple[str, Candidate]], rounds: int) -> list[float | None]:
+    def measured(trials: Sequence[Candidate], rounds: int) -> list[float | None]:
         done = sum(len(c.gaps) for c in candidates)
         show(f"tuning {kind.about.name}, {len(trials)} candidates for {rounds} rounds", done / total)
         tasks = []
-        for _, c in trials:
+        for c in trials:
             method = kind.theory(problem, cohort=cohort, **c.flags)
-            name = f"{places[id(c)]}-{kind.about.name}"
+            name = f"{places[id(c)]}-{c.method}"
             path = None if out is None else Path(out) / f"{rounds}-rounds" / name
             for seed in numbers:
                 own = path if path is None or len(numbers) == 1 else path / f"seed-{seed}"
@@ -204,7 +206,7 @@ def tune(
         if len(results) < len(tasks) or results[-1].status is Status.INTERRUPTED:
             raise KeyboardInterrupt
         of_each = [results[k : k + len(numbers)] for k in range(0, len(results), len(numbers))]
-        for (_, c), runs in zip(trials, of_each, strict=True):
+        for c, runs in zip(trials, of_each, strict=True):
             reached = [run.rounds if run.status is Status.CONVERGED else math.inf for run in runs]
             c.needed[rounds] = float(np.median(reached))
         return [median_score(runs) for runs in of_each]
@@ -212,15 +214,15 @@ def tune(
     with OverallProgress(quiet=not is_wanted(progress)) as show, warnings.catch_warnings():
         # steps beyond the theorem are the point of the search
         warnings.simplefilter("ignore", UnsafeStepWarning)
-        halve({kind.about.name: candidates}, [(rounds, keep) for _, rounds, keep in rungs], measured)
+        halve(candidates, [(rounds, keep) for _, rounds, keep in rungs], measured)
     # those that ran longest come first: gaps after different numbers of rounds cannot be compared
-    ranked = sorted(candidates, key=lambda c: (-max(c.gaps), c.rank))
-    best = ranked[0]
+    by_rank = sorted(candidates, key=lambda c: (-max(c.gaps), c.rank))
+    best = by_rank[0]
     if best.score == math.inf:
         raise InputError(f"every candidate of {kind.about.name} diverged; use smaller powers, such as range(-12, -4).")
     spent = len(numbers) * sum(sum(c.gaps) for c in candidates)
     found = kind.theory(problem, cohort=cohort, **best.flags)
-    return Tuned(found, tuple(ranked), spent, _ends(best, candidates), target)
+    return Tuned(found, tuple(by_rank), spent, _ends(best, candidates), target)
 
 
 def _ends(best: Candidate, candidates: Sequence[Candidate]) -> tuple[str, ...]:
@@ -235,13 +237,12 @@ def _ends(best: Candidate, candidates: Sequence[Candidate]) -> tuple[str, ...]:
 
 
 # -- the grid ----------------------------------------------------------------------------------------------------------
-def local_steps_flag(method: str | type[Method]) -> str | None:
+def local_steps_flag(method: str) -> str | None:
     """The flag that sets a method's local steps: p if it draws their number, K if it is fixed, None without any."""
-    kind = registry.METHODS[method] if isinstance(method, str) else method
-    return next((flag for flag in ("p", "K") if flag in flags(kind)), None)
+    return next((flag for flag in ("p", "K") if flag in flags(registry.METHODS[method])), None)
 
 
-def local_steps(method: str | type[Method], K: int) -> dict[str, float]:
+def local_steps(method: str, K: int) -> dict[str, float]:
     """The flag for K local steps per round, on average if the method draws their number; none without local steps."""
     flag = local_steps_flag(method)
     if flag is None:
@@ -249,12 +250,10 @@ def local_steps(method: str | type[Method], K: int) -> dict[str, float]:
     return {flag: 1 / K if flag == "p" else K}
 
 
-def grid(
-    method: str | type[Method], L: float, powers: Sequence[int], steps: Sequence[int], **more: Any
-) -> list[Candidate]:
+def grid(method: str, L: float, powers: Sequence[int], steps: Sequence[int], **more: Any) -> list[Candidate]:
     """gamma = 2^k/L for the given k, with each number of local steps if the method takes local steps."""
     return [
-        Candidate(2.0**k, K, {"gamma": 2.0**k / L, **local_steps(method, K), **more})
+        Candidate(method, 2.0**k, K, {"gamma": 2.0**k / L, **local_steps(method, K), **more})
         for K in (steps if local_steps_flag(method) else [1])
         for k in powers
     ]
@@ -298,25 +297,29 @@ def rungs_of(candidates: int, budget: int) -> list[tuple[int, int, int]]:
 
 
 def halve(
-    grids: Mapping[str, Sequence[Candidate]],
+    candidates: Sequence[Candidate],
     rungs: Sequence[Sequence[int]],
-    measured: Callable[[Sequence[tuple[str, Candidate]], int], Sequence[float | None]],
-) -> dict[str, list[Candidate]]:
-    """The finalists of each method, the best first.
+    measured: Callable[[Sequence[Candidate], int], Sequence[float | None]],
+) -> list[Candidate]:
+    """The finalists, method by method, the best of each first.
 
     Args:
-        grids: the candidates of each method.
-        rungs: rounds and survivors; every rung runs its candidates from the start, longer than the rung before.
+        candidates: of one method or of several, which are halved each by itself, and run together.
+        rungs: rounds and survivors of each method; every rung runs its candidates from the start, longer than the rung
+            before.
         measured: f - f* of candidates after some rounds; None if one diverged.
     """
-    left = {name: list(candidates) for name, candidates in grids.items()}
+    left = list(candidates)
     for rounds, keep in rungs:
-        trials = [(name, c) for name, candidates in left.items() for c in candidates]
-        for (_, c), gap in zip(trials, measured(trials, rounds), strict=True):
+        for c, gap in zip(left, measured(left, rounds), strict=True):
             c.gaps[rounds] = gap
-        # sorting is stable: of equal candidates the earlier one of the grid stays
-        left = {name: sorted(candidates, key=lambda c: c.rank)[:keep] for name, candidates in left.items()}
+        left = [c for name in dict.fromkeys(c.method for c in left) for c in ranked(left, name)[:keep]]
     return left
+
+
+def ranked(candidates: Sequence[Candidate], method: str) -> list[Candidate]:
+    """Those of a method, the best first; of equal ones the earlier one of the grid."""
+    return sorted((c for c in candidates if c.method == method), key=lambda c: c.rank)
 
 
 def trial_settings(rounds: int, engine: str, threads: int | None = None) -> dict[str, Any]:
