@@ -15,7 +15,6 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MessageType, MetricRecord
 from flwr.serverapp.strategy import Result as FlowerResult
 
-from proxskip import participation
 from proxskip.flower import messages, nodes, tables
 from proxskip.flower.envelope import log, unwrap, wrap
 from proxskip.flower.messages import Ask
@@ -137,7 +136,7 @@ class FederationRun:
     ) -> None:
         self.server, self.remotes, self.mailbox, self.deadline = server, remotes, mailbox, deadline
         self.folder, self.evaluate, self.initial = strategy.folder, evaluate, initial
-        self.batch, self.limit = strategy.batch, strategy.limit
+        self.limit = strategy.limit
         self.costs, self.trace, self.began = MessageLedger(), Trace(COLUMNS), time.perf_counter()
         self.round_metrics: dict[int, MetricRecord] = {}
         self.evaluations: dict[int, MetricRecord] = {}
@@ -147,10 +146,15 @@ class FederationRun:
         self.errors: dict[int, int] = {}
         self.closed = mailbox.clock()  # when the last round was closed
         self.x0 = None if initial is None else _flat(initial)
-        self.words: dict[str, Any] = {
-            "method": server.method.name, "parameters": description.parameters(server.method), "seed": server.seed,
-            "batch": strategy.batch, "itemsize": server.itemsize,
-        }  # fmt: skip
+        self.rows = int(server.problem.rows_each.sum())
+        self.config = description.config(
+            server.method, server.problem, {}, server.seed, "flower", server.cohort, {}, fingerprinted=False
+        )
+        first = remotes[0]
+        told = {"samples": self.rows, "lambda": first.l2, "loss": first.kind, "batch": strategy.batch}
+        self.config["problem"] |= told
+        sent = {name: self.config[name] for name in ("method", "parameters", "seed")}
+        self.words: dict[str, Any] = sent | {"batch": strategy.batch, "itemsize": server.itemsize}
 
     @property
     def state(self) -> ServerState:
@@ -177,7 +181,7 @@ class FederationRun:
             self._save()
             return asks
         saved = checkpoint.load(self.folder, name=FEDERATION)
-        different = checkpoint.differences(saved.meta["config"], self._config())
+        different = checkpoint.differences(saved.meta["config"], self._identity())
         if different:
             raise InputError(f"{self.folder} holds another run: {'; '.join(different)}; choose another folder.")
         asks = self.server.restore(saved.arrays, saved.meta["state"])
@@ -197,24 +201,27 @@ class FederationRun:
         summary = self._summary()
         if self.server.problem.n > MOST_NAMES:
             summary |= {"participation": None, "noise": None}
-        meta: dict[str, Any] = {"config": self._config(), "state": state, "costs": vars(self.costs), "summary": summary}
+        meta: dict[str, Any] = {
+            "config": self._identity(),
+            "state": state,
+            "costs": vars(self.costs),
+            "summary": summary,
+        }
         if INFORMATION in self.state.vectors:
             meta["columns"] = list(tables.names(self.remotes, self.server.problem.d))
         checkpoint.save(self.folder, arrays | self.trace.to_arrays("trace."), meta, name=FEDERATION)
 
-    def _config(self) -> dict[str, Any]:
-        names = {str(k): n for k, n in enumerate(self.server.names)}
+    def _identity(self) -> dict[str, Any]:
+        """What must not change where a run is resumed."""
+        server = self.server
         parameters = {k: _short(repr(v)) for k, v in self.words["parameters"].items()}
         # by name: a client that reconnects as another node keeps its weight
-        weights = {n: float(w) for n, w in zip(self.server.names, self.server.problem.weights, strict=True)}
-        each: dict[str, Any] = {"names": names, "weights": weights, "noise": self._noise()}
-        if len(names) > MOST_NAMES:
+        weights = {n: float(w) for n, w in zip(server.names, server.problem.weights, strict=True)}
+        each: dict[str, Any] = {"names": list(server.names), "weights": weights, "noise": self._noise()}
+        if len(weights) > MOST_NAMES:
             each = {k: _short(repr(v)) for k, v in each.items()}
-        return {
-            "method": self.server.method.name, "parameters": parameters, "seed": self.server.seed,
-            **each, "closing": self.server.closing, "batch": self.batch,
-            "itemsize": self.server.itemsize, "psi": repr(self.server.problem.psi), "cohort": repr(self.server.cohort),
-        }  # fmt: skip
+        of_the_run = {"parameters": parameters, "cohort": self.config["cohort"], "closing": server.closing}
+        return self.words | of_the_run | each | {"psi": self.config["problem"]["psi"]}
 
     def _update_seconds(self) -> None:
         self.costs.seconds = self.before + time.perf_counter() - self.began
@@ -376,32 +383,17 @@ class FederationRun:
         if s.round == last or (s.round % step and not over):
             return
         self._update_seconds()
-        row = self.costs.measured(s, self._rows())
+        row = self.costs.measured(s, self.rows)
         if s.measured != s.round:
             row |= {"f": math.nan, "grad_norm": math.nan}
         self.trace.append(row)
 
-    def _rows(self) -> int:
-        """The rows of all clients."""
-        return sum(r.N for r in self.remotes)
-
     def _summary(self) -> Summary:
         """The content of summary.json; null for what the server does not know."""
         server, s, remotes = self.server, self.state, self.remotes
-        problem, first = server.problem, remotes[0]
-        about = {
-            "data": "the clients' own data", "data_sha256": None, "split": "the federation", "samples": self._rows(),
-            "d": problem.d, "clients": problem.n, "weights": description.weighting(problem), "lambda": first.l2,
-            "loss": first.kind, "batch": self.batch, "psi": None if problem.psi is None else repr(problem.psi),
-            "smoothness": problem.smoothness,
-        }  # fmt: skip
-        config = {
-            "method": server.method.name, "parameters": description.parameters(server.method), "problem": about,
-            "seed": server.seed, "engine": "flower", "cohort": participation.plain(server.cohort),
-        }  # fmt: skip
-        row = self.costs.measured(s, self._rows())
+        row = self.costs.measured(s, self.rows)
         notes = (*server.unsafe, *s.notes)
-        summary = description.summary(config, problem, row, *server.verdict(), None, notes)
+        summary = description.summary(self.config, server.problem, row, *server.verdict(), None, notes)
         if not all(r.L_known for r in remotes):
             summary |= {"smoothness": "unknown", "kappa": None}
         rounds_of = dict(zip(server.names, s.participated.tolist(), strict=True))
@@ -424,9 +416,7 @@ class FederationRun:
         log(INFO, "\t%s", message)
         means, told = s.vectors.get(INFORMATION), None
         if means is not None:
-            told = inference.pooled(
-                means, s.vectors["x"], self._rows(), tables.names(self.remotes, len(s.vectors["x"]))
-            )
+            told = inference.pooled(means, s.vectors["x"], self.rows, tables.names(self.remotes, len(s.vectors["x"])))
         return FederationResult(
             arrays=self._arrays(),
             train_metrics_clientapp=self.round_metrics,

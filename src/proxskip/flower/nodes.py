@@ -217,7 +217,8 @@ def as_problem(remotes: Sequence[FederatedClient], weights: str | Sequence[float
         w = [float(r.N) if weights == "rows" else 1.0 for r in remotes]
     else:
         w = [float(v) for v in weights]
-    return RemoteProblem(list(remotes), np.array(w), psi=psi, d=first.d)
+    info = {"data": "the clients' own data", "split": "the federation"}
+    return RemoteProblem(list(remotes), np.array(w), psi=psi, d=first.d, info=info)
 
 
 class RollCall:

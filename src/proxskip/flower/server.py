@@ -39,6 +39,8 @@ from proxskip.running.watch import not_finite
 from proxskip.support.sums import weighted_sum
 from proxskip.types import GradientWarning, InputError
 
+HALVES = {Purpose.AUDIT: halves.REPORT, Purpose.MEASURE: halves.MEASURE, Purpose.INFORM: halves.INFORM}
+"""What clients are asked for a ticket that is no round."""
 NO_COSTS = Ledger()
 """A server stops by rounds and tolerance only; its driver counts the messages."""
 
@@ -287,25 +289,22 @@ class Server:
         round    what the server half asks for, one after another  the cohort is counted
         =======  ================================================  ====================================================
         """
-        weights = self.problem.weights
         if ticket.purpose is Purpose.ROUND:
             everyone = self.closing == "everyone"
             exchange = MeansSoFar(self.problem, self.seed, self.state.round, everyone, ticket.asked, ticket.means)
             due = advance(self.method, self.state.vectors, exchange)
             return self._ask(ticket, due) if isinstance(due, Call) else self._commit(ticket, due)
-        if ticket.purpose is Purpose.AUDIT:
-            if not ticket.means and ticket.asked:
-                return self._ask(ticket, Call(halves.REPORT, (), 0, weights))
+        is_audit = ticket.purpose is Purpose.AUDIT
+        if not ticket.means and (ticket.asked or not is_audit):
+            down = () if is_audit else (self.state.vectors["x"],)
+            return self._ask(ticket, Call(HALVES[ticket.purpose], down, 0, self.problem.weights))
+        fault = None
+        if is_audit:
             fault = checks.audited(self.method, self.problem, self.names, self.state, ticket)
-        elif ticket.purpose is Purpose.INFORM:
-            if not ticket.means:
-                return self._ask(ticket, Call(halves.INFORM, (self.state.vectors["x"],), 0, weights))
-            self.state.vectors[INFORMATION] = np.concatenate(ticket.means[-1].vectors)
-            fault = None
-        elif not ticket.means:
-            return self._ask(ticket, Call(halves.MEASURE, (self.state.vectors["x"],), 0, weights))
-        else:
+        elif ticket.purpose is Purpose.MEASURE:
             fault = checks.measured(self.method, self.problem, self.stop, self.state, ticket)
+        else:
+            self.state.vectors[INFORMATION] = np.concatenate(ticket.means[-1].vectors)
         return self._open() if fault is None else self._end(*fault)
 
     def _ask(self, ticket: Ticket, call: Call) -> list[Ask]:
