@@ -27,7 +27,7 @@ from proxskip.experiments import settings as build
 from proxskip.experiments.bench import Bench
 from proxskip.experiments.curves import Curves, curve
 from proxskip.experiments.figures import PAPER, experiment
-from proxskip.experiments.reproduce import ReproductionOptions
+from proxskip.experiments.reproduce import bench_of, command_of
 from proxskip.report import figures
 from proxskip.report.figures import Claim, Experiment, Series
 from proxskip.results import description
@@ -73,11 +73,11 @@ def data(tmp_path: Path) -> str:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A reproduction of all figures, and what was said meanwhile."""
     folder = tmp_path_factory.mktemp("made")
-    options, said = ReproductionOptions(little(folder), folder / "report", quick=True), []
+    bench, said = bench_of(little(folder), folder / "report", quick=True), []
     with pytest.MonkeyPatch.context() as monkeypatch:
         use_small_figures(monkeypatch)
-        report = reproduce.make_report(FIGURES, options, lambda *what: said.append(what))
-    return SimpleNamespace(out=options.out, report=report, said=said)
+        report = reproduce.make_report(FIGURES, bench, lambda *what: said.append(what))
+    return SimpleNamespace(out=bench.out, report=report, said=said)
 
 
 def without_times(found: Any) -> Any:
@@ -180,18 +180,18 @@ def test_a_seed_that_arrived_stays_there() -> None:
 def test_two_calls_keep_each_others_experiments(data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_small_figures(monkeypatch)
     monkeypatch.setattr(reproduce, "draw", lambda *about: None)
-    options, whole, called = ReproductionOptions(data, tmp_path / "r", quick=True), reproduce._one, []
+    bench, whole, called = bench_of(data, tmp_path / "r", quick=True), reproduce._one, []
 
     def one(made: Any, *about: Any) -> None:
         called.append(made.id)
         if made.id == "fig1b":
-            reproduce.make_report(["fig1c"], options)  # by another call, while this one runs
+            reproduce.make_report(["fig1c"], bench)  # by another call, while this one runs
         whole(made, *about)
 
     monkeypatch.setattr(reproduce, "_one", one)
-    reproduce.make_report(["fig1b"], options)
+    reproduce.make_report(["fig1b"], bench)
     assert called == ["fig1b", "fig1c"]
-    assert [e["id"] for e in results(options.out)["experiments"]] == ["fig1b", "fig1c"]
+    assert [e["id"] for e in results(bench.out)["experiments"]] == ["fig1b", "fig1c"]
 
 
 # -- stop and continue -------------------------------------------------------------------------------------------------
@@ -551,8 +551,8 @@ def test_a_p_that_does_not_get_there_is_drawn_where_its_rounds_end() -> None:
 
 
 def test_commands_that_are_shown_can_be_run(tmp_path: Path) -> None:
-    options = ReproductionOptions("w8a", tmp_path, True, "gpu", data_dir="my data")
-    assert options.command(["fig1b"]).endswith(f"--quick --engine gpu --data-dir 'my data' --out {tmp_path}")
+    bench = bench_of("w8a", tmp_path, True, "gpu", data_dir="my data")
+    assert command_of(bench, ["fig1b"]).endswith(f"--quick --engine gpu --data-dir 'my data' --out {tmp_path}")
 
 
 # -- the command -------------------------------------------------------------------------------------------------------

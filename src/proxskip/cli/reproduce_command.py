@@ -13,7 +13,7 @@ from proxskip.cli import output
 from proxskip.cli.commands import DONE, FAILED_CLAIM, INTERRUPTED
 from proxskip.experiments.bench import PAPER_DATA
 from proxskip.experiments.figures import FAMILY
-from proxskip.experiments.reproduce import DEFAULT_DATA, PAGE, ReproductionOptions, make_report
+from proxskip.experiments.reproduce import DEFAULT_DATA, PAGE, bench_of, command_of, make_report
 from proxskip.report import figures
 from proxskip.report.figures import ReproductionReport, Verdict
 from proxskip.results.plain_table import Table
@@ -37,16 +37,16 @@ def command(o: Namespace) -> int:
     names = list(FAMILY) if o.family else o.experiments
     data = o.data or (PAPER_DATA if o.family and not o.quick else DEFAULT_DATA)
     jobs = o.jobs or available_cores()
-    options = ReproductionOptions(data, Path(o.out), o.quick, o.engine, o.threads, o.data_dir, o.family, jobs)
+    bench = bench_of(data, o.out, o.quick, o.engine, o.threads, o.data_dir, jobs)
     try:
         with OverallProgress(o.quiet) as overall, _terminated():
-            report = make_report(names, options, overall)
+            report = make_report(names, bench, overall)
     except KeyboardInterrupt:
-        return output.fail(f"interrupted; to continue, run: {options.command(names)}", INTERRUPTED)
+        return output.fail(f"interrupted; to continue, run: {command_of(bench, names)}", INTERRUPTED)
     if o.json:
         output.as_json(figures.to_json(report))
     elif not o.quiet:
-        _print(report, options.out)
+        _print(report, bench.out)
     # without --strict a failed claim is a result like any other
     failed = [c.id for c in report.claims if c.verdict == "FAIL"]
     if o.strict and failed:

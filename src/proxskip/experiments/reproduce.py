@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,45 +40,40 @@ OF_DATA = {"digits": {"clients": 20, "split": "group", "weights": "equal"}}
 Results = Mapping[str, tuple[Experiment, list[Claim]]]
 
 
-@dataclass(frozen=True, slots=True)
-class ReproductionOptions:
-    """The options of a reproduction.
+def bench_of(
+    data: str = DEFAULT_DATA,
+    out: str | Path = "report",
+    quick: bool = False,
+    engine: str = "cpu",
+    threads: int | None = None,
+    data_dir: str | None = None,
+    jobs: int = 1,
+) -> Bench:
+    """The bench of a reproduction; its arguments are those of ``reproduce``."""
+    # files by their absolute path, as in settings.spec_of
+    is_known = data in datasets.KNOWN or not os.path.isfile(data)
+    base = {"data_dir": data_dir, **OF_DATA.get(data, CLIENTS)}
+    return Bench(Path(out), data if is_known else os.path.abspath(data), base, quick, engine, threads, jobs=jobs)
 
-    Args:
-        family: whether the page compares the methods with each other instead of reproducing the paper.
-        jobs: processes that share the runs.
-    """
 
-    data: str = DEFAULT_DATA
-    out: Path = Path("report")
-    quick: bool = False
-    engine: str = "cpu"
-    threads: int | None = None
-    data_dir: str | None = None
-    family: bool = False
-    jobs: int = 1
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        # files by their absolute path, as in settings.spec_of
-        known = self.data in datasets.KNOWN or not os.path.isfile(self.data)
-        data = self.data if known else os.path.abspath(self.data)
-        return {"version": VERSION, "data": data, "quick": self.quick, "engine": self.engine}
-
-    def command(self, names: Sequence[str] = ()) -> str:
-        words = ["proxskip", "reproduce", *(names or (["--family"] if self.family else [])), "--data", self.data]
-        words += ["--quick"] if self.quick else []
-        words += [] if self.engine == "cpu" else ["--engine", self.engine]
-        words += [] if self.data_dir is None else ["--data-dir", str(self.data_dir)]
-        for path in registry.PLUGINS:
-            words += ["--plugin", str(path)]
-        return shlex.join([*words, "--out", str(self.out)])
+def command_of(bench: Bench, words: Sequence[str] = ()) -> str:
+    """The command that makes these figures; without any, those of the paper."""
+    line = ["proxskip", "reproduce", *words, "--data", bench.data]
+    if bench.quick:
+        line.append("--quick")
+    if bench.engine != "cpu":
+        line += ["--engine", bench.engine]
+    if bench.base["data_dir"] is not None:
+        line += ["--data-dir", str(bench.base["data_dir"])]
+    for path in registry.PLUGINS:
+        line += ["--plugin", str(path)]
+    return shlex.join([*line, "--out", str(bench.out)])
 
 
 def reproduce(
     experiments: str | Sequence[str] = (),
     *,
-    data: str = "digits",
+    data: str = DEFAULT_DATA,
     out: str | Path = "report",
     quick: bool = False,
     engine: str = "cpu",
@@ -102,9 +97,9 @@ def reproduce(
         progress: whether to show progress on stderr; by default in a terminal or a notebook.
     """
     names = [experiments] if isinstance(experiments, str) else experiments
-    options = ReproductionOptions(data, Path(out), quick, engine, threads, data_dir, jobs=jobs)
+    bench = bench_of(data, out, quick, engine, threads, data_dir, jobs)
     with OverallProgress(quiet=not is_wanted(progress)) as overall:
-        return make_report(names, options, overall)
+        return make_report(names, bench, overall)
 
 
 def figures_of(names: Sequence[str]) -> dict[str, Figure]:
@@ -127,7 +122,7 @@ def figures_of(names: Sequence[str]) -> dict[str, Figure]:
 
 
 def make_report(
-    names: Sequence[str], options: ReproductionOptions, show: Callable[[str, float], None] = lambda text, share: None
+    names: Sequence[str], bench: Bench, show: Callable[[str, float], None] = lambda text, share: None
 ) -> ReproductionReport:
     """Run the named experiments (all of the paper's if none is named) and write the report.
 
@@ -135,48 +130,43 @@ def make_report(
         show: called with a text and the share that is done.
     """
     chosen = figures_of(names)
-    claim_folder(options)
-    make_engine(options.engine, options.threads)  # refuses a missing engine before anything is written
+    claim_folder(bench)
+    make_engine(bench.engine, bench.threads)  # refuses a missing engine before anything is written
     began = time.monotonic()
-    shares = {id: made.share[options.quick] for id, made in chosen.items()}
+    shares = {id: made.share[bench.quick] for id, made in chosen.items()}
     finished: list[str] = []
 
     def say(topic: str, text: str) -> None:
         show(f"{topic}: {text}", sum(shares[id] for id in finished) / sum(shares.values()))
 
-    bench = Bench(
-        options.out, options.settings["data"], {"data_dir": options.data_dir, **OF_DATA.get(options.data, CLIENTS)},
-        options.quick, options.engine, options.threads,
-    )  # fmt: skip
     sha256 = bench.data_sha256  # reads the data before anything is written
     for made in chosen.values():
         made.rehearse(bench)
-    write_stamp(options, sha256)
+    write_stamp(bench, sha256)
     with tempfile.TemporaryDirectory() as place:
         end = EndFile(Path(place) / "end")
-        own = {id: replace(bench, jobs=options.jobs, end=end, say=partial(say, id)) for id in chosen}
-        for id in _each(chosen, own, options, end):
+        own = {id: replace(bench, end=end, say=partial(say, id)) for id in chosen}
+        for id in _each(chosen, own, end):
             finished.append(id)
-    report = add_results(options, bench, {}, time.monotonic() - began)
+    report = add_results(bench, {}, time.monotonic() - began)
     say("figures", "drawing")
-    draw(report, options.out)
-    atomic_write_text(options.out / PAGE, page(report, files_beside=True))
+    draw(report, bench.out)
+    atomic_write_text(bench.out / PAGE, page(report, files_beside=True))
     return report
 
 
-def _each(
-    chosen: Mapping[str, Figure], own: Mapping[str, Bench], options: ReproductionOptions, end: EndFile
-) -> Iterator[str]:
+def _each(chosen: Mapping[str, Figure], own: Mapping[str, Bench], end: EndFile) -> Iterator[str]:
     """Run one experiment after the other; with processes all at once, in threads that wait for them."""
-    if options.jobs == 1:
+    first = next(iter(own.values()))
+    if first.jobs == 1:
         for id, made in chosen.items():
-            _one(made, options, own[id])
+            _one(made, own[id])
             yield id
         return
     threads = ThreadPoolExecutor(len(chosen))
-    order = sorted(chosen, key=lambda id: -chosen[id].share[options.quick])  # the longest first
+    order = sorted(chosen, key=lambda id: -chosen[id].share[first.quick])  # the longest first
     try:
-        waiting = {threads.submit(_one, chosen[id], options, own[id]): id for id in order}
+        waiting = {threads.submit(_one, chosen[id], own[id]): id for id in order}
         for ended in as_completed(waiting):
             ended.result()
             yield waiting[ended]
@@ -187,52 +177,56 @@ def _each(
         threads.shutdown(cancel_futures=True)
 
 
-def _one(made: Figure, options: ReproductionOptions, bench: Bench) -> None:
+def _one(made: Figure, bench: Bench) -> None:
     """Run one experiment and add it to results.json."""
     began = time.monotonic()
     experiment, claims = made.make(bench)
     seconds = time.monotonic() - began
     with bench.lock:
-        if (before := earlier(options).get(experiment.id)) is not None:
+        if (before := earlier(bench.out).get(experiment.id)) is not None:
             seconds = max(seconds, before[0].seconds)  # reading its runs again takes little time
-        command = options.command([made.file or made.id])
-        experiment = replace(experiment, seconds=seconds, command=command)
-        add_results(options, bench, {experiment.id: (experiment, claims)})
+        experiment = replace(experiment, seconds=seconds, command=command_of(bench, [made.file or made.id]))
+        add_results(bench, {experiment.id: (experiment, claims)})
 
 
 # -- the folder --------------------------------------------------------------------------------------------------------
-def claim_folder(options: ReproductionOptions) -> None:
+def claim_folder(bench: Bench) -> None:
     """Refuse a folder that holds anything but this reproduction."""
-    out = options.out
+    out = bench.out
     check_folder(out)
+    if _has_stamp(out, _shared(bench)):
+        return
+    # these files would be overwritten
+    if held := [name for name in (RESULTS, PAGE, "runs", "cache", "figures") if (out / name).exists()]:
+        raise InputError(f"{out / held[0]} belongs to no reproduction; choose a new or an empty folder.")
+
+
+def write_stamp(bench: Bench, data_sha256: str | None) -> None:
+    """Write to the folder what its figures share, or check that it is the same."""
+    now = _shared(bench) | {"data_sha256": data_sha256}
+    if not _has_stamp(bench.out, now):
+        bench.out.mkdir(parents=True, exist_ok=True)
+        atomic_write_json(bench.out / STAMP, now)
+
+
+def _shared(bench: Bench) -> dict[str, Any]:
+    """What all figures of a folder share."""
+    return {"version": VERSION, "data": bench.data, "quick": bench.quick, "engine": bench.engine}
+
+
+def _has_stamp(out: Path, now: Mapping[str, Any]) -> bool:
+    """Whether the folder holds a reproduction that shares this; one that shares anything else is refused."""
     stamp = read_json(out / STAMP)
     if stamp is None:
-        # these files would be overwritten
-        if held := [name for name in (RESULTS, PAGE, "runs", "cache", "figures") if (out / name).exists()]:
-            raise InputError(f"{out / held[0]} belongs to no reproduction; choose a new or an empty folder.")
-        return
-    _check_same(options, {k: v for k, v in stamp.items() if k in options.settings}, options.settings)
+        return False
+    if other := checkpoint.differences({k: stamp.get(k) for k in now}, now):
+        raise InputError(f"{out} holds another reproduction ({'; '.join(other)}); choose another folder.")
+    return True
 
 
-def _check_same(options: ReproductionOptions, stamp: dict[str, Any], now: dict[str, Any]) -> None:
-    if other := checkpoint.differences(stamp, now):
-        raise InputError(f"{options.out} holds another reproduction ({'; '.join(other)}); choose another folder.")
-
-
-def write_stamp(options: ReproductionOptions, data_sha256: str | None) -> None:
-    """Write the settings to the folder, or check that they are those of the folder."""
-    settings = options.settings | {"data_sha256": data_sha256}
-    stamp = read_json(options.out / STAMP)
-    if stamp is not None:
-        _check_same(options, stamp, settings)
-        return
-    options.out.mkdir(parents=True, exist_ok=True)
-    atomic_write_json(options.out / STAMP, settings)
-
-
-def earlier(options: ReproductionOptions) -> Results:
+def earlier(out: Path) -> Results:
     """The experiments in results.json, if this version wrote it."""
-    content = read_json(options.out / RESULTS)
+    content = read_json(out / RESULTS)
     if content is None or content["about"].get("versions", {}).get("proxskip") != description.versions()["proxskip"]:
         return {}
     old = figures.from_json(content)
@@ -250,18 +244,18 @@ def read_json(path: Path) -> Any:
 
 
 # -- results -----------------------------------------------------------------------------------------------------------
-def add_results(options: ReproductionOptions, bench: Bench, new: Results, seconds: float = 0.0) -> ReproductionReport:
+def add_results(bench: Bench, new: Results, seconds: float = 0.0) -> ReproductionReport:
     """Add experiments and seconds to results.json, which another process may have changed meanwhile."""
-    with lock.held(options.out, patient=True):
-        before = read_json(options.out / RESULTS) or {"about": {}}
-        kept = {**earlier(options), **new}
+    with lock.held(bench.out, patient=True):
+        before = read_json(bench.out / RESULTS) or {"about": {}}
+        kept = {**earlier(bench.out), **new}
         chosen = [kept[name] for name in dict.fromkeys([*ALL, *kept]) if name in kept]
-        title = _title([e for e, _ in chosen], os.path.basename(options.data))
-        facts = about(options, bench, [e for e, _ in chosen])
-        spent = {"seconds": seconds + before["about"].get("seconds", 0.0), "jobs": options.jobs}
+        shown = [e for e, _ in chosen]
+        title = _title(shown, os.path.basename(bench.data))
+        spent = {"seconds": seconds + before["about"].get("seconds", 0.0), "jobs": bench.jobs}
         claims = [claim for _, claims in chosen for claim in claims]
-        results = ReproductionReport(title, facts | spent, claims, [e for e, _ in chosen])
-        atomic_write_json(options.out / RESULTS, figures.to_json(results))
+        results = ReproductionReport(title, about(bench, shown) | spent, claims, shown)
+        atomic_write_json(bench.out / RESULTS, figures.to_json(results))
     return results
 
 
@@ -272,10 +266,14 @@ def _title(shown: Sequence[Experiment], data: str) -> str:
         return own[0].title
     if shown and len(own) == len(shown):
         return f"{len(own)} figures on {data}"
-    return f"The family on {data}" if {e.id for e in shown} <= set(FAMILY) else f"ProxSkip on {data}"
+    return f"The family on {data}" if _is_family(shown) else f"ProxSkip on {data}"
 
 
-def about(options: ReproductionOptions, bench: Bench, shown: Sequence[Experiment]) -> dict[str, Any]:
+def _is_family(shown: Sequence[Experiment]) -> bool:
+    return {e.id for e in shown} <= set(FAMILY)
+
+
+def about(bench: Bench, shown: Sequence[Experiment]) -> dict[str, Any]:
     """Data, constants, versions and command."""
     problem = bench.problem()
     facts = {
@@ -286,15 +284,15 @@ def about(options: ReproductionOptions, bench: Bench, shown: Sequence[Experiment
         "clients": problem.n,
         "split": problem.info.get("split"),
         "weights": problem.info.get("weights"),
-        "quick": options.quick,
-        "engine": options.engine,
+        "quick": bench.quick,
+        "engine": bench.engine,
         "versions": description.versions(),
     }
     if shown and not any(e.id in ALL for e in shown):
         # a figure of one's own chooses its problem, and commands of several files stand beside their figures
         commands = {e.command for e in shown}
         return facts | {"command": commands.pop() if len(commands) == 1 else ""}
-    return facts | _constants(problem) | {"command": options.command()}
+    return facts | _constants(problem) | {"command": command_of(bench, ["--family"] if _is_family(shown) else [])}
 
 
 def _constants(problem: Problem) -> dict[str, Any]:
