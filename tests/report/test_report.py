@@ -133,7 +133,7 @@ def test_the_page_asks_for_nothing(source: str) -> None:
         assert name != "src" or (tag, value) == ("img", "data:,")
         assert not name.startswith("on")
         if name in ("href", "xlink:href"):
-            assert value.startswith("#") or value == "data:,"
+            assert value.startswith(("#", "figures/")) or value == "data:,"
 
 
 def test_only_the_pages_own_script_and_style_may_run(source: str) -> None:
@@ -486,10 +486,8 @@ def test_axes_and_methods_are_switched_everywhere(opened: Any, report: Reproduct
 
 
 def test_a_figure_can_be_downloaded(report: ReproductionReport, source: str) -> None:
-    beside = page(report, files_beside=True)
     for kind in ("svg", "pdf", "csv"):
-        assert f'href="figures/fig1b.{kind}" download' in beside
-    assert "figures/" not in source
+        assert f'href="figures/fig1b.{kind}" download' in source
     rows = list(csv.DictReader(figures.to_csv(report.experiments[0]).splitlines()))
     ours = [r for r in rows if r["curve"] == "Scaffnew" and r["panel"] == "a"]
     series = next(s for s in report.experiments[0].panels[0].series if s.method == "scaffnew")

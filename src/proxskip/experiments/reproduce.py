@@ -151,7 +151,7 @@ def make_report(
     report = add_results(bench, {}, time.monotonic() - began)
     say("figures", "drawing")
     draw(report, bench.out)
-    atomic_write_text(bench.out / PAGE, page(report, files_beside=True))
+    atomic_write_text(bench.out / PAGE, page(report))
     return report
 
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -55,16 +54,17 @@ WHERE = {
     "decentralized": ("S5.SS2", "Section 5.2"),
 }
 """The part of the paper that an experiment belongs to: its anchor and its name."""
+OWN_ANCHORS = ("top", "claims", "results", "styles")
+"""Anchors of the page itself."""
 LEVELS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 MAX_POINTS, SHORT_CURVE, MAX_NUMBERS = 400, 100, 120_000
 """The most points of a curve, points that every curve may have, and the most numbers in the longer curves."""
 
 
-def page(report: ReproductionReport, files_beside: bool = False) -> str:
+def page(report: ReproductionReport) -> str:
     """The page as one HTML file, with the numbers of results.json, but fewer points of long curves.
 
-    Args:
-        files_beside: link to the files in the folder ``figures`` beside the page.
+    It links to the files in the folder ``figures`` beside it.
     """
     from jinja2 import Environment, StrictUndefined  # loaded by those who write a page
 
@@ -82,6 +82,8 @@ def page(report: ReproductionReport, files_beside: bool = False) -> str:
         "title_of_method": title,
         "description": description,
         "remark": remark,
+        "anchor": anchor,
+        "short": short,
         "ends": plots.legend_order,
         "numeric": numeric,
         "by_experiment": by_experiment,
@@ -92,10 +94,8 @@ def page(report: ReproductionReport, files_beside: bool = False) -> str:
         report=report,
         headline=headline(report),
         hero=hero(report.experiments),
-        places=places(report.experiments),
         axes=shared_axes(panels),
         methods=methods(panels),
-        files_beside=files_beside,
         results=figures.to_json(report),
         styles=[[styles(p, e) for p in e.panels] for e in report.experiments],
         css=css,
@@ -188,32 +188,13 @@ def styles(panel: Panel, e: Experiment) -> list[dict[str, Any]]:
 
 
 # -- claims and experiments --------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where an experiment is on the page."""
-
-    id: str
-    """Of the experiment."""
-    anchor: str
-    short: str
-    """Its title for links."""
-    is_file_name: bool
-    """Whether the id can name files beside the page."""
+def anchor(experiment: str) -> str:
+    """Where an experiment is on the page, by its id; some words are anchors of the page itself."""
+    return f"experiment-{experiment}" if experiment in OWN_ANCHORS else experiment
 
 
-def places(experiments: Sequence[Experiment]) -> list[Place]:
-    """The places of the experiments. Ids that are plain words, used once and not by the page itself, are anchors."""
-    ids = [e.id for e in experiments]
-    own = {name for name in ids if re.fullmatch(r"[a-z0-9-]+", name) and ids.count(name) == 1}
-    own -= {"top", "claims", "results", "styles"}
-    found = []
-    for k, e in enumerate(experiments):
-        anchor = e.id if e.id in own else f"experiment.{k + 1}"
-        found.append(Place(e.id, anchor, _short(e), bool(re.fullmatch(r"[a-z0-9][a-z0-9-]*", e.id))))
-    return found
-
-
-def _short(e: Experiment) -> str:
+def short(e: Experiment) -> str:
+    """The title of an experiment for links."""
     head = e.title.split(":")[0].strip()
     return head if 0 < len(head) <= 40 else e.id
 
