@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from proxskip.results import checkpoint, sealed
-from proxskip.results.checkpoint import CheckpointError
 from proxskip.support.rows import MemoryRows
 from proxskip.types import Array, Indices
 
@@ -60,7 +59,7 @@ def read_rows(folder: Path, parts: Mapping[str, Any], n: int, x0: Array) -> Rows
     numbers = {k: np.zeros(n, dtype=np.int64) for k in NUMBERS}
     for name, sha256 in zip(parts["name"], parts["sha256"], strict=True):
         arrays = checkpoint.read_part(folder / checkpoint.safe_name(name), sha256)
-        clients = _checked(folder / name, arrays, memory, numbers)
+        clients = arrays["clients"]
         for k, rows in memory.items():
             rows.fill_rows(clients, arrays[f"memory.{k}"])
         for k, v in numbers.items():
@@ -83,18 +82,3 @@ def parts_in(folder: Path) -> list[Path]:
 
 def _numbered(folder: Path) -> list[Path]:
     return [p for p in folder.glob(f"{PREFIX}*") if p.name.removeprefix(PREFIX).isdecimal()]
-
-
-def _checked(path: Path, arrays: Mapping[str, Any], memory: Mapping[str, Array], numbers: Mapping[str, Any]) -> Any:
-    """The part's clients, if its arrays are those of this run."""
-    n = len(numbers["participated"])
-    wanted = {"clients": ((), "i")} | {f"memory.{k}": (v.shape[1:], "f") for k, v in memory.items()}
-    wanted |= {f"number.{k}": ((), "i") for k in numbers}
-    clients = arrays.get("clients", np.zeros(0))
-    fits = set(arrays) == set(wanted) and all(
-        v.shape == (len(clients), *wanted[k][0]) and v.dtype.kind == wanted[k][1] and v.dtype.itemsize == 8
-        for k, v in arrays.items()
-    )
-    if not fits or len(np.unique(clients)) < len(clients) or np.any((clients < 0) | (clients >= n)):
-        raise CheckpointError(f"{path} is whole but no run of this problem wrote it.")
-    return clients

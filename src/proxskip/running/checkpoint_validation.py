@@ -44,7 +44,7 @@ def _fresh(saved: Checkpoint, method: Method, problem: Problem, columns: Sequenc
     records = saved.arrays.get(f"trace.{columns[0]}", np.zeros(0)).shape
     for name in columns:
         form[f"trace.{name}"] = records, "float64"
-    if "parts" in saved.meta:  # they hold what the clients remember, and ``read_rows`` checks them
+    if "parts" in saved.meta:  # they hold what the clients remember, and the checkpoint has their sha256
         return form
     for name in ("h0", *(f"memory.{k}" for k in method.remembers)):
         form[name] = (n, d), "float64"
