@@ -54,7 +54,7 @@ def test_every_method_has_a_name_and_a_style_of_its_own():
 
 def test_a_method_has_one_color_in_all_figures():
     alone = {m: plots.curve_styles([line(m, m)])[0].color for m in METHODS}
-    together = plots.curve_styles([line(m, m) for m in METHODS], {"scaffnew", "gd"})
+    together = plots.curve_styles([line(m, m) for m in METHODS])
     assert alone == {m: style(m).color for m in METHODS} == dict(zip(METHODS, [s.color for s in together], strict=True))
 
 
@@ -166,7 +166,6 @@ def test_a_series_looks_like_its_method_and_a_bound_like_what_it_bounds():
     assert plots.curve_styles([line("a", "local-gd")])[0].color == style("local-gd").color
     # beside methods, what has no name has hollow markers
     named = panel(line("a", "scaffnew"), line("b", "fedlin"), line("c"))
-    assert plots.methods_in([named]) == {"scaffnew", "fedlin"}
     assert [look.hollow for look in plots.curve_styles(named.series)] == [False, False, True]
     assert not any(look.hollow for look in plots.curve_styles([line("a"), line("b")]))
 

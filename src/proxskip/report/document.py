@@ -17,7 +17,7 @@ import numpy as np
 from proxskip.methods.registry import title
 from proxskip.report import figures, plots
 from proxskip.report.figures import Claim, Experiment, Panel, ReproductionReport, Series, Table, Verdict, first_below
-from proxskip.report.plots import X_AXES, curve_styles, methods_in, numbers, style
+from proxskip.report.plots import X_AXES, curve_styles, numbers, style
 from proxskip.report.words import finite, is_measured, number, sentence, words
 from proxskip.support.display import duration
 
@@ -97,7 +97,7 @@ def page(report: ReproductionReport) -> str:
         axes=shared_axes(panels),
         methods=methods(panels),
         results=figures.to_json(report),
-        styles=[[styles(p, e) for p in e.panels] for e in report.experiments],
+        styles=[[styles(p) for p in e.panels] for e in report.experiments],
         css=css,
         script=script,
         policy=policy(css, script),
@@ -179,12 +179,11 @@ def methods(panels: Sequence[Panel]) -> list[str]:
     return list(dict.fromkeys(s.method for s in series))
 
 
-def styles(panel: Panel, e: Experiment) -> list[dict[str, Any]]:
+def styles(panel: Panel) -> list[dict[str, Any]]:
     """How the script draws the curves of a panel."""
     from matplotlib.colors import to_hex
 
-    looks = curve_styles(panel.series, methods_in(e.panels))
-    return [asdict(look) | {"color": to_hex(look.color)} for look in looks]
+    return [asdict(look) | {"color": to_hex(look.color)} for look in curve_styles(panel.series)]
 
 
 # -- claims and experiments --------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import itertools
 import re
 import textwrap
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -217,63 +217,47 @@ def style(name: str) -> Style | None:
     return CYCLE[plain.index(name) % len(CYCLE)]
 
 
-def methods_in(panels: Sequence[Panel]) -> set[str]:
-    """The methods that some panel of a figure draws in their own style."""
-    return {key for p in panels for key in _keys([s for s in p.series if s.kind != "bound"]) if style(key)}
-
-
-def curve_styles(series: Sequence[Series], figure: Collection[str] = ()) -> list[CurveStyle]:
+def curve_styles(series: Sequence[Series]) -> list[CurveStyle]:
     """Each method in its own color; curves of a single method by position; a bound looks like the curve it bounds.
 
-    Args:
-        figure: the methods with their own style in the whole figure; other series have hollow markers.
+    Beside methods, curves without a style of their own have hollow markers.
     """
-    measured = [k for k, s in enumerate(series) if s.kind != "bound"]
-    keys = _keys([series[k] for k in measured])
-    named = {name for name in (*figure, *keys) if style(name)}
-    looks = _looks(keys, named)
-    styles: dict[int, CurveStyle] = {}
-    by_method: dict[str, CurveStyle] = {}
-    for k, key in zip(measured, keys, strict=True):
-        alike = [other for other in styles.values() if other.color == looks[key].color]
-        styles[k] = _among(alike, looks[key], style(key), hollow=bool(named))
-        by_method.setdefault(series[k].method or series[k].label, styles[k])
-    loose = 0
-    for k, s in enumerate(series):
-        if s.kind == "bound" and s.method in by_method:
-            styles[k] = replace(by_method[s.method], dashes="--", marker="", width=1.1)
-        elif s.kind == "bound":  # black, told apart by their dashes
-            styles[k] = CurveStyle(BLACK, _DASHES[1 + loose % 3], "", 1.1)
-            loose += 1
-    return [styles[k] for k in range(len(series))]
+    measured = [s for s in series if s.kind != "bound"]
+    by_method = len(measured) == 1 or len({s.method for s in measured}) > 1
+    own = [style(s.method) if by_method else None for s in measured]
+    # first the places that no plugin of the panel has
+    taken = {look.color for look in own if look is not None}
+    places = itertools.cycle(sorted(CYCLE, key=lambda look: look.color in taken))
+    drawn: list[CurveStyle] = []
+    for look in own:
+        drawn.append(_among(drawn, look or next(places), look, hollow=bool(taken)))
+    first_of = {s.method: look for s, look in reversed([*zip(measured, drawn, strict=True)]) if s.method}
+    curves, dashes = iter(drawn), itertools.cycle(_DASHES[1:])
+    styles = []
+    for s in series:
+        if s.kind != "bound":
+            styles.append(next(curves))
+        elif s.method in first_of:
+            styles.append(replace(first_of[s.method], dashes="--", marker="", width=1.1))
+        else:  # black, told apart by their dashes
+            styles.append(CurveStyle(BLACK, next(dashes), "", 1.1))
+    return styles
 
 
-def _among(alike: Sequence[CurveStyle], look: Style, own: Style | None, hollow: bool) -> CurveStyle:
+def _among(drawn: Sequence[CurveStyle], look: Style, own: Style | None, hollow: bool) -> CurveStyle:
     """The style of a curve after those of its color: each has other dashes, and all but the first hollow markers.
 
     Args:
         own: the style of its method, if that has one.
         hollow: whether a curve without a style of its own has hollow markers.
     """
+    alike = [other for other in drawn if other.color == look.color]
     first = alike[0].dashes if alike else look.dashes
     place = _DASHES.index(first) if first in _DASHES else 0
     dashes = _DASHES[(place + len(alike)) % len(_DASHES)]
     is_thick = own is not None and own.highlighted and not alike
     is_hollow = bool(alike) or (hollow and own is None)
     return CurveStyle(look.color, dashes, look.marker, 2.4 if is_thick else 1.6, is_hollow)
-
-
-def _keys(measured: Sequence[Series]) -> list[str]:
-    """The method of each series, or its position."""
-    several = len(measured) == 1 or len({s.method for s in measured}) > 1
-    return [s.method if several and style(s.method) else str(k) for k, s in enumerate(measured)]
-
-
-def _looks(keys: Sequence[str], named: Collection[str]) -> dict[str, Style]:
-    """The style of each method; for the others places in the cycle, first those that no plugin of the figure has."""
-    taken = {own.color for name in named if (own := style(name))}
-    places = itertools.cycle(sorted(CYCLE, key=lambda look: look.color in taken))
-    return {key: style(key) or next(places) for key in dict.fromkeys(keys)}
 
 
 def numbers(values: Sequence[float | None]) -> Array:
@@ -298,7 +282,7 @@ def panel_figure(panels: Sequence[Panel], heading: str = "") -> Figure:
     axes = figure.subplots(down, across, squeeze=False).ravel()
     notes: list[str] = []
     for ax, panel in zip(axes, panels, strict=False):
-        notes += [n for n in draw_panel(ax, panel, methods_in(panels)) if n not in notes]
+        notes += [n for n in draw_panel(ax, panel) if n not in notes]
         if len(panels) > 1:
             ax.set_title(mathtext(textwrap.fill(_plain(panel.title), 60)), fontsize=10)
         if not shared:
@@ -316,13 +300,10 @@ def panel_figure(panels: Sequence[Panel], heading: str = "") -> Figure:
     return figure
 
 
-def draw_panel(
-    ax: Axes, panel: Panel, figure: Collection[str] = (), own: Mapping[str, Mapping[str, Any]] | None = None
-) -> list[str]:
+def draw_panel(ax: Axes, panel: Panel, own: Mapping[str, Mapping[str, Any]] | None = None) -> list[str]:
     """Draw the series and the axes; returns the notes for the figure.
 
     Args:
-        figure: as in ``curve_styles``.
         own: keywords of matplotlib for some lines, by their label or their method.
     """
     from matplotlib.ticker import EngFormatter
@@ -331,7 +312,7 @@ def draw_panel(
 
     notes = [panel.note] if panel.note else []
     floored = False
-    for k, (s, curve_style) in enumerate(zip(panel.series, curve_styles(panel.series, figure), strict=True)):
+    for k, (s, curve_style) in enumerate(zip(panel.series, curve_styles(panel.series), strict=True)):
         x, y = numbers(s.x.get(panel.x, [None] * len(s.y))), numbers(s.y)
         floored |= panel.y_floor is not None and bool(np.any(y < panel.y_floor))
         low, high = (None if v is None else at_floor(numbers(v), panel) for v in (s.low, s.high))
