@@ -23,7 +23,7 @@ from campaigns.chaos_protocol import LIMIT, campaign, hostile, mutated
 from proxskip.flower import Ask, ClientNode, ClientState, Server, ServerState, messages, schema
 from proxskip.flower.tickets import Purpose, Ticket
 from proxskip.participation import as_participation
-from proxskip.results import checkpoint
+from proxskip.results import checkpoint, sealed
 from proxskip.results.result import Status
 from support.lockstep import CENTRAL, RUN, Wires, drive, federate, forked, forms_of
 from support.methods import METHODS, Row
@@ -633,6 +633,31 @@ def test_a_client_that_always_says_lost_ends_the_run(options: dict[str, Any]) ->
     for _ in range(100):
         w.deliver(change={1: lambda answer: replace(answer, status=messages.LOST, up=())})
     assert "missing client-1: round 1 failed 4 times in a row" in w.state.verdict[1]
+
+
+def test_a_question_asked_again_gets_the_stored_bytes_and_another_of_its_number_gets_none() -> None:
+    w = Wires(rounds=3)
+    ask = w.asks[1]
+    (raw,) = w.work(ask)
+    gradients = w.clients[1].worker.gradients
+    w.memory[1] = schema.joined(ClientState, *schema.split(w.memory[1]))  # it came back from its file
+    assert w.work(ask) == [raw]
+    (other,) = w.work(replace(ask, down=tuple(v + 1.0 for v in ask.down)))
+    answer = messages.decode(other, w.problem.d)
+    assert (answer.status, answer.up) == (messages.AHEAD, ())
+    assert w.clients[1].worker.gradients == gradients
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("K", -1), ("K", 2**63), ("round", True), ("half", "No"), ("settle", "No"), ("upload", "00"), ("down", [9]),
+     ("down", [-1]), ("outcome", [True]), ("own", {"a": 1}), ("own", {"No": 1.0})],
+)  # fmt: skip
+def test_an_ask_with_a_wrong_field_is_no_ask(name: str, value: Any) -> None:
+    arrays, meta, _ = sealed.unseal(messages.encode(Wires().asks[0]))
+    forged = b"".join(sealed.seal(arrays, meta | {name: value}))
+    with pytest.raises(messages.WireError, match=f'a wrong "{name}"|a vector that is missing'):
+        messages.decode(forged, 4)
 
 
 def test_an_h_to_adopt_is_adopted_whatever_its_number() -> None:
