@@ -712,7 +712,8 @@ def test_methods_of_ones_own_run_in_several_processes(data: str, tmp_path: Path,
     """One is in the file of the figure, and one in a plugin."""
     (tmp_path / "own.py").write_text(WITH_OWN)
     (tmp_path / "there.py").write_text(OWN.format("there"))
-    words = ["--data", data, "--plugin", tmp_path / "there.py", "--quiet"]
+    # of the engines that take no threads=, which are shared among processes
+    words = ["--data", data, "--plugin", tmp_path / "there.py", "--engine", "reference", "--quiet"]
     for jobs in ("1", "2"):
         code, _, err = call("reproduce", tmp_path / "own.py", *words, "--jobs", jobs, "--out", tmp_path / jobs)
         assert code == 0, err

@@ -265,8 +265,9 @@ class Bench:
         texts = [f"{label} ({k + 1} of {len(items)})" for k, label in enumerate(labels)]
         if self.jobs == 1 or self.end is None:
             return [function(self, item, text) for item, text in zip(items, texts, strict=True)]
-        # with fewer items than processes, each has more cores
-        threads = self.threads or max(1, available_cores() // max(1, min(self.jobs, len(items))))
+        threads = self.threads
+        if threads is None and self.engine == "cpu":  # with fewer items than processes, each has more cores
+            threads = max(1, available_cores() // max(1, min(self.jobs, len(items))))
         there = {**self._plain(), "threads": threads}
         own = [kind for kind in METHODS.values() if not kind.__module__.startswith("proxskip.")]
         elsewhere = partial(_elsewhere, function, there)
