@@ -159,6 +159,9 @@ def median_curve(
         arrived: whether each run has reached its tolerance: it stays there, at its mean cost per round.
         xs: the axes, of which a curve has its costs; over several seeds they are medians too.
     """
+    if len(traces) == 1:  # every record, also two of one iteration
+        (only,) = traces
+        return Series(label, {x: column(only, x).tolist() for x in xs}, only[y].tolist(), method)
     counts = [t[t.columns[0]] for t in traces]
     rounds = common_rounds(counts, arrived)
     at = [np.minimum(np.searchsorted(count, rounds), len(count) - 1) for count in counts]
@@ -166,11 +169,9 @@ def median_curve(
     # the costs of seeds differ even at the same round, since they draw their local steps
     longer = [np.maximum(1.0, rounds / max(1, count[-1])) for count in counts]
     costs = {x: [column(t, x)[k] * c for t, k, c in zip(traces, at, longer, strict=True)] for x in xs}
-    drawn = Series(label, {x: np.median(each, axis=0).tolist() for x, each in costs.items()}, [], method)
-    if len(traces) == 1:
-        return replace(drawn, y=values[0].tolist())
+    x = {name: np.median(each, axis=0).tolist() for name, each in costs.items()}
     middle, low, high = (f(values, axis=0).tolist() for f in (np.median, np.min, np.max))
-    return replace(drawn, y=middle, low=low, high=high)
+    return Series(label, x, middle, method, low, high)
 
 
 def common_rounds(counts: Sequence[Array], arrived: Sequence[bool]) -> Array:
