@@ -473,7 +473,8 @@ def test_tables_are_frames_of_pandas(tmp_path: Path) -> None:
     swept = ps.sweep(["scaffnew", "gd"], logistic(), rounds=30, seeds=2, out=tmp_path)
     read = pandas.read_csv(tmp_path / "results.csv")
     assert read["rounds"].tolist() == swept.to_frame()["rounds"].tolist() == [30] * 3
-    assert read["gap"].tolist() == [r.summary["gap"] for r in swept]
+    # some versions of pandas round what they read to a neighbor
+    assert read["gap"].tolist() == pytest.approx([r.summary["gap"] for r in swept], rel=1e-15)
     assert swept.table(1e-2).to_frame()["setting"].tolist() == ["Scaffnew", "gradient descent"]
 
 

@@ -13,7 +13,9 @@ import proxskip as ps
 from proxskip.results.inference import inference
 from proxskip.sklearn import FederatedCox
 from proxskip.types import Array, InputError
-from support.fits import CLASS, RNG, SITE, A, Y, minimizer, sites, table
+from support.fits import CLASS, SITE, A, Y, minimizer, sites, table
+
+RNG = np.random.default_rng(7)
 
 
 def beside(column: Any) -> Array:
@@ -130,6 +132,18 @@ NOTHING = ((np.arange(120) % 5 == 0) & (COUNT == 0)).astype(float)
 def test_times_and_counts_that_are_fitted_without_error_have_no_table(model: Any, named: str, steps: int) -> None:
     problem = sites(model)
     with pytest.raises(InputError, match=f"grows for ever along {named}.*, by which the outcomes"):
+        inference(problem, minimizer(problem, steps))
+
+
+@pytest.mark.parametrize("steps", [25, 60])
+@pytest.mark.parametrize("seed", [1, 13, 27, 34])
+def test_the_column_is_named_also_where_a_step_is_rounding_alone(seed: int, steps: int) -> None:
+    """So far out that no curvature is left along any column, steps lead anywhere."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((120, 3))
+    time, event = rng.exponential(np.exp(-X @ [0.5, 0.0, 0.2])), (rng.random(120) > 0.3).astype(int)
+    problem = sites(ps.Cox(np.column_stack([X, -time]), time, event))
+    with pytest.raises(InputError, match="grows for ever along x4, by which"):
         inference(problem, minimizer(problem, steps))
 
 

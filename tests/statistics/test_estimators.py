@@ -13,8 +13,9 @@ from sklearn.preprocessing import StandardScaler
 import proxskip as ps
 from proxskip.sklearn import FederatedClassifier, FederatedCox, FederatedGLM
 from proxskip.sklearn.statistics import concordance
-from support.fits import CLASS, RNG, SITE, A, Y, sites, table
+from support.fits import CLASS, SITE, A, Y, sites, table
 
+RNG = np.random.default_rng(6)
 COUNT = RNG.poisson(np.exp(A @ [0.4, -0.2, 0.1]))
 TIME = np.ceil(5 * RNG.exponential(np.exp(-A @ [0.5, 0.0, 0.2])))
 EVENT = (RNG.random(120) > 0.3).astype(int)

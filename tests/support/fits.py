@@ -10,11 +10,11 @@ import proxskip as ps
 from proxskip.results.inference import Inference, inference
 from proxskip.types import Array
 
-RNG = np.random.default_rng(5)
-A = RNG.standard_normal((120, 3))
+_RNG = np.random.default_rng(5)
+A = _RNG.standard_normal((120, 3))
 SITE = np.repeat([0, 1, 2, 3, 4], [40, 30, 25, 15, 10])
-Y = A @ [1.0, -0.5, 0.0] + RNG.standard_normal(120)
-CLASS = (Y + RNG.standard_normal(120) > 0).astype(int)
+Y = A @ [1.0, -0.5, 0.0] + _RNG.standard_normal(120)
+CLASS = (Y + _RNG.standard_normal(120) > 0).astype(int)
 
 
 def minimizer(problem: ps.Problem, steps: int = 60) -> Array:

@@ -113,7 +113,9 @@ def separated(told: Information, step: Array) -> str | None:
     length = step @ told.first_hessian @ step
     if not length > 0 or step @ told.hessian @ step > TINY_CURVATURE * length:
         return None
-    parts = np.abs(step) * np.sqrt(np.diag(told.first_hessian))
+    # far out the step is rounding alone, but what grows has grown: a point tells more than the step from it
+    grown = told.x if told.x.any() else step
+    parts = np.abs(grown) * np.sqrt(np.diag(told.first_hessian))
     # of two classes both have the same share of the step, but for rounding: the first is named first
     share = np.round(parts / parts.max(), 6)
     found = [told.names[j] for j in np.argsort(-share, kind="stable") if share[j] > 0.1]
