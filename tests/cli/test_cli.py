@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import os
 import re
@@ -99,6 +100,8 @@ def test_labels_are_mapped_and_reported(call, tiny):
         ("scaffold --K 3 --eta-g 2 --gamma figure", lambda q: ps.Scaffold(1 / (6 * q.L), 3, 2.0)),
         ("s-local-gd --p 0.25 --gamma figure", lambda q: ps.SLocalGD.theory(q, p=0.25, figure=True)),
         ("scaffnew --gamma figure", lambda q: ps.Scaffnew.theory(q, figure=True)),
+        ("scaffnew --gamma theory --p theory", lambda q: ps.Scaffnew.theory(q)),
+        ("scaffnew --gamma theory --K 4", lambda q: ps.Scaffnew.theory(q, K=4)),
         ("scaffnew --K 4", lambda q: ps.Scaffnew(1 / q.L, 0.25, 4)),
         ("scaffnew --K 4 --p 0.5", lambda q: ps.Scaffnew(1 / q.L, 0.5, 4)),
         ("scaffnew --gamma 0.1", lambda q: ps.Scaffnew(0.1, ps.theory.best_p(0.1, q.mu))),
@@ -301,6 +304,7 @@ def test_resume_refuses_what_it_cannot_resume(call, refused, tmp_path, tiny):
         ("run scaffnew --data digits --l2-relative 0 --p 0.1 --target 1e-3", "needs the solution"),
         ("run scaffnew --data breast-cancer --split group --rounds 3", "needs groups=, one for each row"),
         ("run scaffnew {easy} --rounds 3 --data-dir /no/such/folder --data w8a", "is not a folder"),
+        ("data", "required: list|fetch"),
         ("data fetch digits", "nothing to fetch"),
         ("data fetch w8", "did you mean 'w8a'?"),
         ("plot one other", "several folders make one figure; say where it goes with --out FILE"),
@@ -448,6 +452,27 @@ def test_the_help_of_a_method_has_its_flags_alone_and_fits_on_sixty_lines(call, 
     assert {"--data", "--rounds", "--tol", "--out", "--plugin"} < shown
 
 
+def test_the_help_of_a_flag_says_what_it_takes_and_what_it_is_without_it():
+    names = ("PROBLEM", "PARAMETERS", "STEPPING", "STOPPING", "RUNNING", "OUTPUT", "TUNING")
+    kept = 0
+    for flag in itertools.chain(*(getattr(run_flags, name) for name in names)):
+        assert flag.text
+        if not flag.help:
+            assert set(flag.choices) <= set(re.findall(r"[\w-]+", flag.text)), flag.name
+        if flag.default is not None and not flag.switch:
+            said = re.search(r"([\w-]+) \(default\)|default: (\S+)$", flag.text)
+            assert said, flag.name
+            word = said[1] or said[2]
+            assert (flag.type(word) if flag.type else word) == flag.default, flag.name
+            kept += 1
+    assert kept > 8
+
+
+@pytest.mark.parametrize(("word", "meant"), [("theory", None), ("figure", "figure"), ("0.25", 0.25)])
+def test_a_step_size_is_the_theorems_the_figures_or_a_number(word, meant):
+    assert commands._parse(["run", "scaffnew", "--data", "digits", "--gamma", word]).gamma == meant
+
+
 def test_tune_prints_the_grid_and_keeps_its_heat_map(call, refused, tmp_path):
     base = ("tune", "scaffnew", *EASY, "--powers", "-1", "0", "--steps", "2,4", "--budget", "80")
     code, out, _ = call(*base, "--out", tmp_path / "a")
@@ -456,6 +481,9 @@ def test_tune_prints_the_grid_and_keeps_its_heat_map(call, refused, tmp_path):
     assert re.search(r"Tuned: Scaffnew, gamma = 0\.\d{1,6}, p = 0\.\d{1,4}; 4 candidates", out)  # four digits
     assert (tmp_path / "a" / "tune.png").stat().st_size > 0
     found = json.loads(call(*base, "--json")[1])
+    once, thrice = (json.loads(call(*base, "--seeds", n, "--json")[1]) for n in "13")
+    assert found == once != thrice
+    assert str(tmp_path / "a" / "tune.png") in out
     problem = ps.split(ps.Logistic(*ps.datasets.load("digits"), l2_relative=0.1), clients=5, by="label")
     best = ps.tune("scaffnew", problem, budget=80, powers=[-1, 0], steps=[2, 4]).method
     assert (found["parameters"]["gamma"], found["parameters"]["p"]) == (best.gamma, best.p)

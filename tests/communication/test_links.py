@@ -275,6 +275,16 @@ def test_links_that_fail_are_counted_and_survive_a_run_folder(tmp_path):
     assert ps.run(method, PROBLEM, tol=1e-9, rounds=20_000).success
 
 
+def test_a_link_of_random_gossip_is_awake_if_it_wakes_and_does_not_fail():
+    awake, failing, rounds = 0.5, 0.4, 200
+    method = ps.RandomGossip.theory(PROBLEM, graph=RING.failing(failing), p_e=awake)
+    sent = ps.run(method, PROBLEM, rounds=rounds).trace.last()["edge_messages"]
+    share = awake * (1 - failing)
+    assert abs(sent / (rounds * 12) - share) < 5 * np.sqrt(share * (1 - share) / (rounds * 6))
+    # what sleeps costs what it costs in the theorem
+    assert method.omega == pytest.approx(1 / share - 1)
+
+
 def test_links_that_cannot_be_are_refused():
     for call, said in (
         (lambda: RING.failing(1.0), "must lie in"),

@@ -94,6 +94,21 @@ def test_a_loss_at_any_call_costs_the_rounds_since_the_last_record(name: str, fo
         assert len(result.summary["cluster"]["recoveries"]) <= 1
 
 
+@pytest.mark.parametrize("name", ["scaffnew", "scaffnew-cohort"])
+def test_simulated_time_goes_back_with_the_rounds(name: str) -> None:
+    """The seconds of rounds that are made again count once, and the same client is the slowest."""
+    seconds = ps.Spread(0.01, 0.5)
+    network = ps.Network(seconds, 1e6, gradient=seconds)
+    columns = ("sim_seconds", "sim_computing", "slowest_client")
+    quiet = Fragile()
+    whole = run(NAMED[name], quiet, network=network)
+    assert whole.trace["sim_seconds"][-1] > 0
+    for at in range(0, quiet.calls, 3):
+        result = run(NAMED[name], Fragile(at), network=network)
+        assert bits(result) == bits(whole), at
+        assert all(result.trace[c].tobytes() == whole.trace[c].tobytes() for c in columns), at
+
+
 def test_the_result_says_what_was_lost() -> None:
     engine = Fragile(20)
     result = run(NAMED["scaffnew"], engine)

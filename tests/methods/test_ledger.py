@@ -168,6 +168,29 @@ def test_weights_that_may_change_are_scaled_anew() -> None:
     assert np.array_equal(line._shares(w)[0], [2 / 6, 4 / 6])
 
 
+def test_an_outcome_is_heard_once_by_whoever_takes_part_next() -> None:
+    """Clients 0 and 1 hear it with their next message, client 2 with its own, much later; client 3 was told nothing."""
+    meter, x = Meter(4, 3, Journal()), np.zeros(3)
+    meter.settled(np.array([0, 1, 2]), (x,))
+    work = Work((np.zeros((2, 3)),), 2)
+    expected = 0
+    for cohort, message, vectors in (
+        ([0, 1], x + 1, 4),  # the message and the outcome
+        ([0, 1], x + 2, 2),  # the outcome is no news to them
+        ([1, 3], x, 2),
+        ([2, 3], x, 2),  # the message is the outcome itself
+        ([2, 3], x + 1, 2),
+    ):
+        meter.count(np.array(cohort), 2, 1, (message,), 0, work)
+        expected += vectors
+        assert meter.ledger.vectors_down == expected, cohort
+        assert meter.ledger.bytes_down == expected * 3 * 8
+    meter.settled(np.array([2]), (x + 5,))
+    assert meter.vectors_down(np.array([1, 2]), (x,)).tolist() == [1, 2]
+    meter.settled(np.array([1]), (x,))  # client 2 has an older one to hear, which is not the last one
+    assert meter.vectors_down(np.array([1, 2]), (x,)).tolist() == [1, 2]
+
+
 def test_a_round_that_does_not_count_leaves_no_trace_in_the_meter() -> None:
     journal, x = Journal(), np.zeros(3)
     meter = Meter(4, 3, journal)

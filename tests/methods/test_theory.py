@@ -439,6 +439,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: theory.check_tau(1.0000001, 1, 1, 1), r"tau = 1.0000001 is too large: it must be at most .* = 1\."),
     (lambda: theory.split_p(0.1, 1.0, 1.0, 2.0), r"lmin_plus = 2 is larger than norm2 = 1"),
     (lambda: theory.gossip_pinv(np.eye(3)), r"the graph must be connected"),
+    (lambda: theory.gossip_pinv(np.eye(2)), r"the graph must be connected"),
     (lambda: theory.uniform_cohort(5, 1), r"h could never learn"),
     (lambda: theory.uniform_cohort(5, 6), r"a cohort of 6 is larger than n = 5"),
     (lambda: theory.cohort_constants(5, {0: 1.0}), r"h could never learn"),

@@ -74,6 +74,23 @@ def test_a_warm_start_saves_iterations(isotropic):
     assert counts[0] < 0.9 * counts[1]
 
 
+@pytest.mark.parametrize("name", [name for name in MAKERS if name != "Blocks"])
+def test_the_same_call_again_starts_where_the_last_one_ended(name):
+    psi = MAKERS[name](1e-6)
+    first, again = [], []
+    for seed in range(6):
+        psi.reset()
+        x = point(seed)
+        y = psi.prox(x, 0.7)
+        first.append(psi.last.iterations)
+        assert np.linalg.norm(psi.prox(x, 0.7) - y) <= 2e-6
+        again.append(psi.last.iterations)
+    assert sum(again) <= len(again) + sum(first) / 4 < sum(first)
+    psi.warm = False
+    psi.reset()
+    assert [psi.prox(point(seed), 0.7) is None or psi.last.iterations for seed in range(6)] == first
+
+
 @pytest.mark.parametrize("name", MAKERS)
 def test_inner_state_is_no_part_of_what_the_operator_is(name):
     psi = MAKERS[name](1e-6)
