@@ -52,8 +52,6 @@ def split(
     inputs, targets = torch.as_tensor(X), torch.as_tensor(y)
     if not len(inputs) or len(inputs) != len(targets):
         raise InputError(f"there are {len(inputs)} inputs and {len(targets)} targets; give the same number of both.")
-    if groups is not None and by != "group":
-        raise InputError(f'groups= needs by="group", and by is "{by}".')
     if by in OF_LABELS and targets.ndim != 1:
         raise InputError(f'by = "{by}" needs one label per row, and y has the shape {tuple(targets.shape)}.')
     if by in OF_LABELS and not bool(torch.isfinite(targets).all()):
@@ -70,7 +68,7 @@ def _rows(
     y: Array, clients: int | None, by: str, groups: npt.ArrayLike | None, alpha: float, labels: int, seed: int
 ) -> list[Indices]:
     """The rows of each client."""
-    if by not in ("labels", "quantity", "power"):
+    if by not in ("labels", "quantity", "power") or groups is not None:
         model: Any = SimpleNamespace(N=len(y), b=y)
         order, row0 = arrangement(model, clients, by, groups=groups, alpha=alpha, seed=seed)
         return [order[lo:hi] for lo, hi in pairwise(row0)]

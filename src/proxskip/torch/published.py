@@ -55,21 +55,25 @@ def _nesterov(lr: float) -> Make:
     return partial(SGD, lr=lr, momentum=0.9, nesterov=True)
 
 
+def _averaged(optimizer: Make, **more: Any) -> Recipe:
+    """Local steps and an average, without h."""
+    return {"optimizer": optimizer, "control": "none", **more}
+
+
 def _fedavg(lr: float = 0.3, momentum: float = 0.0) -> Recipe:
-    return {"optimizer": _sgd(lr, momentum), "control": "none", "state": "reset"}
+    return _averaged(_sgd(lr, momentum), state="reset")
 
 
 def _fedavgm(lr: float = 0.3, momentum: float = 0.9, outer_lr: float = 0.3) -> Recipe:
-    return {"optimizer": _sgd(lr), "control": "none", "outer": _sgd(outer_lr, momentum)}
+    return _averaged(_sgd(lr), outer=_sgd(outer_lr, momentum))
 
 
 def _fedprox(lr: float = 0.3, mu: float = 0.01, momentum: float = 0.0) -> Recipe:
-    return _fedavg(lr, momentum) | {"pull": mu}
+    return _averaged(_sgd(lr, momentum), state="reset", pull=mu)
 
 
 def _fedadam(lr: float = 0.1, outer_lr: float = 0.03, eps: float = 1e-3) -> Recipe:
-    outer = partial(Adam, lr=outer_lr, betas=(0.9, 0.99), eps=eps)
-    return {"optimizer": _sgd(lr), "control": "none", "outer": outer}
+    return _averaged(_sgd(lr), outer=partial(Adam, lr=outer_lr, betas=(0.9, 0.99), eps=eps))
 
 
 class Yogi(Optimizer):  # type: ignore[misc]
@@ -97,11 +101,11 @@ class Yogi(Optimizer):  # type: ignore[misc]
 
 
 def _fedyogi(lr: float = 0.1, outer_lr: float = 0.03, eps: float = 1e-3) -> Recipe:
-    return {"optimizer": _sgd(lr), "control": "none", "outer": partial(Yogi, lr=outer_lr, eps=eps)}
+    return _averaged(_sgd(lr), outer=partial(Yogi, lr=outer_lr, eps=eps))
 
 
 def _fednova(lr: float = 0.3, momentum: float = 0.0) -> Recipe:
-    return _fedavg(lr, momentum) | {"normalize": True, "weights": "rows"}
+    return _averaged(_sgd(lr, momentum), state="reset", normalize=True, weights="rows")
 
 
 def _scaffold(lr: float = 0.3, momentum: float = 0.0, chi: float | None = None) -> Recipe:
@@ -123,7 +127,7 @@ def _adamw(lr: float = 3e-3, weight_decay: float = 0.01) -> Make:
 
 
 def _local_adamw(lr: float = 3e-3, weight_decay: float = 0.01, state: str = "shared") -> Recipe:
-    return {"optimizer": _adamw(lr, weight_decay), "control": "none", "state": state}
+    return _averaged(_adamw(lr, weight_decay), state=state)
 
 
 def _fedadamw(lr: float = 3e-3, mix: float = 0.5, weight_decay: float = 0.01) -> Recipe:
@@ -147,7 +151,7 @@ def _muon(lr: float, params: list[Parameter]) -> list[Optimizer]:
 
 
 def _local_muon(lr: float = 0.02, state: str = "shared") -> Recipe:
-    return {"optimizer": partial(_muon, lr), "control": "none", "state": state}
+    return _averaged(partial(_muon, lr), state=state)
 
 
 def _fedmuon(lr: float = 0.02) -> Recipe:
@@ -155,18 +159,15 @@ def _fedmuon(lr: float = 0.02) -> Recipe:
 
 
 def _diloco(lr: float = 3e-3, outer_lr: float = 0.7, state: str = "shared") -> Recipe:
-    return {"optimizer": _adamw(lr), "control": "none", "outer": _nesterov(outer_lr), "state": state}
+    return _averaged(_adamw(lr), state=state, outer=_nesterov(outer_lr))
 
 
 def _muloco(lr: float = 0.02, outer_lr: float = 0.7, state: str = "shared") -> Recipe:
-    return {"optimizer": partial(_muon, lr), "control": "none", "outer": _nesterov(outer_lr), "state": state}
+    return _averaged(partial(_muon, lr), state=state, outer=_nesterov(outer_lr))
 
 
 def _sparseloco(lr: float = 3e-3, outer_lr: float = 0.8, share: float = 0.05, state: str = "shared") -> Recipe:
-    return {
-        "optimizer": _adamw(lr), "control": "none", "outer": _sgd(outer_lr), "codec": "top-k", "share": share,
-        "state": state,
-    }  # fmt: skip
+    return _averaged(_adamw(lr), codec="top-k", share=share, state=state, outer=_sgd(outer_lr))
 
 
 RECIPES: dict[str, tuple[Callable[..., Recipe], str]] = {

@@ -63,23 +63,16 @@ class WholeNetwork:
         engine, family = self.engine, self.engine.family
         flat = engine.place(x).clone().requires_grad_(True)
         value, gradient = 0.0, torch.zeros_like(flat)
-        most = self.rows_at_once
-        for part in weighted_losses(family, flat, engine.problem.weights, engine.at_once, most):
+        weights = torch.tensor(engine.problem.weights).to(flat)
+        for members, losses, share in client_losses(family, flat, engine.at_once, self.rows_at_once):
+            part = (weights[members] * losses).sum() * share
             with repeatable():
                 (slope,) = torch.autograd.grad(part, flat)
-            value, gradient = value + float(part.detach()), gradient + slope
+            value += float(part.detach())
+            gradient += slope
         # the losses do not include l2
         l2 = family.l2
         return value + 0.5 * l2 * float(x @ x), np.asarray(engine.fetch(gradient)) + l2 * x
-
-
-def weighted_losses(
-    family: Networks, x: Tensor, weights: Array, at_once: int, rows_at_once: int = ROWS_AT_ONCE
-) -> Iterator[Tensor]:
-    """Numbers on the device that add up to sum_i w_i f_i(x) without l2, each for some clients and rows."""
-    w = torch.tensor(weights).to(x.device, family.dtype)
-    for members, losses, share in client_losses(family, x, at_once, rows_at_once):
-        yield (w[members] * losses).sum() * share
 
 
 def client_losses(

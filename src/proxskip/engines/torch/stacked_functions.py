@@ -189,12 +189,27 @@ class Networks(Family):
 
     def _loss(
         self, parameters: Sequence[Tensor], buffers: Sequence[Tensor], rows: Rows, key: Tensor | None,
-        by_products: bool = False,
+        module: torch.nn.Module, by_products: bool,
     ) -> Tensor:  # fmt: skip
-        return self.model.loss_at(self.tensors(parameters, buffers), rows, key, self.module, by_products)
+        return self.model.loss_at(self.tensors(parameters, buffers), rows, key, module, by_products)
 
-    def _quiet_loss(self, parameters: Sequence[Tensor], buffers: Sequence[Tensor], rows: Rows) -> Tensor:
-        return self.model.loss_at(self.tensors(parameters, buffers), rows, None, self.quiet)
+    def _losses(
+        self, at: Sequence[Tensor], own: int | None, buffers: Sequence[Tensor], portion: Portion,
+        module: torch.nn.Module, by_products: bool,
+    ) -> Tensor:  # fmt: skip
+        """The loss of each client, at its own parameters (``own`` is 0) or at those of all (``own`` is None)."""
+        _, rows, keys = portion
+        if not self.apart:
+            # one dropout key per client; none for full gradients
+            in_dims = (own, 0, 0, None if keys is None else 0)
+            losses = vmap(partial(self._loss, module=module, by_products=by_products), in_dims)
+            return _batched(losses, tuple(at), tuple(buffers), rows, keys)
+        each = []
+        for i in range(len(next(iter(rows.values())))):
+            mine = at if own is None else [v[i] for v in at]
+            key = None if keys is None else keys[i]
+            each.append(self._loss(mine, [v[i] for v in buffers], picked(rows, i), key, module, by_products))
+        return torch.stack(each)
 
     def batch(self, members: Tensor, rows: Tensor | None, word: Tensor | None) -> list[Portion]:
         """Portions of clients with equally many rows."""
@@ -242,23 +257,9 @@ class Networks(Family):
         leaves = tuple(y.detach().requires_grad_() for y in parts)
         with torch.enable_grad():
             # each loss depends on its own client's parameters alone, so that the gradient of the sum holds all of them
-            total = self._losses(leaves, tuple(buffers), portion).sum()
+            total = self._losses(leaves, 0, buffers, portion, self.module, self.by_products).sum()
         slopes = torch.autograd.grad(total, leaves, materialize_grads=True)
         return [g.add(y, alpha=self.l2) for g, y in zip(slopes, parts, strict=True)] if self.l2 else list(slopes)
-
-    def _losses(self, leaves: tuple[Tensor, ...], buffers: tuple[Tensor, ...], portion: Portion) -> Tensor:
-        """The loss of each client at its own parameters."""
-        _, rows, keys = portion
-        if self.apart:
-            each = [
-                ([v[i] for v in leaves], [v[i] for v in buffers], picked(rows, i), None if keys is None else keys[i])
-                for i in range(len(leaves[0]))
-            ]
-            return torch.stack([self._loss(*one) for one in each])
-        # one dropout key per client; none for full gradients
-        in_dims = (0, 0, 0, None if keys is None else 0)
-        losses = vmap(partial(self._loss, by_products=self.by_products), in_dims)
-        return _batched(losses, leaves, buffers, rows, keys)
 
     def losses_at(self, x: Tensor, members: Tensor, rows: Tensor, buffers: Sequence[Tensor] = ()) -> Tensor:
         """The losses of these clients at one x, on these rows and without dropout.
@@ -266,14 +267,8 @@ class Networks(Family):
         Args:
             buffers: the moving buffers of each of them.
         """
-        ((_, some, _),) = self.batch(members, rows, None)
-        at = tuple(self.views(x))
-        if self.apart:
-            each = [([v[i] for v in buffers], picked(some, i)) for i in range(len(members))]
-            return torch.stack([self._quiet_loss(at, *one) for one in each])
-        # one x for all clients
-        losses = vmap(self._quiet_loss, in_dims=(None, 0, 0))
-        return _batched(losses, at, tuple(buffers), some)
+        (portion,) = self.batch(members, rows, None)
+        return self._losses(self.views(x), None, buffers, portion, self.quiet, by_products=False)
 
 
 def _shapes(rows: Rows) -> str:

@@ -44,8 +44,9 @@ def repeatable() -> Iterator[None]:
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _fill(rows: Any, seed: Any, round: int, clients: Any, step0: Any, sizes: Any, picks: Any, room: Any) -> None:
-    steps, members, b = rows.shape
+    steps, members, most = rows.shape
     for j in range(members):
+        b = min(most, sizes[j])
         for k in range(steps):
             # in the order drawn, as in ``randomness``
             if 2 * b <= sizes[j]:
@@ -61,13 +62,14 @@ def minibatches(
 ) -> Tensor:
     """The rows of ``count`` steps as ``(count, c, b)``, the same as ``randomness.minibatch``.
 
-    The CPU draws them while the device computes.
+    The CPU draws them while the device computes. A client with fewer than b rows takes all of them, and the rest of its
+    places is zero.
 
     Args:
         step0: the number of the first step, one for all clients or one each.
     """
     first = np.array(np.broadcast_to(np.asarray(step0, dtype=np.int64), clients.shape))
-    rows = np.empty((count, len(clients), b), dtype=np.int64)
+    rows = np.zeros((count, len(clients), b), dtype=np.int64)
     _fill(rows, np.uint64(seed), round, clients, first, sizes, *room_for(b, int(sizes.max())))
     drawn = torch.as_tensor(rows)
     # only a copy from pinned memory overlaps with computation
@@ -212,14 +214,7 @@ class StackedSteps:
         """The minibatches and dropout words of the next steps, from place zero."""
         if self.batch is not None and inputs.rows is not None:
             sizes = self.family.sizes[clients]
-            widths = np.minimum(sizes, self.batch)
-            for b in np.unique(widths):  # clients with few rows have smaller minibatches
-                mine = np.flatnonzero(widths == b)
-                drawn = minibatches(self.seed, round, clients[mine], step0, sizes[mine], int(b), count, self.device)
-                if len(mine) == len(clients):
-                    inputs.rows[:count, :, :b] = drawn
-                else:
-                    inputs.rows[:count, torch.as_tensor(mine).to(self.device), :b] = drawn
+            inputs.rows[:count] = minibatches(self.seed, round, clients, step0, sizes, self.batch, count, self.device)
         if self.family.is_random:  # numbered from one
             words = [dropout_word(self.seed, round, step0 + k + 1) for k in range(count)]
             inputs.words[:count] = torch.tensor(words).to(self.device)
