@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("torch-ranks")]
 
 SHORT = ("resume", "refuse", "fewer", "one_file", "starts", "without_parameters")
 LONG = ("settings", "rejoin", "scaler", "nodes", "sharded", "other_shards", "batch_norm")
-NEW = ("buckets", "conformance", "distributed_checkpoint", "rejoin_schedule", "rejoin_momentum", "killed")
+NEW = ("buckets", "conformance", "distributed_checkpoint", "rejoin_schedule", "rejoin_momentum", "killed", "dual")
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,8 @@ PLAIN, HEAVY, ADAMW = torch.optim.SGD(Q, 0.1), torch.optim.SGD(Q, 0.1, momentum=
         (PLAIN, {"p": 0.1, "chi": 2.0}, "between 0 and 1"),
         (PLAIN, {"p": 0.1, "control": "none", "chi": 0.5}, "damps"),
         (PLAIN, {"p": 0.1, "codec": "int8"}, "is not known"),
-        (PLAIN, {"p": 0.1, "control": "dual", "pull": 0.1}, 'control = "dual" is not known here'),
+        (PLAIN, {"p": 0.1, "control": "dual"}, "is learned from the pull"),
+        (PLAIN, {"p": 0.1, "control": "dual", "pull": 0.1, "outer": torch.optim.SGD(Q, 0.7)}, "a step of its own"),
         (PLAIN, {"p": 0.1, "control": "momentum"}, "mix=, the weight of the last global step"),
         (PLAIN, {"p": 0.1, "control": "gradient", "correct": "after"}, "goes with"),
         (PLAIN, {"p": 0.1, "pull": -1.0}, "pull"),

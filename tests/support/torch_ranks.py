@@ -195,6 +195,37 @@ def rejoin_momentum(rank, n, folder):
     assert last.abs().max() > 0
 
 
+def dual(rank, n, folder):
+    """FedDyn with rates that fall in every local step is a plain loop over all ranks; its mean of h survives a loss."""
+    lr, pull, chi, K, rounds = 0.1, 1.0, 0.7, 3, 12
+    given = {"lr": lr, "control": "dual", "pull": pull, "chi": chi, "p": None, "period": K}
+    point, optimizer = made(**given)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: 0.97**k)
+    x = descend(point, optimizer, *quadratic(rank), rounds=rounds, scheduler=schedule)
+    plain, h = torch.zeros(DIM, dtype=torch.float64), torch.zeros(n, DIM, dtype=torch.float64)
+    for t in range(rounds):
+        ends = []
+        for r in range(n):
+            (H, c), y = quadratic(r), plain.clone()
+            for k in range(K):
+                y = y - lr * 0.97 ** (t * K + k) * (H @ (y - c) - h[r] + pull * (y - plain))
+            ends.append(y)
+        for r in range(n):
+            h[r] -= chi * pull * (ends[r] - plain)
+        plain = sum(ends) / n - h.mean(0) / pull
+    assert (x - plain).abs().max() < 1e-10
+    assert (optimizer.flat.h - h[rank]).abs().max() < 1e-10
+    assert optimizer.bytes_sent == rounds * 8 * DIM
+    point, optimizer = made(None if rank == 1 else saved(point, optimizer), **given)
+    meets(optimizer, said=rank == 1)
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+    left = h.sum(0) - h[1]
+    assert (optimizer.flat.mean_h - left / n).abs().max() < 1e-10
+    x = descend(point, optimizer, *quadratic(rank), rounds=rounds + 200)
+    assert (x - solution(n)).abs().max() < 1e-6
+
+
 def rejoin_schedule(rank, n, folder):
     """A new rank brings its scheduler to where the others' are; without that it is refused."""
     H, c = quadratic(rank)
@@ -393,6 +424,7 @@ VIRTUAL = {
         "optimizer": lambda q: SGD(q, 0.05, momentum=0.9), "period": 4, "control": "step", "correct": "after",
         "state": "reset", "chi": 0.5,
     },
+    "feddyn": {"optimizer": lambda q: ADAMW(q, 0.01), "period": 3, "control": "dual", "pull": 0.3, "batch": 6},
     "fedcm": {"optimizer": lambda q: SGD(q, 0.1), "p": 0.3, "control": "momentum", "mix": 0.6, "batch": 4},
     "fedadamw": {
         "optimizer": lambda q: ADAMW(q, 0.01), "period": 4, "control": "momentum", "mix": 0.5, "correct": "after",

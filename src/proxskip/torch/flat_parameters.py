@@ -20,16 +20,17 @@ except ImportError:  # a build without torch.distributed has no sharded paramete
         """A stand-in, of which nothing is an instance."""
 
 
-VECTORS = ("x", "h", "c", "error")
+VECTORS = ("x", "h", "mean_h", "c", "error")
 """The vectors that ``FlatParameters`` may keep."""
 
 
 class FlatParameters:
     """The trainable parameters of an optimizer as one vector, of which slices are made where they are needed.
 
-    ``x`` is the last common point, ``h`` the control variate, ``c`` the sum of raw gradients since x, and ``error``
-    what top-k has not sent yet: each one flat vector in float32 (float64 if one of the parameters is), whatever the
-    precision of the local work, and empty where the settings do not need it.
+    ``x`` is the last common point, ``h`` the control variate, ``mean_h`` its mean over the ranks where that is not
+    zero, ``c`` the sum of raw gradients since x, and ``error`` what top-k has not sent yet: each one flat vector in
+    float32 (float64 if one of the parameters is), whatever the precision of the local work, and empty where the
+    settings do not need it.
     """
 
     def __init__(self, optim: Optimizer, needed: Sequence[str]) -> None:
@@ -48,7 +49,9 @@ class FlatParameters:
         is_precise = any(q.dtype == torch.float64 for q in self.params)
         self.dtype = torch.float64 if is_precise else torch.float32
         self.x = self.flat(slice(0, self.size))
-        self.h, self.c, self.error = (self.x.new_zeros(self.size if v in needed else 0) for v in VECTORS[1:])
+        self.h, self.mean_h, self.c, self.error = (
+            self.x.new_zeros(self.size if v in needed else 0) for v in VECTORS[1:]
+        )
         self.round = self.local_step = self.taken = 0
         self.lr_sum: dict[int, float] = dict.fromkeys(self.groups, 0.0)
         self.saved_at: int | None = None

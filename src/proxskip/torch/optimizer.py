@@ -26,7 +26,7 @@ from proxskip.torch.settings import Settings, State
 from proxskip.torch.wire import Part, SynchronizationError, Wire, slices
 from proxskip.types import InputError
 
-VECTORS = {"step": ("h",), "gradient": ("h", "c"), "momentum": ("h",), "none": ()}
+VECTORS = {"step": ("h",), "gradient": ("h", "c"), "dual": ("h", "mean_h"), "momentum": ("h",), "none": ()}
 """The vectors that a rank needs besides x, for each way of learning h."""
 BEGIN_AT_ZERO = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 """Optimizers whose memory is zero when they begin."""
@@ -49,11 +49,12 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         average      x+  = x + mean (y - x),  or  ``outer`` applied to the gradient  x - mean y
         "step"       h  += chi (p/lr) (mean y - y)         one vector; for plain SGD, with p = 1/K where K is fixed
         "gradient"   h  += chi (c - mean c - h),  c the mean of g    two vectors; for any optimizer
+        "dual"       h  -= chi pull (y - x),  x+ -= mean h / pull   two vectors, one is sent; for any optimizer
         "momentum"   h is the same on all ranks, see ``train``       one vector
         "none"       h   = 0                               LocalSGD or, with ``outer``, DiLoCo: for comparison
 
-    The sum of h over the ranks stays zero, except with "momentum". Call ``step()`` once per local step, on every rank;
-    it communicates by itself. x and h are changed together, after the all-reduce has succeeded.
+    The sum of h over the ranks stays zero, except with "dual" and "momentum". Call ``step()`` once per local step, on
+    every rank; it communicates by itself. x and h are changed together, after the all-reduce has succeeded.
 
     Args:
         optim: the local optimizer.
@@ -101,8 +102,6 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         buffers: Iterable[Tensor] = (),
     ) -> None:
         check_local(optim)
-        if control not in VECTORS:
-            raise InputError(f'control = "{control}" is not known here; use {", ".join(VECTORS)}.')
         self._given = Settings(
             p=p, period=period, control=control, correct=correct, chi=chi, mix=mix, pull=pull, state=state, seed=seed,
             codec=codec, share=share,
@@ -111,13 +110,13 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         damped = any(group.get("dampening") for group in optim.param_groups)
         if self._given.resets and (damped or type(optim) not in BEGIN_AT_ZERO):
             raise InputError('state="reset" takes Adam, AdamW and SGD without dampening, whose memory begins at zero.')
+        check_server_step(control, outer is not None)
         _check_outer(optim, outer)
         self.optim, self.outer, self.control = optim, outer, control
         super().__init__(optim.param_groups, optim.defaults)
         self.wire = Wire(group, codec, share, seed)
         self.flat = FlatParameters(optim, VECTORS[control] + (("error",) if codec == "top-k" else ()))
-        ranks = self.wire.ranks()
-        check_shards(self.flat.params, ranks, ranks[self.wire.rank])
+        check_shards(self.flat.params, self.wire.ranks, self.wire.ranks[self.wire.rank])
         self.weight = -mix if mix is not None else 1.0
         """Of h in a step: with "momentum" it is the last global step, which is added."""
         self.buffers = [v for v in buffers if v.is_floating_point()]
@@ -286,7 +285,9 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         for s in slices(self.flat.size):
             # a copy, since ``news`` uses up what was sent
             sent, mean = [part(s).clone() for part in sents], [m[s] for m in means]
-            h[s].add_(news(self.control, h[s], sent, mean, self._over_steps(s), 0.0), alpha=chi)
+            h[s].add_(news(self.control, h[s], sent, mean, self._over_steps(s), self._given.pull), alpha=chi)
+        if self.control == "dual":
+            self.flat.mean_h.add_(means[0], alpha=-chi * self._given.pull)
 
     def _others(self) -> list[Tensor]:
         """What is averaged besides the parameters: buffers, and memory of the local optimizer that is shared."""
@@ -329,6 +330,8 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
 
     def _move(self, mean: Tensor) -> None:
         f = self.flat
+        if self.control == "dual":
+            f.x.sub_(f.mean_h, alpha=1.0 / self._given.pull)
         if self.outer is None:
             f.x += mean
             f.put(f.x)
@@ -351,7 +354,7 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         If all ranks continue from their own states of one round, nothing changes. Otherwise all take over the x of the
         rank that is furthest (the first of several) and begin a round there: ranks without a state or with an older
         one, with other parameters, or with states saved by other ranks or another number of them. Each rank keeps its h
-        (a new one has none), minus the mean, so that h sums to zero again.
+        (a new one has none), minus the mean, so that h sums to zero again; with "dual" the mean is what is adapted.
         """
         notes = self._notes(astray=not self._met and not self._is_ready())
         # raised on all ranks, or the others would wait for the one that raises
@@ -413,12 +416,14 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         return [_Note(*v.tolist()) for v in self.wire.gather(sent)]
 
     def _sums_to_zero(self) -> bool:
-        """Whether h does, up to rounding; with "momentum" it is the same on all ranks."""
+        """Whether h less its known mean does, up to rounding; with "momentum" h is the same on all ranks."""
         if self.control == "momentum":
             return True
         h = self.flat.h
-        total, size = self.wire.sum(h.clone()).norm(), self.wire.sum(h.abs()).norm()
-        wrong = int(total > torch.finfo(h.dtype).eps ** 0.5 * size)
+        total, size = self.wire.sum(h.clone()), self.wire.sum(h.abs()).norm()
+        if self.control == "dual":
+            total -= self.wire.n * self.flat.mean_h
+        wrong = int(total.norm() > torch.finfo(h.dtype).eps ** 0.5 * size)
         # all ranks must agree, because collective calls follow
         answers = self.wire.gather(torch.tensor([wrong], device=h.device))
         return not any(int(v) for v in answers)
@@ -431,6 +436,8 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         self.wire.spread(f.x, leader)
         if self.control == "momentum":
             self.wire.spread(f.h, leader)
+        elif self.control == "dual":
+            f.mean_h.copy_(self.wire.sum(f.h.clone()) / self.wire.n)
         else:
             f.h -= self.wire.sum(f.h.clone()) / self.wire.n
         f.restart()
@@ -449,7 +456,7 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
             "settings": self._settings,
             "rank": self.wire.rank,
             "ranks": self.wire.n,
-            "outer": None if self.outer is None else _without_params(self.outer.state_dict()["param_groups"]),
+            "outer": None if self.outer is None else _without("params", self.outer.param_groups),
         }
         places = {q: k for k, q in enumerate(_all(self.optim))}
         state = {k: dict(v) for k, v in packed["state"].items()}
@@ -487,20 +494,11 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         self.flat.check(ours, numbers)
         complete(ours[self.flat.params[0]], "numbers")
         of_rank = ours[self.flat.params[0]]["numbers"]
-        inner = {
-            name: {
-                k: v for k, v in state_dict["state"].get(name, {}).items() if not k.startswith(("scaffnew.", "outer."))
-            }
-            for name in names
-        }
-        plain = [{k: v for k, v in group.items() if k != "scaffnew"} for group in groups]
-        _load(self.optim, "optim", {"state": {k: v for k, v in inner.items() if v}, "param_groups": plain})
+        inner = [{k: v for k, v in states[q].items() if not k.startswith(("scaffnew.", "outer."))} for q in own]
+        _load(self.optim, "optim", inner, _without("scaffnew", groups))
         if self.outer is not None:
             theirs = [named_after("outer.", states[q]) for q in _all(self.outer)]
-            outside = self.outer.state_dict()["param_groups"]
-            outside = [{**group, **saved} for group, saved in zip(outside, numbers["outer"], strict=True)]
-            kept = {k: v for k, v in enumerate(theirs) if v}
-            _load(self.outer, "outer", {"state": kept, "param_groups": outside})
+            _load(self.outer, "outer", theirs, numbers["outer"])
         self._whose = int(numbers["rank"]), int(numbers["ranks"])
         self.flat.load(ours, numbers)
         saved_at, sent, received = local(of_rank).tolist()
@@ -514,13 +512,16 @@ def _all(optimizer: Optimizer) -> list[Tensor]:
     return [q for group in optimizer.param_groups for q in group["params"]]
 
 
-def _without_params(groups: Groups) -> Groups:
-    return [{name: v for name, v in group.items() if name != "params"} for group in groups]
+def _without(left_out: str, groups: Groups) -> Groups:
+    return [{name: v for name, v in group.items() if name != left_out} for group in groups]
 
 
-def _load(optimizer: Optimizer, name: str, saved: dict[str, Any]) -> None:
+def _load(optimizer: Optimizer, name: str, states: list[dict[str, Any]], groups: Groups) -> None:
+    """Let an optimizer go on from the states of its parameters in order, and from the settings of its groups."""
+    saved = optimizer.state_dict()["param_groups"]
     try:
-        optimizer.load_state_dict(saved)
+        numbered = [{**group, "params": own["params"]} for group, own in zip(groups, saved, strict=True)]
+        optimizer.load_state_dict({"state": {k: v for k, v in enumerate(states) if v}, "param_groups": numbered})
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise InputError(f"the {name} of the checkpoint does not match this optimizer ({error}).") from None
 
@@ -533,6 +534,12 @@ def check_local(optim: Any) -> None:
 
 def _trainable(optim: Optimizer) -> set[int]:
     return {id(q) for group in optim.param_groups for q in group["params"] if q.requires_grad}
+
+
+def check_server_step(control: str, has_outer: bool) -> None:
+    """Refuse an outer optimizer where the step of x has a form of its own."""
+    if has_outer and control == "dual":
+        raise InputError('control="dual" has a step of its own at the server; leave outer= out.')
 
 
 def _check_outer(optim: Optimizer, outer: Optimizer | None) -> None:

@@ -17,7 +17,7 @@ from proxskip.problems.torch_model import Model
 from proxskip.torch.rule import news, to_send
 from proxskip.torch.settings import Schedule, Settings, rate_at
 from proxskip.torch.stacked_optimizer import Make, StackedOptimizer, acts_by_entry
-from proxskip.torch.wire import decode, encode, pack_largest
+from proxskip.torch.wire import decode, encode
 from proxskip.types import Array, Indices
 
 
@@ -50,7 +50,7 @@ class Training:
         self.h = self._zeros(rows)
         """The control variate of each client; with "momentum" one vector for all of them."""
         self.errors = self._zeros(problem.n if settings.codec == "top-k" else 0)
-        """What top-k has not sent yet."""
+        """What top-k has not sent yet, in the order of ``_columns``."""
         self.at_once = at_once or problem.n
         self.outer = None if outer is None else StackedOptimizer(outer, self._copies(1), False)
         weights = [torch.nn.Parameter(v[0]) for v in self._copies(1)]
@@ -249,33 +249,24 @@ class Training:
 
     def _sent(self, vectors: list[Tensor]) -> list[Tensor]:
         """What the server reads of each member's vectors."""
-        codec = self.settings.codec
-        if codec == "float32":
+        settings = self.settings
+        if settings.codec == "float32":
             self.bytes_up += sum(v.numel() * v.element_size() for v in vectors)
             return vectors
-        if codec == "top-k":
-            return [self._largest(vectors[0])]
         order = self._columns()
-        joined = torch.cat([v[:, order] for v in vectors], dim=1)
-        read = torch.empty_like(joined)
+        due = torch.cat([v[:, order] for v in vectors], dim=1)
+        has_errors = len(self.errors) > 0
+        if has_errors:
+            due += self.errors[self.mine]
+        read = torch.empty_like(due)
         for row, i in enumerate(self.members.tolist()):
-            payload = encode(joined[row], codec, self.settings.seed, i, self.round)
-            read[row] = decode(payload, codec, joined[row])
+            payload = encode(due[row], settings.codec, settings.share, settings.seed, i, self.round)
+            read[row] = decode(payload, settings.codec, due[row])
             self.bytes_up += payload.numel()
+        if has_errors:
+            self.errors[self.mine] = due - read
         back = torch.argsort(order)
         return [v[:, back] for v in read.split(self.problem.d, dim=1)]
-
-    def _largest(self, moved: Tensor) -> Tensor:
-        """The largest entries of what each client has not sent yet; the rest stays there (error feedback)."""
-        assert self.settings.share is not None
-        due = self.errors[self.mine] + moved
-        sent = torch.empty_like(due)
-        for row, v in enumerate(due):
-            payload = pack_largest(v, self.settings.share)
-            sent[row] = decode(payload, "top-k", v)
-            self.bytes_up += payload.numel()
-        self.errors[self.mine] = due - sent
-        return sent
 
     def _columns(self) -> Tensor:
         """The unknowns in the order in which the optimizer has its parameters."""

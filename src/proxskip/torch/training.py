@@ -38,7 +38,7 @@ from proxskip.running.listen import Record, check_callbacks, listening, tell_end
 from proxskip.running.progress import shown
 from proxskip.support.randomness import stream
 from proxskip.torch.flat_parameters import named_after
-from proxskip.torch.optimizer import check_local
+from proxskip.torch.optimizer import check_local, check_server_step
 from proxskip.torch.settings import Schedule, Settings, State, rate_at
 from proxskip.torch.stacked_optimizer import Make, optimizers_of
 from proxskip.torch.trainer import Training
@@ -279,8 +279,7 @@ def _built(
     for local in locals:
         check_local(local)
     settings.check_optimizers(locals)
-    if outer is not None and settings.control == "dual":
-        raise InputError('control="dual" has a step of its own at the server; leave outer= out.')
+    check_server_step(settings.control, outer is not None)
     participation = as_participation(cohort)
     participation.check(problem.n)
     settings.check_cohort(cohort is None)
@@ -299,11 +298,12 @@ def _built(
         "network": network and (network.name or "a Network"),
         "metrics": sorted(metrics or ()),
     }
-    taken = {*COLUMNS, *ENDS, "sim_seconds", *_summary(settings, about, locals, problem)} & {*(metrics or ())}
+    summary = _summary(settings, about, locals, problem)
+    taken = {*COLUMNS, *ENDS, "sim_seconds", *summary} & {*(metrics or ())}
     if taken:
         raise InputError(f"the metric {min(taken)} has the name of a trace column or of a setting; rename it.")
     config = {"method": METHOD, "parameters": {}, "every": every, "settings": dataclasses.asdict(settings), **about}
-    return Run(training, participation, network, config, _summary(settings, about, locals, problem))
+    return Run(training, participation, network, config, summary)
 
 
 def _summary(settings: Settings, about: dict[str, Any], locals: list[Optimizer], problem: Problem) -> dict[str, Any]:

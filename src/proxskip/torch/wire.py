@@ -12,7 +12,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from proxskip import theory
-from proxskip.support.randomness import codec_words
+from proxskip.codecs.contract import Key
+from proxskip.codecs.numbers import Natural
 from proxskip.types import InputError
 
 CODECS = ("float32", "bfloat16", "natural", "top-k")
@@ -20,8 +21,6 @@ Part = Callable[[slice], Tensor]
 """A vector of which a slice is made at a time."""
 BUCKET = 1 << 23
 """Numbers of a vector that are made and sent at once."""
-_SIGN, _EXPONENT, _MANTISSA = 0x80000000, 0xFF, 0x7FFFFF
-"""Parts of a float32; the exponent once it is shifted down by 23 bits."""
 
 
 class SynchronizationError(RuntimeError):
@@ -46,7 +45,9 @@ class Wire:
         self.group, self.codec, self.share, self.seed = group, codec, share, seed
         self.bytes_sent = self.bytes_received = 0
         alone = not (dist.is_available() and dist.is_initialized())
-        self.n = 1 if alone else dist.get_world_size(group)
+        self.ranks = [0] if alone else list(dist.get_process_group_ranks(group or dist.group.WORLD))
+        """The ranks of the group, by their numbers among all."""
+        self.n = len(self.ranks)
         self.rank = 0 if alone else dist.get_rank(group)
         if self.rank < 0:
             raise InputError("this rank is not in the group; pass a group that it belongs to.")
@@ -63,11 +64,7 @@ class Wire:
             return [self._mean_in_buckets(part, torch.empty_like(like)) for part in vectors], vectors
         size = len(like)
         flat = torch.cat([part(slice(0, size)) for part in vectors])
-        if self.codec == "top-k":
-            assert self.share is not None
-            payload = pack_largest(flat, self.share)
-        else:
-            payload = encode(flat, self.codec, self.seed, self.rank, round)
+        payload = encode(flat, self.codec, self.share, self.seed, self.rank, round)
         self.bytes_sent += payload.numel()
         self.bytes_received += payload.numel() * (self.n - 1)
         mean = torch.zeros_like(flat)
@@ -94,12 +91,6 @@ class Wire:
         size = v.numel() * v.element_size()
         self.bytes_sent += size
         self.bytes_received += 2 * size * (self.n - 1) // self.n
-
-    def ranks(self) -> list[int]:
-        """The ranks of the group, by their numbers among all."""
-        if not (dist.is_available() and dist.is_initialized()):
-            return [0]
-        return list(dist.get_process_group_ranks(self.group or dist.group.WORLD))
 
     def mean(self, v: Tensor) -> Tensor:
         """The mean of v over the ranks, by an all-reduce that is counted."""
@@ -146,29 +137,18 @@ def slices(size: int) -> list[slice]:
     return [slice(lo, min(size, lo + BUCKET)) for lo in range(0, size, BUCKET)]
 
 
-def pack_largest(v: Tensor, share: float) -> Tensor:
-    """The largest entries and their places, as bytes."""
-    k = max(1, round(share * v.numel()))
-    places = v.abs().topk(k).indices
-    return torch.cat([v[places].view(torch.uint8), places.to(torch.int32).view(torch.uint8)])
-
-
-def encode(v: Tensor, codec: str, seed: int, rank: int, round: int) -> Tensor:
-    """v as bytes: "bfloat16", or "natural" with random rounding keyed by seed, rank and round.
-
-    Natural compression (Horvath et al., 2019, arXiv:1905.10988) sends sign and exponent, randomly rounded. The mantissa
-    is the probability of the next power of two, so it is unbiased; zeros stay zeros, and subnormal numbers become 0 or
-    the smallest normal one. NaN is read as infinity.
-    """
+def encode(v: Tensor, codec: str, share: float | None, seed: int, rank: int, round: int) -> Tensor:
+    """v as bytes: "bfloat16", "top-k", or "natural" with random rounding keyed by seed, rank and round."""
     if codec == "bfloat16":
         return v.to(torch.bfloat16).view(torch.uint8)
-    bits = v.float().view(torch.int32)
-    words = codec_words(v.numel(), "rounding", seed, round, 1 + rank)
-    draw = (words >> np.uint64(41)).astype(np.int32)  # 23 bits, as many as the mantissa has
-    up = (bits & _MANTISSA) > torch.from_numpy(draw).to(v.device)
-    # inf and nan have the largest exponent, and both are read as inf
-    exponent = (((bits >> 23) & _EXPONENT) + up).clamp(max=_EXPONENT)
-    return torch.cat([exponent.to(torch.uint8), _packed(bits < 0)])
+    if codec == "top-k":
+        assert share is not None
+        k = max(1, int(np.rint(share * v.numel())))
+        places = v.abs().topk(k).indices
+        return torch.cat([v[places].view(torch.uint8), places.to(torch.int32).view(torch.uint8)])
+    single = v.to("cpu", torch.float32).numpy().astype(np.float64)
+    message = Natural().encode(single, Key(seed, round, rank))
+    return torch.frombuffer(bytearray(message), dtype=torch.uint8).to(v.device)
 
 
 def decode(payload: Tensor, codec: str, like: Tensor) -> Tensor:
@@ -181,22 +161,9 @@ def decode(payload: Tensor, codec: str, like: Tensor) -> Tensor:
         v = torch.zeros_like(like)
         v[places.view(torch.int32).long()] = values.view(like.dtype)
         return v
-    d = like.numel()
-    bits = payload[:d].to(torch.int64) << 23
-    negative = _unpacked(payload[d:], d)
-    return torch.where(negative, bits - _SIGN, bits).to(torch.int32).view(torch.float32).to(like.dtype)
-
-
-def _packed(flags: Tensor) -> Tensor:
-    """Eight flags in a byte."""
-    padded = torch.nn.functional.pad(flags.to(torch.uint8), (0, -flags.numel() % 8)).view(-1, 8)
-    weights = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], dtype=torch.uint8, device=flags.device)
-    return (padded * weights).sum(1, dtype=torch.uint8)
-
-
-def _unpacked(packed: Tensor, d: int) -> Tensor:
-    places = torch.arange(8, dtype=torch.uint8, device=packed.device)
-    return ((packed[:, None] >> places) & 1).bool().view(-1)[:d]
+    # reading needs no key
+    numbers = Natural().decode(payload.cpu().numpy().tobytes(), like.numel(), Key(0, 0, 0))
+    return torch.from_numpy(numbers).to(like.device, like.dtype)
 
 
 @contextmanager
