@@ -15,7 +15,7 @@ import proxskip as ps
 
 torch = pytest.importorskip("torch")
 from proxskip.torch import Scaffnew  # noqa: E402
-from proxskip.torch.wire import Wire  # noqa: E402
+from proxskip.torch.wire import NATURAL_BLOCK, Wire  # noqa: E402
 from support.tiers import needs  # noqa: E402
 from support.torch_ranks import RANKS, on_ranks  # noqa: E402
 
@@ -227,6 +227,16 @@ def test_natural_compression_reads_what_is_not_a_number_as_infinity():
         sent = sent_of(wire, v, r)
         assert sent.isinf().tolist() == [True, True, True, False]
         assert sent[2] < 0
+
+
+def test_a_long_vector_is_compressed_in_blocks_of_their_own_randomness():
+    v = torch.linspace(1.0, 2.0, NATURAL_BLOCK).repeat(3)[: 2 * NATURAL_BLOCK + 3]
+    sent = sent_of(Wire(None, "natural", None, seed=5), v, 1)
+    assert sent.unique().tolist() == [1.0, 2.0]
+    first, second, last = sent.split(NATURAL_BLOCK)
+    assert 0.3 < (first != second).double().mean() < 0.37  # of 2 u (1 - u) the mean is 1/3
+    assert last.tolist() == [1.0, 1.0, 1.0]
+    assert abs(float(sent.double().mean() - v.double().mean())) < 0.01
 
 
 def test_alone_it_is_the_optimizer_itself():

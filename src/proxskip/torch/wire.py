@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,6 +22,8 @@ Part = Callable[[slice], Tensor]
 """A vector of which a slice is made at a time."""
 BUCKET = 1 << 23
 """Numbers of a vector that are made and sent at once."""
+NATURAL_BLOCK = 1 << 16
+"""Numbers that are compressed at once, since each takes some 60 bytes meanwhile; their bytes are whole."""
 
 
 class SynchronizationError(RuntimeError):
@@ -146,9 +149,11 @@ def encode(v: Tensor, codec: str, share: float | None, seed: int, rank: int, rou
         k = max(1, int(np.rint(share * v.numel())))
         places = v.abs().topk(k).indices
         return torch.cat([v[places].view(torch.uint8), places.to(torch.int32).view(torch.uint8)])
-    single = v.to("cpu", torch.float32).numpy().astype(np.float64)
-    message = Natural().encode(single, Key(seed, round, rank))
-    return torch.frombuffer(bytearray(message), dtype=torch.uint8).to(v.device)
+    message = bytearray()
+    for number, some in enumerate(v.split(NATURAL_BLOCK)):
+        single = some.to("cpu", torch.float32).numpy().astype(np.float64)
+        message += Natural().encode(single, Key(seed, round, rank, vector=number))
+    return torch.frombuffer(message, dtype=torch.uint8).to(v.device)
 
 
 def decode(payload: Tensor, codec: str, like: Tensor) -> Tensor:
@@ -161,9 +166,15 @@ def decode(payload: Tensor, codec: str, like: Tensor) -> Tensor:
         v = torch.zeros_like(like)
         v[places.view(torch.int32).long()] = values.view(like.dtype)
         return v
-    # reading needs no key
-    numbers = Natural().decode(payload.cpu().numpy().tobytes(), like.numel(), Key(0, 0, 0))
-    return torch.from_numpy(numbers).to(like.device, like.dtype)
+    data = payload.cpu().numpy()
+    read = torch.empty_like(like)
+    begin = 0
+    for some in read.split(NATURAL_BLOCK):
+        key = Key(0, 0, 0)  # reading needs none
+        end = begin + math.ceil(Natural().bits(some.numel(), key) / 8)
+        some.copy_(torch.from_numpy(Natural().decode(data[begin:end].tobytes(), some.numel(), key)))
+        begin = end
+    return read
 
 
 @contextmanager
