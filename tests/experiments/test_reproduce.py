@@ -330,11 +330,11 @@ def test_a_decaying_step_is_the_formulas() -> None:
 def test_candidates_that_blow_up_are_cut(data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(tmp_path, data)
     problem = bench.problem(loss="squared")
-    tried = [("gd", Candidate(g, 1, {"gamma": g / problem.L_average})) for g in (1.0, 1e6)]
+    tried = [Candidate("gd", g, 1, {"gamma": g / problem.L_average}) for g in (1.0, 1e6)]
     good, bad = bench.final_gaps({"loss": "squared"}, tried, 80)
     assert bad is None
     assert good is not None
-    method = bench.method("gd", problem, **tried[0][1].flags)
+    method = bench.method("gd", problem, **tried[0].flags)
     assert good == pytest.approx(ps.run(method, problem, rounds=80).summary["gap"])
     monkeypatch.setattr(bench_module, "run_task", None)
     assert bench.final_gaps({"loss": "squared"}, tried, 80) == [good, None]
