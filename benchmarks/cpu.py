@@ -235,6 +235,36 @@ def _with_L(f: Any) -> Any:
     return f
 
 
+class Own:
+    """An oracle that only its user knows: clients one by one, and no kernels."""
+
+    def __init__(self, f: Any) -> None:
+        self.f, self.L, self.mu, self.d = f, f.L, f.mu, f.d
+
+    def value(self, x: Any) -> float:
+        return float(self.f.value(x))
+
+    def gradient(self, x: Any) -> Any:
+        return self.f.gradient(x)
+
+
+def own_oracles(quick: bool) -> Iterator[str]:
+    """A run on oracles of a user: what the cpu engine takes over "reference"; with 200 rows that is its start alone."""
+    for n, rows in ((1, 20_000), (1, 200), (20, 1000)):
+        whole = synthetic(n * rows // (10 if quick else 1), 100, 12, n)
+        problem = ps.Problem([Own(f) for f in whole.clients])
+        problem.__dict__["solution"] = None
+        method: Any = ps.GD(0.5 / whole.L_max) if n == 1 else ps.Scaffnew(0.5 / whole.L_max, 0.1, K=10)
+        run = lambda engine: ps.run(method, problem, rounds=60, every=60, engine=engine)  # noqa: B023, E731
+        best = in_turns({"cpu": lambda: run("cpu"), "reference": lambda: run("reference")})  # noqa: B023
+        what = "one oracle" if n == 1 else f"{n} oracles"
+        yield row(
+            f"{what} of a user, {rows:,} rows each: cpu over reference",
+            best["cpu"] / best["reference"],
+            None if rows < 1000 else 1.1,
+        )
+
+
 def rounds_of(engine: Any, problem: ps.Problem, method: Any) -> Callable[[], None]:
     """One round a call."""
     shape = (problem.n, problem.d)
@@ -268,7 +298,10 @@ def row(what: str, figure: float, bar: float | None = None, least: bool = False)
     return f"| {what} | {figure:.3g} | at {'least' if least else 'most'} {bar:.3g} | {'met' if met else 'MISSED'} |"
 
 
-PARTS = {"steps": local_step, "minibatches": minibatches, "threads": threads, "overhead": overhead, "calls": calls}
+PARTS = {
+    "steps": local_step, "minibatches": minibatches, "threads": threads, "overhead": overhead, "calls": calls,
+    "own": own_oracles,
+}  # fmt: skip
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import proxskip as ps
 from proxskip.codecs import Codec, Float32, Identity, Key, L1Selection, Masks, Natural, Ownership, RandK, parse
 from proxskip.codecs import read_back as read
+from proxskip.codecs.fields import smallest
 from support.tiers import draws
 
 TEXTS = (
@@ -54,6 +55,14 @@ def test_random_coordinates_by_enumeration(k: int) -> None:
     mean, error = means(RandK(k), v, by_set.values())
     assert np.allclose(mean, v, rtol=1e-14, atol=1e-14)
     assert error == pytest.approx(RandK(k).omega(d) * float(v @ v), abs=1e-12)
+
+
+@pytest.mark.parametrize("k", [1, 2, 10, 299, 300])
+def test_random_places_are_those_of_the_smallest_words_in_their_order(k: int) -> None:
+    for seed in range(5):
+        words = np.random.default_rng(seed).integers(2**64, size=300, dtype=np.uint64)
+        words[7] = words[200] = words[90]  # a tie
+        assert smallest(words, k).tolist() == np.argsort(words >> np.uint64(9), kind="stable")[:k].tolist()
 
 
 def test_random_coordinates_are_equally_likely_and_every_part_of_a_key_matters() -> None:

@@ -1,5 +1,6 @@
 """One family: each method is another one in the right corner of its parameters, to 1e-12 along the whole trajectory."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -275,3 +276,28 @@ def test_the_stochastic_decentralized_method_is_decentralized_scaffnew(chi: floa
             y = y + p * (z - x)
         theirs.append(x.ravel().copy())
     assert close(ours, theirs, TOL)
+
+
+@pytest.mark.parametrize("beta", [1.0, 0.6])
+def test_fista_is_its_rule_with_restarts(beta: float) -> None:
+    """Long enough to restart a few times, and with a bound on the momentum that binds later than at the first step."""
+    f, threshold = quadratics(1, 5, 300.0)[0], 0.02
+    problem = ps.Problem([f], psi=ps.prox.L1(threshold))
+    gamma = 1 / float(np.linalg.eigvalsh(f.H)[-1])
+    x = y = np.zeros(5)
+    t, restarts, bounded = 1.0, 0, 0
+    for rounds in range(1, 121):
+        v = y - gamma * (f.H @ y - f.b)
+        new = np.sign(v) * np.maximum(np.abs(v) - gamma * threshold, 0.0)
+        if (y - new) @ (new - x) > 0:
+            x, y, t, restarts = new, new, 1.0, restarts + 1
+        else:
+            following = 0.5 + math.sqrt(0.25 + t * t)
+            momentum = (t - 1) / following
+            bounded += momentum > beta
+            x, y, t = new, new + min(momentum, beta) * (new - x), following
+        if rounds in (1, 2, 3, 30, 120):
+            found = ps.run(ps.Fista(gamma, beta), problem, rounds=rounds).x
+            assert close(found, x, 1e-10), rounds
+    assert restarts > (1 if beta == 1.0 else -1)
+    assert (bounded > 5) == (beta < 1)

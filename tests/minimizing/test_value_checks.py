@@ -357,15 +357,16 @@ def test_a_right_function_that_is_not_convex_is_not_accused(seed: int) -> None:
 
 
 # -- proxes that are inexact, or wrong where they are zero -------------------------------------------------------------
-def test_a_prox_that_forgets_an_absolute_value_is_noticed() -> None:
-    """It is right where u is not zero, and wrong where it is."""
-    half = OwnProx(lambda x, t: np.maximum(x - 0.1 * t, 0.0), L1)
-    for seed in range(20):
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_a_prox_that_forgets_an_absolute_value_is_noticed(scale: float) -> None:
+    """It is right where u is not zero, and wrong where it is; also where x has another unit."""
+    half = OwnProx(lambda x, t: np.maximum(x - 0.1 * t / scale, 0.0), lambda x: L1(x) / scale)
+    for seed in range(20 if scale == 1.0 else 4):
         rng = np.random.default_rng([5, seed])
         B = rng.standard_normal((50, 20))
-        f = ps.LeastSquares(B, B @ rng.standard_normal(20), l2=0.01)
+        f = ps.LeastSquares(B / scale, B @ rng.standard_normal(20), l2=0.01 / scale**2)
         with pytest.warns(ProxWarning, match="does not belong to its value"):
-            assert ps.minimize(f, half, tol=1e-8).status is ps.Status.INEXACT
+            assert ps.minimize(f, half, tol=1e-8 / scale).status is ps.Status.INEXACT
 
 
 @pytest.mark.parametrize("method", ["fista-restart", "apda", "auto"])

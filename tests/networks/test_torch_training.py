@@ -74,6 +74,24 @@ def test_plain_steps_are_those_of_a_run(batch):
         assert mine.trace[column][-1] == pytest.approx(theirs.trace[column][-1], rel=1e-12), column
 
 
+@pytest.mark.parametrize("weights", ["equal", "rows"])
+def test_clients_count_alike_or_by_their_rows(weights):
+    sizes = (3, 8, 5)
+    clients = [(X[:N], y[:N]) for N, (X, y) in zip(sizes, torch_ranks.virtual_data(3), strict=True)]
+    assert [len(y) for _, y in clients] == [*sizes]
+    module = torch_ranks.virtual_module()
+    mine = train(
+        module, cross_entropy, clients, optimizer=plain, period=5, control="step", chi=1.0, weights=weights, rounds=4,
+        seed=7, device="cpu",
+    )  # fmt: skip
+    models = [Model(module, cross_entropy, X, y) for X, y in clients]
+    problem = ps.Problem(models, sizes if weights == "rows" else None)
+    theirs = ps.run(ps.Scaffnew(0.1, 0.2, K=5), problem, rounds=4, seed=7, engine="torch")
+    assert np.abs(mine.x - theirs.x).max() <= 1e-12
+    assert mine.trace["f"][-1] == pytest.approx(theirs.trace["f"][-1], rel=1e-12)
+    assert ps.Problem(models).value(mine.x) != pytest.approx(ps.Problem(models, sizes).value(mine.x), rel=1e-6)
+
+
 def test_a_loss_of_shape_1_is_the_same_loss_in_a_training():
     def boxed(outputs, targets):
         return cross_entropy(outputs, targets).reshape(1)
