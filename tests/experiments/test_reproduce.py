@@ -130,7 +130,7 @@ def test_the_grid_and_the_winner_are_recorded(made: Any) -> None:
 
 
 def test_a_grid_grows_towards_its_winner() -> None:
-    tried = grid("scaffold", 2.0, [-1, 0, 1], [30, 100])
+    tried = grid(ps.Scaffold, 2.0, [-1, 0, 1], [30, 100])
     for c in tried:
         c.gaps[5] = None if c.times == 2.0 else 1.0 / c.steps
     at = {(c.times, c.steps): c for c in tried}

@@ -328,12 +328,12 @@ def test_halving_keeps_the_best_and_spends_the_budget() -> None:
         assert [count for count, _, _ in rungs][1:] == [keep for _, _, keep in rungs][:-1]
         assert rungs[-1][2] == 1
         assert [rounds for _, rounds, _ in rungs] == sorted(rounds for _, rounds, _ in rungs)
-    candidates = grid("gd", 1.0, range(9), [1])
+    candidates = grid(ps.GD, 1.0, range(9), [1])
     left = halve(candidates, [(10, 3), (30, 1)], lambda asked, rounds: [abs(c.times - 8.0) for c in asked])
     (best,) = left
     assert best.times == 8.0
     assert [len(c.gaps) for c in candidates].count(2) == 3
-    both = [*grid("gd", 1.0, range(9), [1]), *grid("scaffnew", 1.0, range(9), [1, 10])]
+    both = [*grid(ps.GD, 1.0, range(9), [1]), *grid(ps.Scaffnew, 1.0, range(9), [1, 10])]
     left = halve(both, [(10, 3)], lambda asked, rounds: [abs(c.times - 8.0) for c in asked])
     assert [(c.method, c.times, c.steps) for c in left[:3]] == [("gd", 8.0, 1), ("gd", 4.0, 1), ("gd", 2.0, 1)]
     assert [(c.method, c.times, c.steps) for c in left[3:5]] == [("scaffnew", 8.0, 1), ("scaffnew", 8.0, 10)]

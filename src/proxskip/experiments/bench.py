@@ -110,7 +110,7 @@ class Bench:
                 if unknown[0] in ("seeds", "seeds_of_long_runs", "axes"):
                     raise InputError(f"all curves of a call share {unknown[0]}=; give it to bench.run.")
                 raise InputError(f"{c.method} takes no {unknown[0]}=; it may have {', '.join(known)}.")
-            idle = {"p", "K"} - {local_steps_flag(c.method)}
+            idle = {"p", "K"} - {local_steps_flag(METHODS[c.method])}
             taken = {k: v for k, v in common.items() if k in known and k not in idle}
             done.append(replace(c, flags={**taken, **c.flags}))
         if unused := [flag for flag in common if not any(flag in c.flags for c in done)]:

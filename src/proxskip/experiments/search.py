@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from proxskip.experiments.curves import Curve
-from proxskip.methods.registry import title
+from proxskip.methods.registry import METHODS, title
 from proxskip.report.figures import Table, first_below
 from proxskip.results.result import RunResult
 from proxskip.running.tune import Candidate, grid, halve, local_steps
@@ -53,7 +53,7 @@ def tuned(
     """
     by_method = {c.method: c for c in curves}
     grids = {
-        name: grid(name, L, rules.powers, rules.steps or [_own_steps(c)], **c.parameters)
+        name: grid(METHODS[name], L, rules.powers, rules.steps or [_own_steps(c)], **c.parameters)
         for name, c in by_method.items()
     }
     winners: dict[str, Candidate] = {}
@@ -109,7 +109,7 @@ def beyond(tried: Sequence[Candidate], winner: Candidate, L: float, most_steps: 
     known = {(c.times, c.steps) for c in tried}
     new = [(t, K) for t, K in points if (t, K) not in known]
     name = winner.method
-    return [Candidate(name, t, K, {**winner.flags, "gamma": t / L, **local_steps(name, K)}) for t, K in new]
+    return [Candidate(name, t, K, {**winner.flags, "gamma": t / L, **local_steps(METHODS[name], K)}) for t, K in new]
 
 
 def ends(tried: Sequence[Candidate], winner: Candidate) -> list[str]:

@@ -180,7 +180,7 @@ def tune(
         steps = _around_theory(kind, problem)
     steps = [theory.whole("steps", K) for K in steps]
     target = None if target is None else theory.positive("target", target)
-    candidates = grid(kind.about.name, problem.L_average, powers, steps, **more)
+    candidates = grid(kind, problem.L_average, powers, steps, **more)
     rungs = rungs_of(len(candidates), theory.whole("budget", budget))
     first = kind.theory(problem, cohort=cohort, **candidates[0].flags)
     numbers = seeds_for(first, seeds_of(seeds), problem, cohort)
@@ -237,24 +237,24 @@ def _ends(best: Candidate, candidates: Sequence[Candidate]) -> tuple[str, ...]:
 
 
 # -- the grid ----------------------------------------------------------------------------------------------------------
-def local_steps_flag(method: str) -> str | None:
+def local_steps_flag(kind: type[Method]) -> str | None:
     """The flag that sets a method's local steps: p if it draws their number, K if it is fixed, None without any."""
-    return next((flag for flag in ("p", "K") if flag in flags(registry.METHODS[method])), None)
+    return next((flag for flag in ("p", "K") if flag in flags(kind)), None)
 
 
-def local_steps(method: str, K: int) -> dict[str, float]:
+def local_steps(kind: type[Method], K: int) -> dict[str, float]:
     """The flag for K local steps per round, on average if the method draws their number; none without local steps."""
-    flag = local_steps_flag(method)
+    flag = local_steps_flag(kind)
     if flag is None:
         return {}
     return {flag: 1 / K if flag == "p" else K}
 
 
-def grid(method: str, L: float, powers: Sequence[int], steps: Sequence[int], **more: Any) -> list[Candidate]:
+def grid(kind: type[Method], L: float, powers: Sequence[int], steps: Sequence[int], **more: Any) -> list[Candidate]:
     """gamma = 2^k/L for the given k, with each number of local steps if the method takes local steps."""
     return [
-        Candidate(method, 2.0**k, K, {"gamma": 2.0**k / L, **local_steps(method, K), **more})
-        for K in (steps if local_steps_flag(method) else [1])
+        Candidate(kind.about.name, 2.0**k, K, {"gamma": 2.0**k / L, **local_steps(kind, K), **more})
+        for K in (steps if local_steps_flag(kind) else [1])
         for k in powers
     ]
 
